@@ -1,0 +1,100 @@
+/* Byte order, UTF-8 and hashing: the bit work under the codec, in one place. */
+#ifndef PENSTOCK_WIRE_H
+#define PENSTOCK_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline uint16_t get_be16(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
+
+static inline uint32_t get_be32(const uint8_t *p) {
+    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+static inline void put_be16(uint8_t *p, uint16_t v) { p[0] = (uint8_t)(v >> 8), p[1] = (uint8_t)v; }
+
+static inline void put_be32(uint8_t *p, uint32_t v) {
+    p[0] = (uint8_t)(v >> 24), p[1] = (uint8_t)(v >> 16), p[2] = (uint8_t)(v >> 8), p[3] = (uint8_t)v;
+}
+
+/* Bytes a variable byte integer takes; v is below 268,435,456. */
+static inline uint32_t varint_size(uint32_t v) { return v < 128 ? 1 : v < 16384 ? 2 : v < 2097152 ? 3 : 4; }
+
+static inline uint8_t *put_varint(uint8_t *p, uint32_t v) {
+    while (v > 127) *p++ = (uint8_t)(v | 128), v >>= 7;
+    *p++ = (uint8_t)v;
+    return p;
+}
+
+/* Reads a variable byte integer: its length in bytes, 0 if the bytes end before it does, -1 if it is malformed
+ * (longer than four bytes, or longer than its value needs [MQTT-1.5.5-1]). */
+static inline int get_varint(const uint8_t *p, const uint8_t *end, uint32_t *value) {
+    uint32_t v = 0;
+    for (int i = 0; i < 4; i++) {
+        if (p + i >= end) return 0;
+        v |= (uint32_t)(p[i] & 127) << (7 * i);
+        if (!(p[i] & 128)) {
+            *value = v;
+            return i && p[i] == 0 ? -1 : i + 1;
+        }
+    }
+    return -1;
+}
+
+/* 1 if the bytes are well-formed UTF-8 without U+0000 and without surrogates [MQTT-1.5.4-1] [MQTT-1.5.4-2]. */
+static inline int is_mqtt_utf8(const uint8_t *p, size_t n) {
+    const uint8_t *end = p + n;
+    while (p < end) {
+        /* likeliest: eight ASCII bytes, none of them zero */
+        while (end - p >= 8) {
+            uint64_t w;
+            memcpy(&w, p, 8);
+            if ((w & 0x8080808080808080ull) || ((w - 0x0101010101010101ull) & ~w & 0x8080808080808080ull)) break;
+            p += 8;
+        }
+        if (p >= end) return 1;
+        uint8_t c = *p;
+        if (c < 0x80) {
+            if (c == 0) return 0;
+            p++;
+        } else if (c < 0xC2) {
+            return 0;
+        } else if (c < 0xE0) {
+            if (end - p < 2 || (p[1] & 0xC0) != 0x80) return 0;
+            p += 2;
+        } else if (c < 0xF0) {
+            if (end - p < 3 || (p[1] & 0xC0) != 0x80 || (p[2] & 0xC0) != 0x80) return 0;
+            if ((c == 0xE0 && p[1] < 0xA0) || (c == 0xED && p[1] > 0x9F)) return 0;
+            p += 3;
+        } else if (c < 0xF5) {
+            if (end - p < 4 || (p[1] & 0xC0) != 0x80 || (p[2] & 0xC0) != 0x80 || (p[3] & 0xC0) != 0x80) return 0;
+            if ((c == 0xF0 && p[1] < 0x90) || (c == 0xF4 && p[1] > 0x8F)) return 0;
+            p += 4;
+        } else {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* 64-bit hash of short strings (topics, levels): multiply and fold, seeded per process so that nobody outside can
+ * aim for collisions. */
+static inline uint64_t hash_fold(uint64_t a, uint64_t b) {
+    __uint128_t m = (__uint128_t)a * b;
+    return (uint64_t)m ^ (uint64_t)(m >> 64);
+}
+
+static inline uint64_t hash_bytes(const uint8_t *p, size_t n, uint64_t seed) {
+    uint64_t h = seed ^ (0x9E3779B97F4A7C15ull + n), w = 0;
+    while (n >= 8) {
+        memcpy(&w, p, 8);
+        h = hash_fold(h ^ w, 0xA0761D6478BD642Full);
+        p += 8, n -= 8;
+    }
+    w = 0;
+    if (n) memcpy(&w, p, n);
+    return hash_fold(h ^ w, 0xE7037ED1A0B428DBull);
+}
+
+#endif

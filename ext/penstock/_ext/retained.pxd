@@ -1,0 +1,25 @@
+# Retained messages: the last one of each topic, found by topic or by filter.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from penstock._ext.message cimport Message
+
+
+cdef struct MessageList:
+    Message** items
+    uint32_t count
+    uint32_t capacity
+
+
+cdef class RetainedTree:
+    cdef readonly uint64_t count        # messages held
+    cdef readonly uint64_t bytes        # their weight (message_weight)
+
+    # Takes a reference of its own; replaces what was there. Returns 1 if the topic is new, 0 if it was replaced.
+    cdef int store(self, Message* message) except -1
+    # 1 if something was there.
+    cdef int remove(self, const uint8_t* topic, uint32_t size) except -1
+    # Borrowed, or NULL.
+    cdef Message* find(self, const uint8_t* topic, uint32_t size) noexcept
+    # Appends borrowed messages whose topic matches the filter ($-topics only by a filter that names them), leaving out
+    # what has expired by now_ms. The caller frees list.items.
+    cdef int collect(self, const uint8_t* filter, uint32_t size, int64_t now_ms, MessageList* found) except -1

@@ -1,0 +1,83 @@
+# Topic filters: who gets what is published on a topic. Filters are a tree of levels; matching a topic walks down the
+# literal child, the `+` child and the `#` subscriptions of each level, so its cost does not depend on how many
+# filters do not match. Results are cached per topic (bounded) and void as soon as `version` moves.
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+
+from penstock._ext.acl cimport AclProgram
+
+
+cdef enum:
+    QOS_NONE = 0xFF
+    TARGET_RETAIN_AS_PUBLISHED = 1
+    TARGET_NO_LOCAL = 2             # some matching filter is no-local: look at own_qos for the owner's own messages
+
+
+# What one subscriber gets, all its matching filters merged.
+cdef struct Target:
+    void* owner             # borrowed Subscriber; valid while the match's version is the trie's
+    uint8_t qos             # highest over the matching filters
+    uint8_t own_qos         # the same without no-local filters, QOS_NONE if none is left
+    uint8_t flags
+    uint16_t id_count       # subscription identifiers, those of filters without no-local first
+    uint16_t own_id_count   # how many of them belong to filters without no-local
+    const uint32_t* ids     # NULL without identifiers
+
+
+cdef struct Member:
+    void* owner             # borrowed Subscriber
+    uint32_t identifier     # 0 = none
+    uint8_t qos
+    uint8_t flags           # TARGET_RETAIN_AS_PUBLISHED
+
+
+# The subscribers of one $share/<name>/<filter>. Lives as long as it has members.
+cdef struct ShareGroup:
+    Member* members
+    uint32_t count
+    uint32_t capacity
+    uint32_t cursor         # for the caller's strategy (round robin, sticky); survives changes of the trie
+    uint32_t node           # internal: where it hangs
+    uint16_t name_size
+    char* name
+
+
+# A counted result. Give back with match_unref.
+cdef struct Match:
+    uint64_t hash           # hash_bytes(topic, trie.seed)
+    uint64_t version        # void when it is not the trie's any more
+    uint32_t refs
+    uint32_t topic_size
+    uint32_t target_count
+    uint32_t group_count
+    Target* targets
+    ShareGroup** groups     # each gets the message once; members the ACL denies this topic are NOT filtered here
+    const uint8_t* topic
+
+
+cdef void match_free(Match* match) noexcept nogil
+
+cdef inline Match* match_ref(Match* match) noexcept nogil:
+    match.refs += 1
+    return match
+
+cdef inline void match_unref(Match* match) noexcept nogil:
+    match.refs -= 1
+    if match.refs == 0:
+        match_free(match)
+
+
+# Base of whatever can subscribe (connection.Session). The trie keeps a strong reference while there are subscriptions.
+cdef class Subscriber:
+    cdef public AclProgram acl          # None: everything is allowed
+    cdef uint32_t* _nodes               # internal to the trie: one word per subscription
+    cdef uint32_t _node_count
+    cdef uint32_t _node_capacity
+
+
+cdef class Trie:
+    cdef readonly uint64_t version      # moves with every change
+    cdef readonly uint64_t seed         # of hash_bytes, random per process
+
+    # The merged subscribers of a valid topic name; a new reference. Subscribers whose acl denies ACL_RECEIVE are left out.
+    # Cached; a topic over the cache's bound is matched afresh.
+    cdef Match* match(self, const uint8_t* topic, uint32_t size, uint64_t hash) except NULL
