@@ -14,6 +14,8 @@ MODULES = (
     "buffer",
     "message",
     "codec",
+    "fields",
+    "packets_build",
     "packets",
     "acl",
     "trie",

@@ -8,10 +8,33 @@ cdef enum AclAction:
     ACL_SUBSCRIBE = 4       # used in rules: a rule for `subscribe` answers both may_subscribe and ACL_RECEIVE
 
 
+# One level of a pattern. A literal that no topic level can equal (it has + # or / in it) makes its rule match nothing.
+cdef struct AclLevel:
+    const uint8_t* text
+    uint32_t size
+    uint8_t kind            # AclLevelKind
+
+cdef enum AclLevelKind:
+    ACL_LITERAL = 0
+    ACL_PLUS = 1
+    ACL_REST = 2            # `#`, always last
+
+cdef struct AclPattern:
+    const AclLevel* levels
+    uint32_t count
+
+cdef struct AclRule:
+    AclPattern pattern
+    uint8_t allow
+    uint8_t actions         # bits of AclAction
+    uint8_t dead            # matches nothing
+
+
 cdef class AclProgram:
     # rules in file order, first match decides; nothing matches = denied
-    cdef void* _rules
+    cdef void* _rules               # AclRule[_rule_count], then the levels and their text, in one block
     cdef uint32_t _rule_count
     cdef readonly tuple rules       # what it was compiled from, for people
 
     cdef bint allows(self, const uint8_t* topic, uint32_t size, AclAction action) noexcept
+    cdef int _compile(self) except -1

@@ -35,6 +35,7 @@ cdef enum Reason:
     RECEIVE_MAXIMUM_EXCEEDED = 0x93
     TOPIC_ALIAS_INVALID = 0x94
     PACKET_TOO_LARGE = 0x95
+    QUOTA_EXCEEDED = 0x97
     PAYLOAD_FORMAT_INVALID = 0x99
     RETAIN_NOT_SUPPORTED = 0x9A
     QOS_NOT_SUPPORTED = 0x9B
@@ -45,9 +46,9 @@ cdef enum Reason:
 cdef struct PublishView:
     const uint8_t* topic        # not yet checked for UTF-8 and wildcards, see check_topic_name; size 0 with an alias
     const uint8_t* payload
-    const uint8_t* props        # what goes on to subscribers: payload format, content type, response topic,
-                                # correlation data and user properties in their order; encoded, without the length.
-                                # Topic alias and message expiry are taken out (the broker writes its own).
+    # What goes on to subscribers: payload format, content type, response topic, correlation data and user properties in
+    # their order; encoded, without the length. Topic alias and message expiry are taken out: the broker writes its own.
+    const uint8_t* props
     uint32_t topic_size
     uint32_t payload_size
     uint32_t props_size
@@ -58,6 +59,17 @@ cdef struct PublishView:
     uint8_t retain
     uint8_t dup
     uint8_t has_expiry
+
+
+# The properties of a message, as they lie in a PUBLISH or in the will of a CONNECT. `props` as in PublishView.
+cdef struct MessageProperties:
+    const uint8_t* props
+    uint32_t props_size
+    uint32_t expiry             # valid if has_expiry
+    uint32_t delay              # Will Delay Interval, valid if has_delay
+    uint16_t alias              # 0 = none
+    uint8_t has_expiry
+    uint8_t has_delay
 
 
 # An acknowledgement (PUBACK, PUBREC, PUBREL, PUBCOMP).
@@ -73,6 +85,9 @@ cdef int parse_publish(uint8_t flags, const uint8_t* body, uint32_t size, uint8_
                        PublishView* view, Buffer* scratch) except -1 nogil
 cdef int parse_ack(uint8_t packet_type, uint8_t flags, const uint8_t* body, uint32_t size, uint8_t version,
                    AckView* view) noexcept nogil
+# The properties in [at, end), without their length, of a client's PUBLISH or (in_will) of a will: 0, or the code.
+cdef int parse_message_properties(const uint8_t* at, const uint8_t* end, bint in_will, uint32_t max_user_properties,
+                                  MessageProperties* found, Buffer* scratch) except -1 nogil
 
 # 0, or the reason code: UTF-8, no wildcard, not empty, no more than max_levels levels (0 = no limit).
 cdef int check_topic_name(const uint8_t* topic, uint32_t size, uint32_t max_levels) noexcept nogil

@@ -2,6 +2,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from penstock._ext.message cimport Message
+from penstock._ext.topic_tree cimport LevelList, TopicTree
 
 
 cdef struct MessageList:
@@ -13,6 +14,9 @@ cdef struct MessageList:
 cdef class RetainedTree:
     cdef readonly uint64_t count        # messages held
     cdef readonly uint64_t bytes        # their weight (message_weight)
+    cdef TopicTree _tree
+    cdef LevelList _levels              # of the topic or filter at hand
+    cdef uint32_t _sweep_at             # where the next sweep goes on
 
     # Takes a reference of its own; replaces what was there. Returns 1 if the topic is new, 0 if it was replaced.
     cdef int store(self, Message* message) except -1
@@ -23,3 +27,7 @@ cdef class RetainedTree:
     # Appends borrowed messages whose topic matches the filter ($-topics only by a filter that names them), leaving out
     # what has expired by now_ms. The caller frees list.items.
     cdef int collect(self, const uint8_t* filter, uint32_t size, int64_t now_ms, MessageList* found) except -1
+    cdef int _collect(self, const uint8_t* filter, uint32_t size, int64_t now_ms, MessageList* found,
+                      uint32_t limit) except -1
+    cdef uint32_t _find_node(self, const uint8_t* topic, uint32_t size) except? 0
+    cdef void _drop(self, uint32_t index) noexcept

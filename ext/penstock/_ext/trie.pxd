@@ -4,6 +4,7 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from penstock._ext.acl cimport AclProgram
+from penstock._ext.topic_tree cimport LevelList, Node, SlotTable, TopicTree
 
 
 cdef enum:
@@ -28,6 +29,7 @@ cdef struct Member:
     uint32_t identifier     # 0 = none
     uint8_t qos
     uint8_t flags           # TARGET_RETAIN_AS_PUBLISHED
+    uint8_t options         # as subscribed, for `subscriptions`
 
 
 # The subscribers of one $share/<name>/<filter>. Lives as long as it has members.
@@ -52,6 +54,8 @@ cdef struct Match:
     Target* targets
     ShareGroup** groups     # each gets the message once; members the ACL denies this topic are NOT filtered here
     const uint8_t* topic
+    uint64_t weight         # internal: bytes of this block
+    uint8_t recent          # internal: used since the cache last looked
 
 
 cdef void match_free(Match* match) noexcept nogil
@@ -69,15 +73,64 @@ cdef inline void match_unref(Match* match) noexcept nogil:
 # Base of whatever can subscribe (connection.Session). The trie keeps a strong reference while there are subscriptions.
 cdef class Subscriber:
     cdef public AclProgram acl          # None: everything is allowed
-    cdef uint32_t* _nodes               # internal to the trie: one word per subscription
+    # Internal to the trie: two words per subscription, its node and its place among the subscriptions of the node, so
+    # that leaving costs the same however many others share the filter.
+    cdef uint32_t* _nodes
     cdef uint32_t _node_count
     cdef uint32_t _node_capacity
+    cdef uint32_t _mark_index           # internal: which target of the match being made is this subscriber's
+    cdef uint64_t _mark                 # internal: the match that _mark_index belongs to
+    cdef void* _trie                    # internal: the trie the subscriptions are in, NULL without any
+
+
+# The match cache: entries in no order, found by the hash of the topic; a clock hand evicts what was not used lately.
+cdef struct MatchCache:
+    SlotTable table
+    Match** entries
+    uint32_t count
+    uint32_t capacity
+    uint32_t hand
+    uint32_t max_topics
+    uint64_t max_bytes
+    uint64_t bytes
+
+
+# Working memory of a match, kept between matches.
+cdef struct MatchScratch:
+    LevelList levels
+    uint32_t* here                      # nodes reached at the current level
+    uint32_t* below                     # nodes reached one level further down
+    uint32_t reach_capacity             # of each of the two
+    uint32_t hit_count
+    uint32_t hit_capacity
+    uint32_t* hits                      # nodes whose subscriptions match
+    uint32_t group_count
+    uint32_t group_capacity
+    ShareGroup** groups
+    uint32_t target_capacity
+    Target* targets
 
 
 cdef class Trie:
     cdef readonly uint64_t version      # moves with every change
     cdef readonly uint64_t seed         # of hash_bytes, random per process
 
+    cdef readonly uint64_t filter_count         # filters with a subscriber; each share group of a filter is one more
+    cdef readonly uint64_t subscription_count
+    cdef readonly uint64_t group_count
+    cdef readonly uint64_t cache_hits
+    cdef readonly uint64_t cache_misses
+    cdef TopicTree _tree
+    cdef MatchCache _cache
+    cdef MatchScratch _scratch
+
     # The merged subscribers of a valid topic name; a new reference. Subscribers whose acl denies ACL_RECEIVE are left out.
     # Cached; a topic over the cache's bound is matched afresh.
     cdef Match* match(self, const uint8_t* topic, uint32_t size, uint64_t hash) except NULL
+    cdef Match* _match_afresh(self, const uint8_t* topic, uint32_t size, uint64_t hash) except NULL
+    cdef uint32_t _find_node(self, bytes filter, bint create) except? 0
+    cdef int _add_subscription(self, uint32_t index, Subscriber subscriber, uint8_t options,
+                               uint32_t identifier) except -1
+    cdef int _add_member(self, uint32_t index, Subscriber subscriber, uint8_t options, uint32_t identifier) except -1
+    cdef void _leave(self, Subscriber subscriber, uint32_t slot) noexcept
+    cdef void _drop_empty_group(self, Node* node) noexcept

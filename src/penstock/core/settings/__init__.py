@@ -1,8 +1,12 @@
 """Typed settings: one TOML file, overridden by the environment, overridden by flags."""
 
+from penstock.core.settings.address import Address, is_loopback, parse_address
+from penstock.core.settings.checks import is_anonymous_allowed
+from penstock.core.settings.loader import Loaded, flatten, load_settings
 from penstock.core.settings.model import (
     AccessSettings,
     AdminSettings,
+    IngestSettings,
     LimitSettings,
     ListenerSettings,
     LoggingSettings,
@@ -11,15 +15,26 @@ from penstock.core.settings.model import (
     Settings,
     SysSettings,
 )
+from penstock.core.settings.reload import diff, is_live
 
 __all__ = [
     "AccessSettings",
+    "Address",
     "AdminSettings",
+    "IngestSettings",
     "LimitSettings",
     "ListenerSettings",
+    "Loaded",
     "LoggingSettings",
     "MqttSettings",
     "ServerSettings",
     "Settings",
     "SysSettings",
+    "diff",
+    "flatten",
+    "is_anonymous_allowed",
+    "is_live",
+    "is_loopback",
+    "load_settings",
+    "parse_address",
 ]

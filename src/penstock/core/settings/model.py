@@ -1,4 +1,8 @@
-"""Every setting of the broker: its name, type, default, bounds and meaning. The reference in docs/ is made from this."""
+"""Every setting of the broker: its name, type, default, bounds and meaning. The reference in docs/ is made from this.
+
+Two facts about a setting travel with its description: the unit a person may write it in (`bytes`: "1280KiB",
+`seconds`: "10s") and whether it can change while the broker runs (`live`, see reload.py).
+"""
 
 from __future__ import annotations
 
@@ -11,37 +15,54 @@ MIB = 1024 * KIB
 DAY = 86_400
 FOREVER = 0xFFFFFFFF
 
-Positive = Annotated[int, Meta(ge=1)]
-Natural = Annotated[int, Meta(ge=0)]
-Seconds = Annotated[float, Meta(ge=0)]
+# The compiled half keeps counts and sizes of one connection in 32 bits.
+Positive = Annotated[int, Meta(ge=1, le=0xFFFFFFFF)]
+Natural = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
+Seconds = Annotated[float, Meta(ge=0, le=365 * DAY)]
 U16 = Annotated[int, Meta(ge=1, le=65_535)]
 
 
-def _about(text: str) -> Meta:
-    return Meta(description=text)
+def _about(text: str, *, unit: Literal["", "bytes", "seconds"] = "", live: bool = False) -> Meta:
+    return Meta(description=text, extra={"unit": unit, "live": live})
 
 
 class Section(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A table of the settings file."""
 
 
-class ServerSettings(Section):
-    data_dir: Annotated[str, _about("where everything kept across restarts lies")] = "data"
-    drain_seconds: Annotated[Seconds, _about("how long SIGTERM waits for work in flight before it closes")] = 5.0
-    node_id: Annotated[str, _about("name of this node in logs, $SYS and metrics")] = "penstock"
+class ServerSettings(Section, frozen=True):
+    """The process as a whole."""
+
+    data_dir: Annotated[str, Meta(min_length=1), _about("where everything kept across restarts lies")] = "data"
+    drain_seconds: Annotated[
+        Seconds, _about("how long SIGTERM waits for work in flight before it closes", unit="seconds", live=True)
+    ] = 5.0
+    node_id: Annotated[
+        str, Meta(min_length=1, max_length=64), _about("name of this node in logs, $SYS and metrics")
+    ] = "penstock"
 
 
-class ListenerSettings(Section):
-    name: Annotated[str, _about("shown in logs and metrics")] = "mqtt"
+class ListenerSettings(Section, frozen=True):
+    """One address where clients connect. Write `[[listeners]]` once for each."""
+
+    name: Annotated[
+        str,
+        Meta(min_length=1, max_length=64),
+        _about("shown in logs and metrics; listeners without one are called mqtt, mqtt-2, mqtt-3 …"),
+    ] = "mqtt"
     transport: Annotated[
         Literal["tcp", "tls", "ws", "wss", "unix"], _about("what is spoken under MQTT; unix takes a path as address")
     ] = "tcp"
-    address: Annotated[str, _about("host:port, [ipv6]:port, or a path for unix")] = "127.0.0.1:1883"
-    path: Annotated[str, _about("path of a WebSocket listener")] = "/mqtt"
+    address: Annotated[
+        str, Meta(min_length=1), _about("host:port, [ipv6]:port, *:port for all interfaces, or a path for unix")
+    ] = "127.0.0.1:1883"
+    path: Annotated[str, Meta(pattern="^/"), _about("path of a WebSocket listener")] = "/mqtt"
     proxy_protocol: Annotated[bool, _about("expect a PROXY protocol v1 or v2 header on each connection")] = False
-    certificate: Annotated[str, _about("PEM file with the certificate chain (tls, wss)")] = ""
-    key: Annotated[str, _about("PEM file with the private key (tls, wss)")] = ""
-    client_ca: Annotated[str, _about("PEM file with the authorities whose client certificates are accepted")] = ""
+    certificate: Annotated[str, _about("PEM file with the certificate chain (tls, wss)", live=True)] = ""
+    key: Annotated[str, _about("PEM file with the private key (tls, wss)", live=True)] = ""
+    client_ca: Annotated[
+        str, _about("PEM file with the authorities whose client certificates are accepted", live=True)
+    ] = ""
     client_certificate: Annotated[
         Literal["none", "optional", "required"], _about("whether clients show a certificate")
     ] = "none"
@@ -49,25 +70,35 @@ class ListenerSettings(Section):
         Literal["none", "cn", "dn"], _about("take the user name from the client certificate: common or whole name")
     ] = "none"
     tls_minimum: Annotated[Literal["1.2", "1.3"], _about("oldest TLS version accepted")] = "1.2"
-    max_connections: Annotated[Natural, _about("connections of this listener, 0 = only the limit of all")] = 0
+    max_connections: Annotated[
+        Natural, _about("connections of this listener, 0 = only the limit of all", live=True)
+    ] = 0
     anonymous: Annotated[
-        Literal["inherit", "loopback", "allow", "deny"], _about("overrides access.anonymous for this listener")
+        Literal["inherit", "loopback", "allow", "deny"],
+        _about("overrides access.anonymous for this listener", live=True),
     ] = "inherit"
 
 
-class AccessSettings(Section):
+class AccessSettings(Section, frozen=True):
+    """Who may connect and what they may do."""
+
     anonymous: Annotated[
         Literal["loopback", "allow", "deny"],
-        _about("who may connect without a user name: clients of listeners on a loopback address or unix socket, all, none"),
+        _about(
+            "who may connect without a user name: clients of listeners on a loopback address or unix socket, all, none",
+            live=True,
+        ),
     ] = "loopback"
-    password_file: Annotated[str, _about("users and their argon2id hashes, written by `penstock passwd`")] = ""
-    acl_file: Annotated[str, _about("allow and deny rules per client id, user name and topic")] = ""
-    enhanced: Annotated[
-        dict[str, str], _about("MQTT 5 enhanced authentication: method name to `module:factory`")
-    ] = {}
+    password_file: Annotated[
+        str, _about("users and their argon2id hashes, written by `penstock passwd`", live=True)
+    ] = ""
+    acl_file: Annotated[str, _about("allow and deny rules per client id, user name and topic", live=True)] = ""
+    enhanced: Annotated[dict[str, str], _about("MQTT 5 enhanced authentication: method name to `module:factory`")] = {}
 
 
-class MqttSettings(Section):
+class MqttSettings(Section, frozen=True):
+    """What of MQTT is offered."""
+
     maximum_qos: Annotated[int, Meta(ge=0, le=2), _about("highest QoS accepted and granted")] = 2
     retain_available: Annotated[bool, _about("accept retained messages")] = True
     wildcard_subscriptions: Annotated[bool, _about("accept + and # in filters")] = True
@@ -78,69 +109,104 @@ class MqttSettings(Section):
         _about("which member of a shared subscription gets a message"),
     ] = "round-robin"
     response_information: Annotated[
-        str, _about("given to clients that ask for it; %c is the escaped client id; empty = not given")
+        str, _about("given to clients that ask for it; %c is the escaped client id; empty = not given", live=True)
     ] = "response/%c"
-    allow_zero_length_client_id: Annotated[bool, _about("assign an id to clients that send none")] = True
+    allow_zero_length_client_id: Annotated[bool, _about("assign an id to clients that send none", live=True)] = True
 
 
-class LimitSettings(Section):
-    max_connections: Annotated[Positive, _about("connections at once, all listeners together")] = 100_000
-    connect_rate: Annotated[Natural, _about("new connections accepted per second, 0 = no limit")] = 0
-    connect_timeout: Annotated[Seconds, _about("seconds a new connection has to send CONNECT")] = 10.0
-    connect_packet_size: Annotated[Positive, _about("largest CONNECT in bytes")] = 64 * KIB
-    max_packet_size: Annotated[int, Meta(ge=128, le=268_435_461), _about("largest packet in bytes after CONNECT")] = MIB
-    max_subscriptions: Annotated[Positive, _about("subscriptions per client")] = 1_000
-    max_topic_levels: Annotated[Positive, _about("levels of a topic or filter")] = 128
-    max_topic_length: Annotated[U16, _about("bytes of a topic or filter")] = 65_535
-    max_user_properties: Annotated[Positive, _about("user properties per packet")] = 64
-    receive_maximum: Annotated[U16, _about("unacknowledged QoS 1 and 2 publishes accepted from an MQTT 5 client")] = 100
-    max_inflight: Annotated[U16, _about("unacknowledged QoS 1 and 2 messages sent to a client")] = 1_000
-    max_queued_messages: Annotated[Natural, _about("messages waiting per client")] = 1_000
-    max_queued_bytes: Annotated[Natural, _about("bytes waiting per client")] = 8 * MIB
+class LimitSettings(Section, frozen=True):
+    """Bounds of everything that could grow. What changes live holds for clients that connect afterwards."""
+
+    max_connections: Annotated[Positive, _about("connections at once, all listeners together", live=True)] = 100_000
+    connect_rate: Annotated[Natural, _about("new connections accepted per second, 0 = no limit", live=True)] = 0
+    connect_timeout: Annotated[
+        Seconds, _about("time a new connection has to send CONNECT", unit="seconds", live=True)
+    ] = 10.0
+    connect_packet_size: Annotated[
+        int, Meta(ge=128, le=268_435_461), _about("largest CONNECT", unit="bytes", live=True)
+    ] = 64 * KIB
+    max_packet_size: Annotated[
+        int, Meta(ge=128, le=268_435_461), _about("largest packet after CONNECT", unit="bytes", live=True)
+    ] = MIB
+    max_subscriptions: Annotated[Positive, _about("subscriptions per client", live=True)] = 1_000
+    max_topic_levels: Annotated[U16, _about("levels of a topic or filter", live=True)] = 128
+    max_topic_length: Annotated[U16, _about("bytes of a topic or filter", live=True)] = 65_535
+    max_user_properties: Annotated[Positive, _about("user properties per packet", live=True)] = 64
+    receive_maximum: Annotated[
+        U16, _about("unacknowledged QoS 1 and 2 publishes accepted from an MQTT 5 client", live=True)
+    ] = 100
+    max_inflight: Annotated[U16, _about("unacknowledged QoS 1 and 2 messages sent to a client", live=True)] = 1_000
+    max_queued_messages: Annotated[Natural, _about("messages waiting per client", live=True)] = 1_000
+    max_queued_bytes: Annotated[Natural, _about("bytes waiting per client", unit="bytes", live=True)] = 8 * MIB
     queue_overflow: Annotated[
-        Literal["drop-newest", "drop-oldest"], _about("what gives way when a client's queue is full")
+        Literal["drop-newest", "drop-oldest"], _about("what gives way when a client's queue is full", live=True)
     ] = "drop-newest"
     topic_alias_maximum: Annotated[
-        int, Meta(ge=0, le=65_535), _about("topic aliases per connection, each way; 0 = none")
+        int, Meta(ge=0, le=65_535), _about("topic aliases per connection, each way; 0 = none", live=True)
     ] = 16
     max_keep_alive: Annotated[
-        int, Meta(ge=0, le=65_535), _about("longest keep-alive granted to MQTT 5 clients in seconds, 0 = any")
+        int,
+        Meta(ge=0, le=65_535),
+        _about("longest keep-alive granted to MQTT 5 clients, 0 = any", unit="seconds", live=True),
     ] = 600
     max_session_expiry: Annotated[
-        int, Meta(ge=0, le=FOREVER), _about("longest session expiry in seconds, 4294967295 = sessions may live for ever")
+        int,
+        Meta(ge=0, le=FOREVER),
+        _about("longest session expiry, 4294967295 = sessions may live for ever", unit="seconds", live=True),
     ] = 7 * DAY
-    max_retained_messages: Annotated[Natural, _about("retained messages held")] = 100_000
-    max_retained_bytes: Annotated[Natural, _about("bytes of retained messages held")] = 1024 * MIB
+    max_retained_messages: Annotated[Natural, _about("retained messages held", live=True)] = 100_000
+    max_retained_bytes: Annotated[
+        int, Meta(ge=0, le=1 << 44), _about("bytes of retained messages held", unit="bytes", live=True)
+    ] = 1024 * MIB
     write_high_watermark: Annotated[
-        Positive, _about("bytes waiting for a client's socket above which it is not writable")
+        Positive, _about("bytes waiting for a client's socket above which it is not writable", unit="bytes", live=True)
     ] = 1280 * KIB
-    write_low_watermark: Annotated[Positive, _about("bytes below which it is writable again")] = 640 * KIB
+    write_low_watermark: Annotated[
+        Positive, _about("bytes below which it is writable again", unit="bytes", live=True)
+    ] = 640 * KIB
     backpressure_seconds: Annotated[
-        Seconds, _about("how long a subscriber that cannot keep up may slow its publishers before it loses messages")
+        Seconds,
+        _about(
+            "how long a subscriber that cannot keep up may slow its publishers before it loses messages",
+            unit="seconds",
+            live=True,
+        ),
     ] = 1.0
     match_cache: Annotated[Natural, _about("topics whose subscribers are remembered")] = 100_000
 
 
-class IngestSettings(Section):
+class IngestSettings(Section, frozen=True):
+    """What happens to a publish before it is dispatched."""
+
     log: Annotated[Literal["none"], _about("which publishes are logged")] = "none"
 
 
-class LoggingSettings(Section):
-    level: Annotated[Literal["debug", "info", "warning", "error"], _about("least level shown")] = "info"
+class LoggingSettings(Section, frozen=True):
+    """What the broker says about itself, on standard error."""
+
+    level: Annotated[Literal["debug", "info", "warning", "error"], _about("least level shown", live=True)] = "info"
     format: Annotated[Literal["auto", "text", "json"], _about("auto: key=value on a terminal, JSON otherwise")] = "auto"
 
 
-class AdminSettings(Section):
+class AdminSettings(Section, frozen=True):
+    """HTTP for machines: metrics and health."""
+
     address: Annotated[str, _about("host:port of /metrics, /healthz and /readyz; empty = off")] = "127.0.0.1:9883"
 
 
-class SysSettings(Section):
-    interval: Annotated[Natural, _about("seconds between updates of the $SYS topics, 0 = none")] = 10
+class SysSettings(Section, frozen=True):
+    """The $SYS topics."""
+
+    interval: Annotated[
+        Natural, _about("time between updates of the $SYS topics, 0 = none", unit="seconds", live=True)
+    ] = 10
 
 
-class Settings(Section):
+class Settings(Section, frozen=True):
     server: ServerSettings = ServerSettings()
-    listeners: Annotated[list[ListenerSettings], Meta(min_length=1)] = field(default_factory=lambda: [ListenerSettings()])
+    listeners: Annotated[list[ListenerSettings], Meta(min_length=1)] = field(
+        default_factory=lambda: [ListenerSettings()]
+    )
     access: AccessSettings = AccessSettings()
     mqtt: MqttSettings = MqttSettings()
     limits: LimitSettings = LimitSettings()

@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+"""Runs the same load against penstock and mosquitto, interleaved, and prints medians, ratios and targets.
+
+  python bench/compare.py                                         every scenario that has a target
+  python bench/compare.py --scenario p2p-q1 --reps 1 --secs 2     one of them, quickly
+  python bench/compare.py --peer "mine=my-broker --port {port}"   another broker beside them
+  python bench/compare.py --save && python bench/report.py        a dated result, then the tables in the documents
+
+The brokers of a repetition run side by side, each frozen (SIGSTOP) while another is measured, in the order A B, A B.
+The figure to trust on a shared machine is messages per CPU-second: delivered per second of CPU the broker used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.brokers import COMMANDS, Broker, BrokerError, cpu_seconds, machine_busy_seconds, wait_quiet
+from bench.machine import describe_machine, describe_versions
+from bench.scenarios import BASE, REQUIRED, SCENARIOS, SUBJECT, Scenario
+from bench.summary import Run, markdown_table, missed_targets, summarise
+
+HERE = Path(__file__).resolve().parent
+LOAD = HERE / "bin" / "load"
+RESULTS = HERE / "results"
+LOAD_SECONDS = 300
+WARM = "--scenario p2p --n 10 --qos 1 --e2e 200 --warmup 0"
+SHOWN = ("error", "rate", "msgs_per_cpu_s", "bytes_per_conn", "connects_per_cpu_s", "p99_us", "lost", "other_cores")
+
+
+def build_load_generator() -> None:
+    subprocess.run([HERE / "build.sh"], check=True, timeout=120)
+
+
+def run_load(broker: Broker, options: list[str]) -> Run:
+    """One run of the load generator; what fails is told in the result's `error`."""
+    pids = broker.pids()
+    command = [str(LOAD), "--port", str(broker.port), "--pids", ",".join(map(str, pids)), *options]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LOAD_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return {"error": "timeout"}
+    try:
+        result: Run = json.loads(done.stdout)
+    except ValueError:
+        return {"error": f"load ended with {done.returncode} {done.stderr[-200:]}"}
+    if not broker.is_alive():
+        result.setdefault("error", "broker ended")
+    return {"error": "nothing delivered"} if result.get("received") == 0 else result
+
+
+def children_cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+class Comparison:
+    """Measures every scenario with every broker, repetition by repetition."""
+
+    def __init__(self, brokers: list[Broker], scenarios: list[Scenario], args: argparse.Namespace):
+        self.brokers = brokers
+        self.scenarios = scenarios
+        self.args = args
+        self.runs: list[Run] = []
+        self._sustained: dict[str, float] = {}  # this repetition: the base broker's messages/s by scenario
+
+    def run(self) -> list[Run]:
+        try:
+            for rep in range(self.args.reps):
+                self._sustained.clear()
+                self._run_side_by_side(rep)
+                self._run_fresh(rep)
+        finally:
+            self._stop_all()
+        return self.runs
+
+    def _run_side_by_side(self, rep: int) -> None:
+        scenarios = [s for s in self.scenarios if not s.needs_fresh_process]
+        if not scenarios:
+            return
+        for broker in self.brokers:
+            self._start(broker)
+            if self.args.warm:
+                run_load(broker, [*shlex.split(WARM), "--secs", str(self.args.warm)])
+            broker.settle()
+            broker.freeze()
+        for scenario in scenarios:
+            if scenario.load_of:
+                self._find_base_rate(scenario.load_of)
+            for broker in self.brokers:
+                broker.thaw()
+                self._measure(rep, scenario, broker)
+                broker.settle()
+                broker.freeze()
+        self._stop_all()
+
+    def _run_fresh(self, rep: int) -> None:
+        for scenario in self.scenarios:
+            for broker in self.brokers if scenario.needs_fresh_process else []:
+                self._start(broker)
+                broker.settle()
+                self._measure(rep, scenario, broker)
+                broker.stop()
+
+    def _start(self, broker: Broker) -> None:
+        # A runtime that is still starting up must not take CPU from the one before it.
+        wait_quiet(self.args.quiet)
+        broker.start()
+
+    def _stop_all(self) -> None:
+        for broker in self.brokers:
+            broker.stop()
+
+    def _options(self, scenario: Scenario) -> list[str]:
+        options = ["--secs", str(self.args.secs), *shlex.split(scenario.options)]
+        if scenario.load_of:
+            rate = round(self._sustained[scenario.load_of] * scenario.load_share)
+            if not rate:
+                raise BrokerError(
+                    f"{scenario.name}: {BASE} delivered nothing in {scenario.load_of}, so there is no load to set"
+                )
+            options += ["--rate", str(rate)]
+        return options
+
+    def _find_base_rate(self, name: str) -> None:
+        """Measures what the base broker sustains in that scenario, unless this repetition has done so already."""
+        if name in self._sustained:
+            return
+        base = next((broker for broker in self.brokers if broker.name == BASE), self.brokers[0])
+        base.thaw()
+        self._sustained[name] = run_load(base, self._options(SCENARIOS[name])).get("rate", 0)
+        base.settle()
+        base.freeze()
+
+    def _measure(self, rep: int, scenario: Scenario, broker: Broker) -> None:
+        if not broker.is_alive():
+            broker.stop()
+            self._start(broker)
+        options = self._options(scenario)
+        wait_quiet(self.args.quiet)
+        pids = broker.pids()
+        busy, used, load, began = machine_busy_seconds(), cpu_seconds(pids), children_cpu_seconds(), time.monotonic()
+        result = run_load(broker, options)
+        took = time.monotonic() - began
+        if broker.is_alive():
+            ours = cpu_seconds(pids) - used + children_cpu_seconds() - load
+            result["other_cores"] = round(max(0.0, machine_busy_seconds() - busy - ours) / took, 3)
+        if broker.name == BASE and "rate" in result:
+            self._sustained[scenario.name] = result["rate"]
+        self.runs.append({"rep": rep, "test": scenario.name, "broker": broker.name, **result})
+        shown = ", ".join(f"{key} {result[key]}" for key in SHOWN if key in result)
+        print(f"{rep + 1}/{self.args.reps} {scenario.name} {broker.name}: {shown}", file=sys.stderr, flush=True)
+
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [*SCENARIOS, "all"]
+    parser.add_argument("--scenario", action="append", choices=names, help="default: all that have a target")
+    peer_help = "another broker, or another command for one; {port}, {dir}, {python} are filled in"
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND", help=peer_help)
+    parser.add_argument("--only", metavar="NAME,NAME", help="measure only these brokers")
+    parser.add_argument("--reps", type=int, default=3, help="repetitions; the table shows medians (3)")
+    parser.add_argument("--secs", type=float, default=4, help="measured seconds of a run (4)")
+    parser.add_argument("--warm", type=float, default=2, help="unmeasured seconds of traffic after a start (2)")
+    parser.add_argument("--quiet", type=float, default=20, help="wait at most so long for the machine to be idle (20)")
+    parser.add_argument("--json", metavar="FILE", help="write the result there")
+    parser.add_argument("--save", action="store_true", help="write the result to bench/results, named by date and time")
+    parser.add_argument("--table", metavar="FILE", help="measure nothing, print the table of an earlier result")
+    parser.add_argument("--options", metavar="SCENARIO", choices=SCENARIOS, help="print the load options of a scenario")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when penstock misses a target")
+    return parser.parse_args(argv)
+
+
+def chosen_brokers(args: argparse.Namespace) -> list[Broker]:
+    commands = dict(COMMANDS)
+    for peer in args.peer:
+        name, separator, command = peer.partition("=")
+        if not separator:
+            sys.exit(f"--peer {peer}: expected NAME=COMMAND")
+        commands[name] = command
+    wanted = args.only.split(",") if args.only else list(commands)
+    unknown = [name for name in wanted if name not in commands]
+    if unknown:
+        sys.exit(f"--only: unknown broker {', '.join(unknown)}; known are {', '.join(commands)}")
+    return [Broker(name, commands[name]) for name in wanted]
+
+
+def chosen_scenarios(names: list[str] | None) -> list[Scenario]:
+    if not names:
+        return list(REQUIRED)
+    return list(SCENARIOS.values()) if "all" in names else [SCENARIOS[name] for name in names]
+
+
+def allow_open_files() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    build_load_generator()
+    allow_open_files()
+    started = datetime.now(UTC).replace(microsecond=0)
+    runs = Comparison(chosen_brokers(args), chosen_scenarios(args.scenario), args).run()
+    return {
+        "date": started.isoformat(),
+        "machine": describe_machine(),
+        "versions": describe_versions(),
+        "settings": {"reps": args.reps, "secs": args.secs, "warm": args.warm},
+        "summary": summarise(runs),
+        "runs": runs,
+    }
+
+
+def write_result(result: dict[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    print(f"written: {path}", file=sys.stderr)
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_arguments(argv)
+    if args.options:
+        print(SCENARIOS[args.options].options)
+        return 0
+    if args.table:
+        result = json.loads(Path(args.table).read_text())
+        result["summary"] = summarise(result["runs"])
+    else:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        try:
+            result = measure(args)
+        except (BrokerError, subprocess.SubprocessError) as error:
+            print(error, file=sys.stderr)
+            return 1
+        if args.json:
+            write_result(result, Path(args.json))
+        if args.save:
+            write_result(result, RESULTS / f"{result['date'][:16].replace(':', '')}.json")
+    print(markdown_table(result["summary"]))
+    failed = [run for run in result["runs"] if "error" in run]
+    missed = missed_targets(result["summary"])
+    if missed:
+        print(f"\n{SUBJECT} does not reach: {'; '.join(missed)}")
+    return 1 if failed or (args.check and missed) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

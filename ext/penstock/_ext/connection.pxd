@@ -1,0 +1,206 @@
+# The hot unit: connections, sessions and the hub they share. One compilation unit (connection.pyx includes the .pxi
+# files), because a message passes through all three and calls across units are not inlined.
+#
+# Who may change what: everything here belongs to the event loop's thread. Routing a message (route.pxi) never calls a
+# handler and never closes a connection, so subscriptions and sessions stand still while a match is walked.
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+from penstock._ext.buffer cimport Buffer
+from penstock._ext.inflight cimport IdSet, Queue, Window
+from penstock._ext.retained cimport RetainedTree
+from penstock._ext.trie cimport Match, Subscriber, Trie
+from penstock._ext.websocket cimport WsReader
+
+
+cdef enum ConnectionState:
+    WAITING = 0             # for CONNECT
+    DECIDING = 1            # CONNECT read, the handler has not answered yet: what follows is kept unread
+    AUTHENTICATING = 2      # an AUTH exchange runs: only AUTH and DISCONNECT are read
+    CONNECTED = 3
+    CLOSING = 4             # ended for the session; the transport still sends what it holds
+    CLOSED = 5
+
+
+cdef enum DropCause:
+    DROP_NOT_WRITABLE = 0   # QoS 0 for a connection above its high watermark
+    DROP_QUEUE_FULL = 1
+    DROP_EXPIRED = 2
+    DROP_TOO_LARGE = 3      # for the client's Maximum Packet Size
+    DROP_DENIED = 4         # the publisher may not publish there
+    DROP_RETAINED_FULL = 5  # delivered, but not retained: the retained store is at its limit
+    DROP_SESSION_ENDED = 6  # waiting in a session that ended
+    DROP_CAUSES = 7
+
+
+cdef enum ShareStrategy:
+    SHARE_ROUND_ROBIN = 0
+    SHARE_RANDOM = 1
+    SHARE_STICKY = 2
+    SHARE_HASH_CLIENT = 3
+    SHARE_HASH_TOPIC = 4
+
+
+cdef struct Counters:
+    uint64_t received[3]    # PUBLISH by QoS
+    uint64_t sent[3]
+    uint64_t payload_received
+    uint64_t payload_sent
+    uint64_t bytes_received
+    uint64_t bytes_sent
+    uint64_t packets_received
+    uint64_t packets_sent
+    uint64_t reads
+    uint64_t writes
+    uint64_t flushes
+    uint64_t connects       # transports opened
+    uint64_t unmatched
+    uint64_t protocol_errors
+    uint64_t paused         # times a publisher was made to wait
+    uint64_t dropped[7]
+
+
+# A publisher's recent topics: who gets them, and whether it may publish there.
+cdef struct TopicSlot:
+    Match* match
+    bint allowed
+
+
+cdef struct Alias:
+    uint8_t* topic
+    uint64_t hash
+    uint32_t size
+
+
+cdef class Hub:
+    cdef readonly Trie trie
+    cdef readonly RetainedTree retained
+    cdef object loop
+    cdef object _flush_soon             # bound method, made once
+    cdef object _read_view              # the shared read buffer as get_buffer gives it
+    cdef uint8_t* _read_buffer          # HEADROOM bytes for what was partial, then READ_SIZE
+    cdef Counters counters
+    # coarse clocks, moved once a read and once a tick
+    cdef int64_t now                    # monotonic ms
+    cdef int64_t wall                   # ms since the epoch
+    # connections with output to send this iteration: strong references
+    cdef void** _dirty
+    cdef uint32_t _dirty_count, _dirty_capacity
+    cdef bint _flush_scheduled
+    # all connections, for the sweep: borrowed
+    cdef void** _connections
+    cdef readonly uint32_t connection_count
+    cdef uint32_t _connection_capacity
+    cdef readonly uint32_t session_count
+    cdef readonly uint32_t attached_count    # sessions with a connection
+    cdef uint32_t congested_count       # sessions that make their publishers wait
+    cdef uint64_t random_state
+    # scratch of the publish under way
+    cdef Buffer _props
+    cdef Buffer _templates
+    # limits, see core/settings/model.py; set by configure()
+    cdef uint32_t max_packet_size, connect_packet_size, max_topic_levels, max_topic_length, max_user_properties
+    cdef uint32_t receive_maximum, max_inflight, max_queued_messages, max_queued_bytes, topic_alias_maximum
+    cdef uint32_t high_watermark, low_watermark
+    cdef uint32_t flush_size             # output that is not kept for the end of the iteration
+    cdef uint64_t max_retained_messages, max_retained_bytes
+    cdef int64_t connect_timeout, patience
+    cdef uint8_t maximum_qos
+    cdef bint retain_available, drop_oldest
+    cdef ShareStrategy strategy
+
+    cdef int open_output(self, Connection c) except -1
+    cdef int add_connection(self, Connection c) except -1
+    cdef void remove_connection(self, Connection c) noexcept
+    cdef void update_clock(self) noexcept
+
+
+cdef class Session(Subscriber):
+    cdef readonly Hub hub
+    cdef readonly str client_id
+    cdef public object username         # str or None
+    cdef public object will             # penstock.session's business
+    cdef public object timer            # the same: when the session ends, when its will is due
+    cdef public uint32_t expiry_interval
+    cdef public uint8_t version
+    cdef readonly uint32_t generation   # moves with every attach and detach
+    cdef readonly Connection connection # None while offline
+    cdef bint _keeps                    # outlives its connection: what is in flight may have to be sent again
+    cdef bint _ended
+    cdef uint64_t _client_hash
+    cdef Window window
+    cdef Queue queue
+    cdef IdSet received                 # QoS 2 packet ids awaiting PUBREL
+    cdef uint32_t limit                 # of the client's receive maximum and ours
+    cdef uint32_t outstanding           # sent on this connection and not acknowledged
+    cdef uint32_t backlog               # retained messages waiting in the queue: everything live waits behind them
+    cdef uint64_t backlog_bytes
+    cdef uint16_t* resend               # packet ids to be sent again on this connection, in order
+    cdef uint32_t resend_at, resend_count
+    cdef uint32_t _dropped[7]
+    cdef bint congested                 # makes its publishers wait
+    cdef int64_t congested_since
+    cdef int64_t forgiven_at            # until then it may not make anybody wait
+    cdef list waiters                   # connections waiting for it, or None
+
+    cdef int pump(self) except -1
+    cdef int enqueue(self, void* message, void* extras, uint8_t qos, uint8_t flags) except -1
+    cdef inline bint over(self, uint32_t part) noexcept
+    cdef int resend_one(self, Connection c) except -1
+    cdef int watch(self) except -1
+    cdef int maybe_ease(self) except -1
+    cdef int ease(self) except -1
+    cdef int give_up(self) except -1
+    cdef int release_waiters(self) except -1
+
+
+cdef class Connection:
+    cdef Hub hub
+    cdef readonly object handler
+    cdef readonly object listener
+    cdef readonly object transport
+    cdef readonly Session session
+    cdef public object context          # the handler's, while CONNECT is decided or AUTH runs
+    cdef object _peer
+    cdef public object certificate
+    cdef public object authentication   # the handler's: the AUTH method of a connected client
+    cdef public bint listener_refused   # the handler's: it was never admitted
+    cdef readonly str close_reason
+    cdef int fd                         # of a plain socket, -1 when only the transport may write
+    cdef readonly uint8_t version
+    cdef uint8_t state
+    cdef bint ended                     # on_closed was called
+    cdef bint writable                  # below the high watermark
+    cdef bint transport_busy            # the transport holds bytes of ours
+    cdef bint dirty
+    cdef bint broken                    # the socket failed; the transport will tell
+    cdef bint blocked                   # waits for a subscriber: what was read is kept
+    cdef bint reading
+    cdef bint clean_close               # the client said DISCONNECT
+    cdef uint32_t index                 # in the hub's list
+    cdef uint32_t keep_alive            # ms after which silence ends it, 0 = never
+    cdef int64_t last_packet            # hub.now of the last whole packet, or of a state that limits time
+    cdef Buffer out
+    cdef uint32_t transport_pending     # bytes of ours that the transport holds
+    cdef uint32_t max_out_packet        # the client's Maximum Packet Size
+    cdef uint8_t* partial               # an incomplete packet, only while there is one
+    cdef uint32_t partial_size, partial_capacity
+    cdef TopicSlot* topics              # made at the first PUBLISH
+    cdef Alias* aliases_in              # made at the first alias, topic_alias_maximum of them
+    cdef Alias* aliases_out
+    cdef uint16_t aliases_in_max, aliases_out_max, aliases_out_count
+    cdef WsReader* websocket
+
+    cdef int feed(self, uint8_t* data, uint32_t size) except -1
+    cdef int feed_partial(self) except -1
+    cdef void drop_partial(self) noexcept
+    cdef int keep_partial(self, const uint8_t* data, uint32_t size) except -1
+    cdef Py_ssize_t parse(self, uint8_t* data, uint32_t size) except -1
+    cdef int dispatch(self, uint8_t first, const uint8_t* body, uint32_t size) except -1
+    cdef int dispatch_control(self, uint8_t first, const uint8_t* body, uint32_t size) except -1
+    cdef int feed_websocket(self, uint8_t* data, uint32_t size) except -1
+    cdef int flush(self) except -1
+    cdef int watch_output(self) except -1
+    cdef int settle(self) except -1
+    cdef int wait_for(self, Session subscriber) except -1
+    cdef int violation(self, int reason, str text) except -1
+    cdef void release(self) noexcept

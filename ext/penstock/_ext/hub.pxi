@@ -1,0 +1,287 @@
+# What all connections of the process share.
+
+DROP_NAMES = ("not_writable", "queue_full", "expired", "too_large", "denied", "retained_full", "session_ended")
+STRATEGIES = ("round-robin", "random", "sticky", "hash-client", "hash-topic")
+
+
+cdef inline int64_t clock_ms(clockid_t clock) noexcept:
+    cdef timespec t
+    clock_gettime(clock, &t)
+    return <int64_t> t.tv_sec * 1000 + t.tv_nsec // 1_000_000
+
+
+@final
+cdef class Hub:
+    """The trie, the retained messages, the counters, the limits and the output of this loop iteration."""
+
+    def __cinit__(self, loop, **limits):
+        self._read_buffer = <uint8_t*> malloc(HEADROOM + READ_SIZE)
+        if self._read_buffer == NULL:
+            raise MemoryError()
+        self._read_view = PyMemoryView_FromMemory(<char*> self._read_buffer + HEADROOM, READ_SIZE, PyBUF_WRITE)
+
+    def __init__(self, loop, *, uint32_t match_cache=100_000, **limits):
+        """`loop` is where output is flushed; limits are named as in the settings and checked there."""
+        self.loop = loop
+        self.trie = Trie(cache_topics=match_cache)
+        self.retained = RetainedTree()
+        self.random_state = self.trie.seed
+        self._flush_soon = self._flush_all
+        self.configure(**limits)
+        self.update_clock()
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        for i in range(self._dirty_count):
+            Py_DECREF(<object> self._dirty[i])
+        free(self._dirty)
+        free(self._connections)
+        free(self._read_buffer)
+        buffer_free(&self._props)
+        buffer_free(&self._templates)
+
+    def configure(self, *, uint32_t max_packet_size=1_048_576, uint32_t connect_packet_size=65_536,
+                  uint32_t max_topic_levels=128, uint32_t max_topic_length=65_535, uint32_t max_user_properties=64,
+                  uint32_t receive_maximum=100, uint32_t max_inflight=1_000, uint32_t max_queued_messages=1_000,
+                  uint32_t max_queued_bytes=8_388_608, uint32_t topic_alias_maximum=16,
+                  uint64_t max_retained_messages=100_000, uint64_t max_retained_bytes=1_073_741_824,
+                  uint32_t write_high_watermark=1_310_720, uint32_t write_low_watermark=655_360,
+                  double connect_timeout=10.0, double backpressure_seconds=1.0, str queue_overflow="drop-newest",
+                  uint8_t maximum_qos=2, bint retain_available=True, str shared_strategy="round-robin"):
+        """Sets every limit; may be called again while the broker runs."""
+        self.max_packet_size = max_packet_size
+        self.connect_packet_size = connect_packet_size
+        self.max_topic_levels = max_topic_levels
+        self.max_topic_length = max_topic_length
+        self.max_user_properties = max_user_properties
+        self.receive_maximum = receive_maximum
+        self.max_inflight = max_inflight
+        self.max_queued_messages = max_queued_messages
+        self.max_queued_bytes = max_queued_bytes
+        self.topic_alias_maximum = topic_alias_maximum
+        self.max_retained_messages = max_retained_messages
+        self.max_retained_bytes = max_retained_bytes
+        self.high_watermark = write_high_watermark
+        self.low_watermark = write_low_watermark
+        self.flush_size = min(write_high_watermark, FLUSH_SIZE)
+        self.connect_timeout = <int64_t> (connect_timeout * 1000)
+        self.patience = <int64_t> (backpressure_seconds * 1000)
+        self.drop_oldest = queue_overflow == "drop-oldest"
+        self.maximum_qos = maximum_qos
+        self.retain_available = retain_available
+        self.strategy = <ShareStrategy> <int> STRATEGIES.index(shared_strategy)
+
+    cdef void update_clock(self) noexcept:
+        self.now = clock_ms(CLOCK_MONOTONIC)
+        self.wall = clock_ms(CLOCK_REALTIME)
+
+    # ---- output ----
+
+    # The first output of a connection since its buffer was given away: it is flushed at the end of this iteration.
+    cdef int open_output(self, Connection c) except -1:
+        cdef void** larger
+        if c.websocket != NULL:
+            buffer_reserve(&c.out, WS_MAX_HEADER)       # the frame's header is written here when it is sent
+            c.out.start = WS_MAX_HEADER
+        if c.dirty:
+            return 0
+        if self._dirty_count == self._dirty_capacity:
+            larger = <void**> realloc(self._dirty, (self._dirty_capacity * 2 + 64) * sizeof(void*))
+            if larger == NULL:
+                raise MemoryError()
+            self._dirty = larger
+            self._dirty_capacity = self._dirty_capacity * 2 + 64
+        Py_INCREF(c)
+        self._dirty[self._dirty_count] = <void*> c
+        self._dirty_count += 1
+        c.dirty = True
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self.loop.call_soon(self._flush_soon)
+        return 0
+
+    def _flush_all(self):
+        """Once per loop iteration: one write for each connection that has output."""
+        cdef uint32_t i, n
+        cdef Connection c
+        cdef void** batch = self._dirty
+        n = self._dirty_count
+        self._flush_scheduled = False
+        self.counters.flushes += 1
+        # what becomes dirty meanwhile is flushed in the next iteration
+        self._dirty = NULL
+        self._dirty_count = self._dirty_capacity = 0
+        for i in range(n):
+            c = <Connection> batch[i]
+            Py_DECREF(c)
+            c.dirty = False
+            try:
+                c.flush()
+                if not c.writable:
+                    c.settle()
+            except BaseException as error:
+                c.fail_hard(error)
+        if self._dirty == NULL:
+            self._dirty = batch
+            self._dirty_capacity = n
+        else:
+            free(batch)
+
+    # ---- connections ----
+
+    cdef int add_connection(self, Connection c) except -1:
+        cdef void** larger
+        if self.connection_count == self._connection_capacity:
+            larger = <void**> realloc(self._connections, (self._connection_capacity * 2 + 64) * sizeof(void*))
+            if larger == NULL:
+                raise MemoryError()
+            self._connections = larger
+            self._connection_capacity = self._connection_capacity * 2 + 64
+        c.index = self.connection_count
+        self._connections[self.connection_count] = <void*> c
+        self.connection_count += 1
+        self.counters.connects += 1
+        return 0
+
+    cdef void remove_connection(self, Connection c) noexcept:
+        cdef Connection last
+        self.connection_count -= 1
+        last = <Connection> self._connections[self.connection_count]
+        self._connections[c.index] = <void*> last
+        last.index = c.index
+
+    def connections(self):
+        """All connections, for administration and draining."""
+        cdef uint32_t i
+        return [<object> self._connections[i] for i in range(self.connection_count)]
+
+    def tick(self):
+        """Twice a second: ends connections that are silent, late or stuck, and the patience with slow subscribers."""
+        cdef uint32_t i = 0
+        cdef Connection c
+        cdef list late = []
+        self.update_clock()
+        for i in range(self.connection_count):
+            c = <Connection> self._connections[i]
+            if c.state == CONNECTED:
+                if c.keep_alive and not c.blocked and self.now - c.last_packet > c.keep_alive:
+                    late.append(c)
+                elif c.session.congested and self.now - c.session.congested_since >= self.patience:
+                    c.session.give_up()
+            elif c.state == CLOSING:
+                if self.now - c.last_packet > LINGER:
+                    late.append(c)
+            elif self.now - c.last_packet > self.connect_timeout:
+                late.append(c)
+        for connection in late:
+            (<Connection> connection).time_out()
+
+    # ---- publishing from Python, rarely: wills, $SYS, administration ----
+
+    def publish(self, str topic not None, bytes payload not None, *, uint8_t qos=0, bint retain=False,
+                bytes properties=b"", expiry=None, Session origin=None):
+        """Publishes a message of the broker's own, or a will in the name of `origin`. The topic must be valid."""
+        cdef bytes name = topic.encode()
+        cdef PublishView view
+        cdef Match* match
+        cdef int64_t expires_at = 0
+        if check_topic_name(name, <uint32_t> len(name), 0):
+            raise ValueError(f"not a topic name: {topic!r}")
+        memset(&view, 0, sizeof(PublishView))
+        view.topic, view.topic_size = name, <uint32_t> len(name)
+        view.payload, view.payload_size = payload, <uint32_t> len(payload)
+        view.props, view.props_size = properties, <uint32_t> len(properties)
+        view.qos, view.retain = qos, retain
+        self.update_clock()
+        if expiry is not None:
+            view.expiry, view.has_expiry = expiry, True
+            expires_at = self.wall + <int64_t> view.expiry * 1000
+        match = self.trie.match(view.topic, view.topic_size, hash_bytes(view.topic, view.topic_size, self.trie.seed))
+        try:
+            route(self, &view, match, origin, expires_at)
+        finally:
+            match_unref(match)
+        if retain:
+            store_retained(self, &view, expires_at)
+
+    def send_retained(self, Session session not None, bytes topic_filter not None, uint8_t options, uint32_t identifier):
+        """Queues the retained messages that match a new subscription, oldest first in the tree's order, and sends."""
+        cdef MessageList found
+        cdef uint32_t i
+        cdef Message* m
+        cdef uint8_t qos
+        cdef int64_t now
+        memset(&found, 0, sizeof(MessageList))
+        self.update_clock()
+        now = self.wall
+        try:
+            self.retained.collect(topic_filter, <uint32_t> len(topic_filter), now, &found)
+            for i in range(found.count):
+                m = found.items[i]
+                if session.acl is not None and not session.acl.allows(message_topic(m), m.topic_size, ACL_RECEIVE):
+                    continue
+                if session.backlog >= self.max_retained_messages:
+                    count_drop(session, DROP_QUEUE_FULL)
+                    continue
+                qos = min(m.qos, options & 3)
+                # RETAIN is set: it was stored before the subscription [MQTT-3.3.1-8] [MQTT3-3.3.1-8]
+                session.enqueue(m, make_extras(&identifier, 1 if identifier else 0, NULL), qos,
+                                DELIVERY_RETAIN | DELIVERY_BACKLOG)
+        finally:
+            free(found.items)
+        session.pump()
+
+    def has_work(self):
+        """Whether a connected client still has something to acknowledge or to read."""
+        cdef uint32_t i
+        cdef Connection c
+        for i in range(self.connection_count):
+            c = <Connection> self._connections[i]
+            if c.state == CONNECTED and (c.session.outstanding or c.session.received.count
+                                         or buffer_size(&c.out) or c.transport_pending):
+                return True
+        return False
+
+    def sweep_retained(self, uint32_t limit):
+        """Lets go of expired retained messages, a bounded number of looks a call."""
+        return self.retained.sweep(self.wall, limit)
+
+    def count_protocol_error(self):
+        self.counters.protocol_errors += 1
+
+    def counters_now(self):
+        """Every counter and gauge, by name."""
+        cdef Counters* c = &self.counters
+        values = {
+            "connections_total": c.connects,
+            "connections_current": self.connection_count,
+            "sessions": self.session_count,
+            "sessions_connected": self.attached_count,
+            "subscriptions": self.trie.filter_count,
+            "shared_groups": self.trie.group_count,
+            "retained_messages": self.retained.count,
+            "retained_bytes": self.retained.bytes,
+            "payload_bytes_received": c.payload_received,
+            "payload_bytes_sent": c.payload_sent,
+            "bytes_received": c.bytes_received,
+            "bytes_sent": c.bytes_sent,
+            "packets_received": c.packets_received,
+            "packets_sent": c.packets_sent,
+            "socket_reads": c.reads,
+            "socket_writes": c.writes,
+            "flushes": c.flushes,
+            "publish_unmatched": c.unmatched,
+            "protocol_errors": c.protocol_errors,
+            "publishers_paused": c.paused,
+            "congested_subscribers": self.congested_count,
+        }
+        for qos in range(3):
+            values[f"messages_received_qos{qos}"] = c.received[<int> qos]
+            values[f"messages_sent_qos{qos}"] = c.sent[<int> qos]
+        for i, name in enumerate(DROP_NAMES):
+            values[f"messages_dropped_{name}"] = c.dropped[<int> i]
+        return values
+
+    @property
+    def monotonic_ms(self):
+        return self.now

@@ -1,0 +1,95 @@
+# What is under way between the broker and one client: the window of messages sent and not yet acknowledged, the queue
+# behind it, and the QoS 2 packet ids received and not yet released. C arrays, allocated on first use, never dicts.
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+
+from penstock._ext.message cimport Message
+
+
+cdef enum SlotState:
+    AWAIT_PUBACK = 1
+    AWAIT_PUBREC = 2
+    AWAIT_PUBCOMP = 3
+
+
+cdef enum:
+    DELIVERY_RETAIN = 1     # the RETAIN bit of the copy sent to this subscriber
+    DELIVERY_SHARED = 2     # it came through a shared subscription
+    DELIVERY_BACKLOG = 4    # a retained message sent because of a new subscription
+
+
+# What a copy has beyond the message: subscription identifiers, and the share group it was chosen from. Most have none.
+cdef struct Extras:
+    uint32_t group_node
+    uint16_t group_name_size
+    uint16_t id_count
+    uint32_t ids[1]         # id_count identifiers, then the group's name
+
+
+cdef struct Slot:
+    Message* message        # NULL once it is never sent again: PUBREC came, or the session ends with its connection
+    Extras* extras
+    uint32_t sequence       # order of first sending, for resuming
+    uint16_t packet_id      # 0 = free
+    uint8_t state
+    uint8_t flags
+
+
+cdef struct Window:
+    Slot* slots             # a slot's index is its packet id modulo the capacity
+    uint32_t capacity       # power of two, at least twice the count
+    uint32_t count
+    uint32_t sequence
+    uint16_t last_id
+
+
+cdef struct Queued:
+    Message* message
+    Extras* extras
+    uint8_t qos
+    uint8_t flags
+
+
+cdef struct Queue:
+    Queued* items           # ring
+    uint32_t capacity       # power of two
+    uint32_t head
+    uint32_t count
+    uint64_t bytes          # weight of the messages
+
+
+cdef struct IdSet:
+    uint16_t* ids           # open addressing, 0 = free
+    uint32_t capacity
+    uint32_t count
+
+
+cdef Extras* extras_new(const uint32_t* ids, uint16_t id_count, uint32_t group_node, const char* name,
+                        uint16_t name_size) except NULL
+cdef const char* extras_group_name(const Extras* extras) noexcept
+
+# Takes the next packet id that is not in flight and gives it a slot; the caller fills message, extras, state and flags.
+cdef Slot* window_add(Window* window) except NULL
+cdef inline Slot* window_find(const Window* window, uint16_t packet_id) noexcept:
+    cdef Slot* slot
+    if window.count == 0:
+        return NULL
+    slot = &window.slots[packet_id & (window.capacity - 1)]
+    return slot if slot.packet_id == packet_id and packet_id != 0 else NULL
+# Frees the slot, its reference to the message and its extras.
+cdef void window_release(Window* window, Slot* slot) noexcept
+# Packet ids in order of first sending; the caller frees the array. NULL only when empty.
+cdef uint16_t* window_order(const Window* window) except? NULL
+cdef void window_clear(Window* window) noexcept
+
+# Keeps a reference of its own to the message; takes over the extras.
+cdef int queue_push(Queue* queue, Message* message, Extras* extras, uint8_t qos, uint8_t flags) except -1
+# The oldest item is moved to `item` with its reference; 0 if there is none.
+cdef bint queue_pop(Queue* queue, Queued* item) noexcept
+cdef void queued_release(Queued* item) noexcept
+cdef void queue_clear(Queue* queue) noexcept
+
+# 1 if it is new, 0 if it was there.
+cdef int ids_add(IdSet* ids, uint16_t packet_id) except -1
+cdef bint ids_has(const IdSet* ids, uint16_t packet_id) noexcept
+cdef bint ids_discard(IdSet* ids, uint16_t packet_id) noexcept
+cdef void ids_clear(IdSet* ids) noexcept

@@ -1,0 +1,203 @@
+# Packets of the message path coming in: PUBLISH and the four acknowledgements. Each function returns 0 (done),
+# 1 (the connection must wait; the packet is handled again later) or leaves the connection closing.
+
+
+cdef inline int send_ack(Connection c, uint8_t packet_type, uint16_t packet_id, uint8_t reason) except -1:
+    cdef uint8_t* p
+    c.hub.counters.packets_sent += 1
+    if reason == 0 or c.version != 5:
+        p = out_reserve(c, 4)
+        p[1] = 2
+    else:
+        p = out_reserve(c, 5)
+        p[1] = 3
+        p[4] = reason
+    p[0] = <uint8_t> (packet_type << 4 | (2 if packet_type == PUBREL else 0))
+    put_be16(p + 2, packet_id)
+    return 0
+
+
+# A client may announce an alias with a topic and then send the alias alone.
+cdef int resolve_alias(Connection c, PublishView* view) except -1:
+    cdef Hub hub = c.hub
+    cdef Alias* alias
+    cdef uint8_t* topic
+    if view.alias > (hub.topic_alias_maximum if c.aliases_in == NULL else c.aliases_in_max):
+        return TOPIC_ALIAS_INVALID              # [MQTT-3.3.2-8]
+    if c.aliases_in == NULL:
+        c.aliases_in = <Alias*> calloc(hub.topic_alias_maximum, sizeof(Alias))
+        if c.aliases_in == NULL:
+            raise MemoryError()
+        c.aliases_in_max = <uint16_t> hub.topic_alias_maximum
+    alias = &c.aliases_in[view.alias - 1]
+    if view.topic_size == 0:
+        if alias.topic == NULL:
+            return PROTOCOL_ERROR               # nothing was announced under it
+        view.topic = alias.topic
+        view.topic_size = alias.size
+        return 0
+    topic = <uint8_t*> malloc(view.topic_size)
+    if topic == NULL:
+        raise MemoryError()
+    memcpy(topic, view.topic, view.topic_size)
+    free(alias.topic)
+    alias.topic = topic
+    alias.size = view.topic_size
+    return 0
+
+
+# Looks up the topic among the publisher's recent ones; on a miss checks its syntax, asks the rules and matches it.
+# The answer is a borrowed slot, or NULL with the connection closing.
+cdef TopicSlot* find_topic(Connection c, const PublishView* view) except? NULL:
+    cdef Hub hub = c.hub
+    cdef uint64_t hash = hash_bytes(view.topic, view.topic_size, hub.trie.seed)
+    cdef TopicSlot* slot
+    cdef Match* match
+    cdef int reason
+    if c.topics == NULL:
+        c.topics = <TopicSlot*> calloc(TOPIC_SLOTS, sizeof(TopicSlot))
+        if c.topics == NULL:
+            raise MemoryError()
+    slot = &c.topics[hash & (TOPIC_SLOTS - 1)]
+    match = slot.match
+    if (match != NULL and match.hash == hash and match.version == hub.trie.version
+            and match.topic_size == view.topic_size and memcmp(match.topic, view.topic, view.topic_size) == 0):
+        return slot
+    reason = check_topic_name(view.topic, view.topic_size, hub.max_topic_levels)
+    if reason == 0 and view.topic_size > hub.max_topic_length:
+        reason = TOPIC_NAME_INVALID
+    if reason:
+        c.violation(reason, "invalid topic name")       # [MQTT-3.3.2-1] [MQTT-3.3.2-2] [MQTT3-3.3.2-1] [MQTT3-3.3.2-2]
+        return NULL
+    match = hub.trie.match(view.topic, view.topic_size, hash)
+    if slot.match != NULL:
+        match_unref(slot.match)
+    slot.match = match
+    slot.allowed = may_publish(c.session, view.topic, view.topic_size)
+    return slot
+
+
+# $SYS belongs to the broker; for the rest the client's rules decide.
+cdef bint may_publish(Session s, const uint8_t* topic, uint32_t size) noexcept:
+    if size >= 4 and memcmp(topic, b"$SYS", 4) == 0 and (size == 4 or topic[4] == c"/"):
+        return False
+    return s.acl is None or s.acl.allows(topic, size, ACL_PUBLISH)
+
+
+# Whether a subscriber of the match makes its publishers wait. Asked only while there is such a subscriber anywhere.
+cdef Session find_congested(Match* match, Session publisher):
+    cdef uint32_t i
+    cdef Session s
+    for i in range(match.target_count):
+        s = <Session> match.targets[i].owner
+        if s.congested and s is not publisher:
+            return s
+    return None
+
+
+cdef int store_retained(Hub hub, const PublishView* view, int64_t expires_at) except -1:
+    cdef Message* m
+    if view.payload_size == 0:
+        hub.retained.remove(view.topic, view.topic_size)        # [MQTT-3.3.1-6] [MQTT-3.3.1-7] [MQTT3-3.3.1-10]
+        return 0
+    m = message_new(view.topic, view.topic_size, view.props, view.props_size, view.payload, view.payload_size,
+                    view.qos, 1, hub.wall, expires_at)
+    try:
+        if (hub.retained.bytes + message_weight(m) > hub.max_retained_bytes
+                or (hub.retained.count >= hub.max_retained_messages
+                    and hub.retained.find(view.topic, view.topic_size) == NULL)):
+            hub.counters.dropped[<int> DROP_RETAINED_FULL] += 1
+        else:
+            hub.retained.store(m)                               # [MQTT-3.3.1-5] [MQTT3-3.3.1-5]
+    finally:
+        message_unref(m)
+    return 0
+
+
+cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32_t size) except -1:
+    cdef Hub hub = c.hub
+    cdef Session s = c.session
+    cdef PublishView view
+    cdef TopicSlot* topic
+    cdef Match* match
+    cdef Session busy
+    cdef int64_t expires_at = 0
+    cdef uint8_t answer = SUCCESS
+    cdef int reason = parse_publish(first & 15, body, size, c.version, hub.max_user_properties, &view, &hub._props)
+    if reason == 0 and view.alias:
+        reason = resolve_alias(c, &view)
+    if reason == 0 and view.qos > hub.maximum_qos:
+        reason = QOS_NOT_SUPPORTED              # [MQTT-3.2.2-11]
+    if reason == 0 and view.retain and not hub.retain_available:
+        reason = RETAIN_NOT_SUPPORTED           # [MQTT-3.2.2-14]
+    if reason:
+        return c.violation(reason, "bad PUBLISH")
+    topic = find_topic(c, &view)
+    if topic == NULL:
+        return 0
+    match = topic.match
+    if view.qos == 2:
+        if ids_has(&s.received, view.packet_id):
+            # a message the broker owns already: acknowledged again, not delivered again [MQTT-4.3.3-10] [MQTT3-4.3.3-2]
+            return send_ack(c, PUBREC, view.packet_id, SUCCESS)
+        if s.received.count >= hub.receive_maximum and c.version == 5:
+            return c.violation(RECEIVE_MAXIMUM_EXCEEDED, "more QoS 2 messages than the receive maximum")
+    if topic.allowed:
+        if hub.congested_count:
+            busy = find_congested(match, s)
+            if busy is not None:
+                c.wait_for(busy)
+                return 1
+        if view.has_expiry:
+            expires_at = hub.wall + <int64_t> view.expiry * 1000
+        if match.target_count or match.group_count:
+            route(hub, &view, match, s, expires_at)
+        else:
+            hub.counters.unmatched += 1
+            answer = NO_MATCHING_SUBSCRIBERS
+        if view.retain:
+            store_retained(hub, &view, expires_at)
+    else:
+        # MQTT 3 has no way to say no but to close; it is told yes, and the message goes nowhere [MQTT3-3.3.5-2]
+        answer = NOT_AUTHORIZED
+        hub.counters.dropped[<int> DROP_DENIED] += 1
+    hub.counters.received[view.qos] += 1
+    hub.counters.payload_received += view.payload_size
+    if view.qos == 0:
+        return 0
+    if view.qos == 1:
+        return send_ack(c, PUBACK, view.packet_id, answer)      # [MQTT-4.3.2-4] [MQTT3-4.3.2-2]
+    if answer < 0x80 or c.version != 5:
+        ids_add(&s.received, view.packet_id)
+    return send_ack(c, PUBREC, view.packet_id, answer)          # [MQTT-4.3.3-8] [MQTT3-4.3.3-2]
+
+
+cdef int handle_ack(Connection c, uint8_t packet_type, uint8_t flags, const uint8_t* body, uint32_t size) except -1:
+    cdef AckView ack
+    cdef Session s = c.session
+    cdef Slot* slot
+    cdef int reason = parse_ack(packet_type, flags, body, size, c.version, &ack)
+    if reason:
+        return c.violation(reason, "bad acknowledgement")
+    if packet_type == PUBREL:
+        # releasing an id that is not held is answered all the same [MQTT-4.3.3-11] [MQTT3-4.3.3-2]
+        reason = SUCCESS if ids_discard(&s.received, ack.packet_id) else PACKET_IDENTIFIER_NOT_FOUND
+        return send_ack(c, PUBCOMP, ack.packet_id, <uint8_t> reason)
+    slot = window_find(&s.window, ack.packet_id)
+    if packet_type == PUBREC:
+        if slot == NULL or slot.state == AWAIT_PUBACK:
+            return send_ack(c, PUBREL, ack.packet_id, PACKET_IDENTIFIER_NOT_FOUND)
+        if ack.reason < 0x80:
+            slot.state = AWAIT_PUBCOMP
+            if slot.message != NULL:
+                message_unref(slot.message)     # it is never sent again
+                slot.message = NULL
+            return send_ack(c, PUBREL, ack.packet_id, SUCCESS)  # [MQTT-4.3.3-4] [MQTT3-4.3.3-1]
+    elif slot == NULL or slot.state != (AWAIT_PUBACK if packet_type == PUBACK else AWAIT_PUBCOMP):
+        return 0                                # late or unknown: nothing waits for it
+    window_release(&s.window, slot)             # the id may be used again [MQTT-2.2.1-4]
+    if s.outstanding:
+        s.outstanding -= 1
+    if s.queue.count or s.resend_count or s.congested:
+        s.pump()
+    return 0

@@ -1,0 +1,283 @@
+# A client's state: subscriptions (from Subscriber), what is in flight to it, what waits for it, and the QoS 2 packet
+# ids it still has to release. It may outlive its connection.
+
+
+@final
+cdef class Session(Subscriber):
+    """The state of one client. Made and ended by penstock.session; everything on the message path happens here."""
+
+    def __init__(self, Hub hub not None, str client_id not None, username=None):
+        cdef bytes encoded = client_id.encode()
+        self.hub = hub
+        self.client_id = client_id
+        self.username = username
+        self._client_hash = hash_bytes(encoded, len(encoded), hub.trie.seed)
+        hub.session_count += 1
+
+    def __dealloc__(self):
+        window_clear(&self.window)
+        queue_clear(&self.queue)
+        ids_clear(&self.received)
+        free(self.resend)
+
+    def attach(self, Connection connection not None, *, uint8_t version, bint keeps, uint32_t receive_maximum=65_535,
+               uint32_t maximum_packet_size=0, uint32_t topic_alias_maximum=0, double keep_alive=0.0):
+        """Gives the session its connection. What is in flight is sent again by resume(), after CONNACK."""
+        cdef uint32_t limit = min(receive_maximum, self.hub.max_inflight)
+        if self._ended or self.connection is not None:
+            raise RuntimeError("a session is attached once, while it lives")
+        self.connection = connection
+        self.generation += 1
+        self.version = version
+        self._keeps = keeps
+        self.limit = max(limit, 1)
+        self.outstanding = 0
+        free(self.resend)
+        self.resend = window_order(&self.window)
+        self.resend_at = 0
+        self.resend_count = self.window.count
+        self.hub.attached_count += 1
+        connection.session = self
+        connection.version = version
+        connection.max_out_packet = maximum_packet_size if maximum_packet_size else 0xFFFFFFFFu
+        connection.aliases_out_max = <uint16_t> min(topic_alias_maximum, self.hub.topic_alias_maximum)
+        # silence for one and a half keep-alives ends the connection [MQTT-3.1.2-22] [MQTT3-3.1.2-24]
+        connection.keep_alive = <uint32_t> (keep_alive * 1500)
+
+    def detach(self):
+        """Takes the connection away; a late callback of it finds nothing to touch."""
+        cdef Connection c = self.connection
+        if c is None:
+            return
+        self.connection = None
+        self.generation += 1
+        self.hub.attached_count -= 1
+        c.session = None
+        free(self.resend)
+        self.resend = NULL
+        self.resend_at = self.resend_count = 0
+        self.ease()
+
+    def resume(self):
+        """Sends what is in flight again, then what waits, as far as the client's quota allows."""
+        self.pump()
+
+    def end(self):
+        """Ends the session: subscriptions, window and queue are gone; its unacknowledged share goes to the group."""
+        if self._ended:
+            return
+        self.detach()
+        self._ended = True
+        self.hub.trie.remove(self)
+        self.hub.session_count -= 1
+        self._hand_over()
+        self.hub.counters.dropped[<int> DROP_SESSION_ENDED] += self.queue.count
+        window_clear(&self.window)
+        queue_clear(&self.queue)
+        ids_clear(&self.received)
+
+    def _hand_over(self):
+        """QoS 1 messages of shared subscriptions that this client never acknowledged go to another member."""
+        cdef uint16_t* order = window_order(&self.window)
+        cdef uint32_t i, n = self.window.count
+        cdef Slot* slot
+        cdef Queued item
+        cdef Queue rest
+        try:
+            for i in range(n):
+                slot = window_find(&self.window, order[i])
+                # a QoS 2 message under way is never given to another client [MQTT-4.8.2-4] [MQTT-4.8.2-5]
+                if slot.flags & DELIVERY_SHARED and slot.state == AWAIT_PUBACK and slot.message != NULL:
+                    redeliver(self.hub, slot.message, 1, slot.extras)
+        finally:
+            free(order)
+        rest = self.queue
+        memset(&self.queue, 0, sizeof(Queue))
+        self.backlog = 0
+        self.backlog_bytes = 0
+        while queue_pop(&rest, &item):
+            if item.flags & DELIVERY_SHARED:
+                redeliver(self.hub, item.message, item.qos, item.extras)
+            queued_release(&item)
+
+    # ---- what waits ----
+
+    cdef int enqueue(self, void* message, void* extras, uint8_t qos, uint8_t flags) except -1:
+        cdef Hub hub = self.hub
+        cdef uint32_t weight = message_weight(<Message*> message)
+        cdef Queued oldest
+        if flags & DELIVERY_BACKLOG:
+            self.backlog += 1
+            self.backlog_bytes += weight
+        else:
+            while (self.queue.count - self.backlog >= hub.max_queued_messages
+                   or self.queue.bytes - self.backlog_bytes + weight > hub.max_queued_bytes):
+                if not (hub.drop_oldest and self.queue.count and self.backlog == 0):
+                    free(extras)
+                    count_drop(self, DROP_QUEUE_FULL)
+                    return 0
+                queue_pop(&self.queue, &oldest)
+                queued_release(&oldest)
+                count_drop(self, DROP_QUEUE_FULL)
+        queue_push(&self.queue, <Message*> message, <Extras*> extras, qos, flags)
+        if self.connection is not None:
+            self.watch()
+        return 0
+
+    # Sends again what a resumed session has in flight, then what waits, while the connection takes it.
+    cdef int pump(self) except -1:
+        cdef Connection c = self.connection
+        cdef Queued item
+        cdef int sent
+        if c is None or c.state != CONNECTED:
+            return 0
+        while self.resend_count and c.writable and self.outstanding < self.limit:
+            self.resend_one(c)
+        while self.queue.count and c.writable:
+            if self.queue.items[self.queue.head].qos and (self.outstanding >= self.limit or self.resend_count):
+                break
+            queue_pop(&self.queue, &item)
+            if item.flags & DELIVERY_BACKLOG:
+                self.backlog -= 1
+                self.backlog_bytes -= message_weight(item.message)
+            if item.message.expires_at and item.message.expires_at <= self.hub.wall:
+                queued_release(&item)           # [MQTT-3.3.2-5]
+                count_drop(self, DROP_EXPIRED)
+                continue
+            sent = send_message(c, self, item.message, item.qos, item.flags, item.extras, 0, False)
+            if sent and item.qos:
+                item.extras = NULL              # the window has them now
+            elif not sent:
+                count_drop(self, DROP_TOO_LARGE)
+            queued_release(&item)
+        if self.congested:
+            self.maybe_ease()
+        return 0
+
+    # The next message or PUBREL of a resumed session, with its old packet id [MQTT-4.4.0-1] [MQTT3-4.4.0-1].
+    cdef int resend_one(self, Connection c) except -1:
+        cdef uint16_t packet_id = self.resend[self.resend_at]
+        cdef Slot* slot = window_find(&self.window, packet_id)
+        cdef uint8_t* p
+        self.resend_at += 1
+        self.resend_count -= 1
+        if self.resend_count == 0:
+            free(self.resend)
+            self.resend = NULL
+            self.resend_at = 0
+        if slot == NULL:
+            return 0
+        if slot.state == AWAIT_PUBCOMP:
+            p = out_reserve(c, 4)
+            p[0], p[1] = PUBREL << 4 | 2, 2
+            put_be16(p + 2, packet_id)
+            self.hub.counters.packets_sent += 1
+        elif slot.message == NULL or not send_message(
+                c, self, slot.message, 1 if slot.state == AWAIT_PUBACK else 2, slot.flags, slot.extras, packet_id,
+                True):                          # DUP [MQTT-3.3.1-1] [MQTT3-3.3.1-1]
+            window_release(&self.window, slot)
+            return 0
+        self.outstanding += 1
+        return 0
+
+    # ---- making publishers wait ----
+
+    # Whether more waits than the given part of what may wait; retained messages do not count.
+    cdef inline bint over(self, uint32_t part) noexcept:
+        return (self.queue.count - self.backlog > self.hub.max_queued_messages // part
+                or self.queue.bytes - self.backlog_bytes > self.hub.max_queued_bytes // part)
+
+    # Called when output or queue have grown: past its bounds the session slows down who publishes to it, for a while.
+    cdef int watch(self) except -1:
+        cdef Hub hub = self.hub
+        cdef Connection c = self.connection
+        if self.congested or c is None or hub.patience == 0 or hub.now < self.forgiven_at:
+            return 0
+        if not c.writable or self.over(2):
+            self.congested = True
+            self.congested_since = hub.now
+            hub.congested_count += 1
+        return 0
+
+    cdef int maybe_ease(self) except -1:
+        cdef Connection c = self.connection
+        if c is None or (c.writable and not self.over(4)):
+            self.ease()
+        return 0
+
+    cdef int ease(self) except -1:
+        if self.congested:
+            self.congested = False
+            self.hub.congested_count -= 1
+            self.release_waiters()
+        return 0
+
+    # It has had its time: from now on it loses messages instead of slowing others, until it is forgiven.
+    cdef int give_up(self) except -1:
+        self.forgiven_at = self.hub.now + FORGIVEN_AFTER
+        return self.ease()
+
+    cdef int release_waiters(self) except -1:
+        cdef list waiters = self.waiters
+        if waiters is not None:
+            self.waiters = None
+            for waiter in waiters:
+                self.hub.loop.call_soon((<Connection> waiter).unblock)
+        return 0
+
+    # ---- for people, metrics and tests ----
+
+    @property
+    def connected(self):
+        return self.connection is not None
+
+    @property
+    def inflight(self):
+        return self.window.count
+
+    @property
+    def queued_messages(self):
+        return self.queue.count
+
+    @property
+    def queued_bytes(self):
+        return self.queue.bytes
+
+    @property
+    def unreleased(self):
+        """QoS 2 packet ids received and not released."""
+        return self.received.count
+
+    def dropped(self):
+        """Messages this client did not get, by cause."""
+        return {name: self._dropped[i] for i, name in enumerate(DROP_NAMES)}
+
+
+# A message that a member of a share group gave back, to another member of the same group.
+cdef int redeliver(Hub hub, Message* m, uint8_t qos, Extras* extras) except -1:
+    cdef uint64_t hash
+    cdef Match* match
+    cdef uint32_t i
+    cdef ShareGroup* group
+    cdef Member* member
+    cdef Session s
+    if extras == NULL:
+        return 0
+    hash = hash_bytes(message_topic(m), m.topic_size, hub.trie.seed)
+    match = hub.trie.match(message_topic(m), m.topic_size, hash)
+    try:
+        for i in range(match.group_count):
+            group = match.groups[i]
+            if (group.node != extras.group_node or group.name_size != extras.group_name_size
+                    or memcmp(group.name, extras_group_name(extras), group.name_size) != 0):
+                continue
+            member = choose_member(hub, group, hash, 0, message_topic(m), m.topic_size, qos)
+            if member == NULL:
+                continue
+            s = <Session> member.owner
+            s.enqueue(m, extras_new(&member.identifier, 1 if member.identifier else 0, group.node, group.name,
+                                    group.name_size), min(qos, member.qos), DELIVERY_SHARED)
+            s.pump()
+    finally:
+        match_unref(match)
+    return 0

@@ -1,0 +1,40 @@
+"""The `penstock` command and `python -m penstock`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from penstock.core import exit_codes
+from penstock.core.errors import PenstockError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; what we know how to explain is one line on standard error, never a traceback."""
+    from penstock.cli.app import app  # noqa: PLC0415 - so that Ctrl-C during the imports is handled below as well
+
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="penstock")
+    except SystemExit as leaving:
+        return _exit_code(leaving)
+    except PenstockError as error:
+        print(f"penstock: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return exit_codes.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output left. Nothing more can be said, not even when Python flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_codes.BROKEN_PIPE
+    return exit_codes.OK
+
+
+def _exit_code(leaving: SystemExit) -> int:
+    if leaving.code is None:
+        return exit_codes.OK
+    return leaving.code if isinstance(leaving.code, int) else exit_codes.FAILURE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""The ACL file: allow and deny rules in TOML, first match decides, nothing matches = denied.
+
+    [[rules]]
+    effect = "allow"                        # or "deny"
+    actions = ["publish", "subscribe"]      # default: both
+    users = ["alice"]                       # default: everybody
+    clients = ["sensor-7"]                  # exact client ids, default: all
+    anonymous = true                        # only clients without (false: with) a user name, default: both
+    topics = ["sensors/%u/#", "devices/%c/+"]
+
+%c and %u are the client id and user name, as text within their level: whatever they contain, they never act as a
+wildcard or as a separator. A rule with %u does not apply to clients without a user name. %% is a percent sign.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from penstock._ext import acl
+from penstock.core.errors import AccessFileError
+
+MOST_RULES = 10_000
+MOST_SHARED = 1_024
+ACTIONS = {"publish": acl.PUBLISH, "subscribe": acl.SUBSCRIBE}
+KEYS = ("effect", "actions", "users", "clients", "anonymous", "topics")
+
+_PLACEHOLDER = re.compile(r"%([cu%])")
+Levels: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One [[rules]] entry."""
+
+    allow: bool
+    actions: int
+    topics: tuple[Levels, ...]
+    users: frozenset[str] | None
+    clients: frozenset[str] | None
+    anonymous: bool | None
+    uses_client: bool
+    uses_user: bool
+
+    def applies_to(self, client_id: str, username: str | None) -> bool:
+        if self.users is not None and username not in self.users:
+            return False
+        if self.clients is not None and client_id not in self.clients:
+            return False
+        if self.anonymous is not None and self.anonymous is not (username is None):
+            return False
+        return username is not None or not self.uses_user
+
+
+class AclFile:
+    """The rules of one file. Never changes: a reload makes a new one."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
+        # Programs without %c are the same for many clients; one object serves them all.
+        self._shared: OrderedDict[tuple[tuple[int, ...], str | None], acl.AclProgram] = OrderedDict()
+
+    @classmethod
+    def load(cls, path: Path | str) -> AclFile:
+        try:
+            document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise AccessFileError(f"cannot read the ACL file {path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise AccessFileError(f"the ACL file {path} is not UTF-8 text") from None
+        except tomllib.TOMLDecodeError as error:
+            raise AccessFileError(f"{path} is not valid TOML: {error}") from None
+        return cls.parse(document, str(path))
+
+    @classmethod
+    def parse(cls, document: dict[str, Any], name: str) -> AclFile:
+        rules = document.get("rules", [])
+        unknown = [key for key in document if key != "rules"]
+        if unknown or not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
+            raise AccessFileError(f"{name}: an ACL file has [[rules]] entries and nothing else")
+        if len(rules) > MOST_RULES:
+            raise AccessFileError(
+                f"{name}: {len(rules)} rules are more than the {MOST_RULES} allowed: use %c, %u or users"
+            )
+        return cls(_parse_rule(rule, f"{name}: rule {number}") for number, rule in enumerate(rules, 1))
+
+    def compile_for(self, client_id: str, username: str | None) -> acl.AclProgram:
+        """The program that answers for this client; called once when it connects."""
+        applicable = [index for index, rule in enumerate(self.rules) if rule.applies_to(client_id, username)]
+        if any(self.rules[index].uses_client for index in applicable):
+            return self._compile(applicable, client_id, username)
+        uses_user = any(self.rules[index].uses_user for index in applicable)
+        key = (tuple(applicable), username if uses_user else None)
+        program = self._shared.get(key)
+        if program is None:
+            program = self._shared[key] = self._compile(applicable, client_id, username)
+            if len(self._shared) > MOST_SHARED:
+                self._shared.popitem(last=False)
+        else:
+            self._shared.move_to_end(key)
+        return program
+
+    def _compile(self, applicable: list[int], client_id: str, username: str | None) -> acl.AclProgram:
+        return acl.AclProgram(
+            [
+                (rule.allow, rule.actions, tuple(_fill_level(level, client_id, username or "") for level in levels))
+                for rule in map(self.rules.__getitem__, applicable)
+                for levels in rule.topics
+            ]
+        )
+
+
+def _fill_level(level: str, client_id: str, username: str) -> str | bytes:
+    if level in ("+", "#"):
+        return level
+    words = {"c": client_id, "u": username, "%": "%"}
+    # bytes is a literal for AclProgram, which lets one with + # or / match nothing.
+    return _PLACEHOLDER.sub(lambda found: words[found[1]], level).encode()
+
+
+def _parse_rule(rule: dict[str, Any], where: str) -> Rule:
+    for key in rule:
+        if key not in KEYS:
+            near = get_close_matches(key, KEYS, n=1)
+            known = f"did you mean {near[0]}?" if near else f"there are {', '.join(KEYS)}"
+            raise AccessFileError(f"{where}: {key} is unknown: {known}")
+    effect = rule.get("effect")
+    if effect not in ("allow", "deny"):
+        raise AccessFileError(f'{where}: effect = {effect!r} is not allowed: use "allow" or "deny"')
+    anonymous = rule.get("anonymous")
+    if anonymous is not None and not isinstance(anonymous, bool):
+        raise AccessFileError(f"{where}: anonymous = {anonymous!r} is not allowed: use true or false")
+    users, clients = _texts(rule, "users", where), _texts(rule, "clients", where)
+    if anonymous and users is not None:
+        raise AccessFileError(f"{where}: a client without a user name is none of users: leave out anonymous or users")
+    topics = _texts(rule, "topics", where)
+    if not topics:
+        raise AccessFileError(f"{where}: topics is missing: give at least one topic filter")
+    placeholders = {found[1] for topic in topics for found in _PLACEHOLDER.finditer(topic)}
+    return Rule(
+        allow=effect == "allow",
+        actions=_parse_actions(rule, where),
+        topics=tuple(_parse_topic(topic, where) for topic in topics),
+        users=None if users is None else frozenset(users),
+        clients=None if clients is None else frozenset(clients),
+        anonymous=anonymous,
+        uses_client="c" in placeholders,
+        uses_user="u" in placeholders,
+    )
+
+
+def _parse_actions(rule: dict[str, Any], where: str) -> int:
+    actions = _texts(rule, "actions", where)
+    mask = 0
+    for action in list(ACTIONS) if actions is None else actions:
+        if action not in ACTIONS:
+            raise AccessFileError(f'{where}: action {action!r} is not allowed: use "publish" or "subscribe"')
+        mask |= ACTIONS[action]
+    if not mask:
+        raise AccessFileError(f"{where}: actions is empty: leave it out for both")
+    return mask
+
+
+def _texts(rule: dict[str, Any], key: str, where: str) -> list[str] | None:
+    texts = rule.get(key)
+    if texts is None:
+        return None
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise AccessFileError(f'{where}: {key} = {texts!r} is not allowed: use a list of texts, as in ["a", "b"]')
+    return texts
+
+
+def _parse_topic(topic: str, where: str) -> Levels:
+    levels = tuple(topic.split("/"))
+    if not topic or "\0" in topic or len(topic.encode()) > 65_535:
+        raise AccessFileError(f"{where}: topic {topic!r} is not allowed: a filter has 1 to 65,535 bytes and no NUL")
+    for number, level in enumerate(levels, 1):
+        if level == "#" and number != len(levels):
+            raise AccessFileError(f"{where}: topic {topic!r} is not allowed: # is only allowed as the last level")
+        if level not in ("+", "#") and ("+" in level or "#" in level):
+            raise AccessFileError(f"{where}: topic {topic!r} is not allowed: + and # stand alone in their level")
+    return levels

@@ -1,0 +1,57 @@
+"""The password file and the ACL file of the settings, together, and reloaded together."""
+
+from __future__ import annotations
+
+from penstock._ext.acl import AclProgram
+from penstock.access.acl_file import AclFile
+from penstock.access.authenticator import Authenticator
+from penstock.access.passwords import PasswordFile
+from penstock.core.settings import AccessSettings
+
+
+class AccessControl:
+    """What the broker asks when a client connects. Raises AccessFileError when a file cannot be used."""
+
+    def __init__(self, settings: AccessSettings) -> None:
+        passwords, self._acl = _load(settings)
+        self._authenticator = None if passwords is None else Authenticator(passwords)
+
+    @property
+    def has_passwords(self) -> bool:
+        return self._authenticator is not None
+
+    def reload(self, settings: AccessSettings) -> None:
+        """Read both files again; when one is bad this raises and the old ones stay. Connected clients keep the
+        programs they have until they connect again or are given new ones by `program_for`."""
+        passwords, acl_file = _load(settings)
+        self._acl = acl_file
+        if passwords is None:
+            self.close()
+            self._authenticator = None
+        elif self._authenticator is None:
+            self._authenticator = Authenticator(passwords)
+        else:
+            self._authenticator.replace(passwords)
+
+    def close(self) -> None:
+        if self._authenticator is not None:
+            self._authenticator.close()
+
+    def try_remembered(self, username: str, password: bytes) -> bool:
+        """Whether the pair was verified lately: an answer without waiting, for the usual reconnect."""
+        return self._authenticator is not None and self._authenticator.try_remembered(username, password)
+
+    async def authenticate(self, username: str, password: bytes) -> bool:
+        """Whether the password file knows this pair; without a file nobody. Raises AuthenticatorBusy."""
+        return self._authenticator is not None and await self._authenticator.authenticate(username, password)
+
+    def program_for(self, client_id: str, username: str | None) -> AclProgram | None:
+        """The client's access program; None = no ACL file, everything is allowed."""
+        return None if self._acl is None else self._acl.compile_for(client_id, username)
+
+
+def _load(settings: AccessSettings) -> tuple[PasswordFile | None, AclFile | None]:
+    return (
+        PasswordFile.load(settings.password_file) if settings.password_file else None,
+        AclFile.load(settings.acl_file) if settings.acl_file else None,
+    )

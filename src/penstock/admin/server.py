@@ -1,0 +1,134 @@
+"""The HTTP server of the operator, in the broker's own loop: it reads, and is never on a message's way.
+
+Starlette, uvicorn and the Prometheus client are imported when the server starts, not before: most commands never do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from penstock.core import exit_codes
+from penstock.core.errors import PenstockError
+from penstock.core.metrics import Number
+from penstock.core.settings.address import Address, parse_address
+from penstock.core.settings.model import AdminSettings
+
+BACKLOG = 128
+STOP_SECONDS = 2
+EX_OSERR = 71
+
+
+class AdminError(PenstockError):
+    """The admin address cannot be used."""
+
+    exit_code = exit_codes.CONFIGURATION
+
+
+def package_version() -> str:
+    try:
+        return version("penstock")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "unknown"
+
+
+class AdminServer:
+    """/metrics, /healthz and /readyz on `settings.address`; nothing at all when that is empty."""
+
+    def __init__(
+        self,
+        settings: AdminSettings,
+        checks: Mapping[str, Callable[[], bool | str]],
+        read_counters: Callable[[], Mapping[str, Number]],
+    ) -> None:
+        self._settings = settings
+        self._checks = checks
+        self._read_counters = read_counters
+        self._stop: Callable[[], None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.address = settings.address
+
+    async def start(self) -> None:
+        """Answers when it returns; raises AdminError if the address cannot be used."""
+        if not self._settings.address:
+            return
+        # Bound here: uvicorn would end the process if it could not.
+        listening = _bind(self._settings.address)
+        host, port = listening.getsockname()[:2]
+        self.address = str(Address(host, port))
+
+        import uvicorn  # noqa: PLC0415  # see the top of the file
+
+        from penstock.admin.collector import MetricsPage  # noqa: PLC0415
+        from penstock.admin.pages import build_app  # noqa: PLC0415
+
+        is_up = asyncio.Event()
+
+        class Server(uvicorn.Server):
+            @contextlib.contextmanager
+            def capture_signals(self) -> Iterator[None]:
+                """The broker's signals are the broker's business."""
+                yield
+
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets)
+                is_up.set()
+
+        app = build_app(MetricsPage(self._read_counters, package_version()), self._checks)
+        server = Server(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                backlog=BACKLOG,
+                limit_concurrency=64,
+                timeout_keep_alive=5,
+                timeout_graceful_shutdown=STOP_SECONDS,
+            )
+        )
+
+        def stop() -> None:
+            server.should_exit = True
+
+        self._stop = stop
+        self._task = asyncio.create_task(server.serve(sockets=[listening]))
+        self._task.add_done_callback(lambda _: is_up.set())
+        await is_up.wait()
+        if self._task.done():
+            self._task.result()
+
+    async def stop(self) -> None:
+        if self._stop is None or self._task is None:
+            return
+        self._stop()
+        try:
+            async with asyncio.timeout(2 * STOP_SECONDS):
+                await self._task
+        except TimeoutError:  # the task is cancelled: a scraper that hangs does not hold up the exit
+            pass
+        self._stop = self._task = None
+
+
+def _bind(text: str) -> socket.socket:
+    try:
+        address = parse_address(text)
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        return socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
+    except ValueError as error:
+        raise AdminError(f"admin.address {text!r}: {error}", "Write it as host:port; empty turns it off.") from None
+    except OSError as error:
+        in_use = error.errno == errno.EADDRINUSE
+        reason = "the address is in use" if in_use else error.strerror or str(error)
+        raise AdminError(
+            f"admin.address {text}: {reason}",
+            "Set admin.address to another host:port, or to an empty text to do without metrics and health checks.",
+            exit_code=EX_OSERR if in_use else None,
+        ) from error

@@ -1,0 +1,283 @@
+"""The composition root: reads the settings, picks the providers, wires the ports, runs the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from penstock._ext.connection import Connection, Hub, Session
+from penstock._ext.packets import Reason
+from penstock.access import AccessControl
+from penstock.admin.server import AdminServer, package_version
+from penstock.admin.sys_topics import SysPublisher
+from penstock.cli.banner import render_banner
+from penstock.core.errors import PenstockError, SettingsError
+from penstock.core.logging import configure_logging, get_logger
+from penstock.core.ports import AuthExchangeFactory
+from penstock.core.settings import Settings
+from penstock.core.settings.checks import is_anonymous_allowed
+from penstock.core.settings.loader import Loaded
+from penstock.core.settings.reload import diff
+from penstock.frontends.mqtt.admission import Admission
+from penstock.frontends.mqtt.frontend import ListenerContext, MqttFrontend
+from penstock.frontends.mqtt.listener import Listener
+from penstock.session.registry import SessionRegistry
+from penstock.stores.memory import MemorySessionStore
+
+log = get_logger("penstock.app")
+
+TICK_SECONDS = 0.5
+DRAIN_POLL_SECONDS = 0.02
+RETAINED_SWEEP = 10_000
+
+
+def run(loaded: Loaded) -> int:
+    """Runs the broker until a signal ends it; the exit code."""
+    return uvloop.run(_main(loaded))
+
+
+async def _main(loaded: Loaded) -> int:
+    broker = Broker(loaded)
+    try:
+        await broker.start()
+    except BaseException:
+        await broker.close()
+        raise
+    sys.stdout.write(broker.banner())
+    sys.stdout.flush()
+    await broker.run_until_stopped()
+    return 0
+
+
+class Broker:
+    """One node with everything in it."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        self.settings = loaded.settings
+        settings = self.settings
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self.hub = Hub(loop, match_cache=settings.limits.match_cache, **hub_limits(settings))
+        self.access = AccessControl(settings.access)
+        self.admission = Admission(settings.limits, settings.listeners)
+        self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop)
+        self.frontend = MqttFrontend(
+            settings, self.hub, self.registry, self.access, self.admission, load_exchanges(settings)
+        )
+        self.listeners = [self._make_listener(index) for index in range(len(settings.listeners))]
+        self.admin = AdminServer(settings.admin, {"listeners": self._check_ready}, self.counters)
+        self.sys_topics = self._make_sys_topics(settings)
+        self._tick_handle: asyncio.TimerHandle | None = None
+        self._lag = 0.0
+        self._is_ready = False
+        self._stopping = asyncio.Event()
+
+    # ---- life ----
+
+    async def start(self) -> None:
+        prepare_data_dir(self.settings.server.data_dir)
+        for listener in self.listeners:
+            await listener.start()
+        await self.admin.start()
+        self._handle_signals()
+        self._schedule_tick()
+        self.sys_topics.start()
+        self._is_ready = True
+        # What is here now stays: the collector need not look at it again, and looks less often at the rest.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
+        for listener in self.listeners:
+            log.info("listening", listener=listener.settings.name, address=listener.address)
+
+    def banner(self) -> str:
+        bound = [
+            msgspec.structs.replace(listener.settings, address=listener.address) for listener in self.listeners
+        ]
+        return render_banner(bound, self.settings.server.data_dir, self.admin.address)
+
+    async def run_until_stopped(self) -> None:
+        await self._stopping.wait()
+        await self.drain()
+        await self.close()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def drain(self) -> None:
+        """No new clients; what is in flight is finished, within the limit; MQTT 5 clients are told."""
+        self._is_ready = False
+        self.frontend.is_draining = True
+        for listener in self.listeners:
+            listener.stop_accepting()
+        log.info("draining", connections=self.hub.connection_count, seconds=self.settings.server.drain_seconds)
+        deadline = self._loop.time() + self.settings.server.drain_seconds
+        while self.hub.has_work() and self._loop.time() < deadline:
+            await asyncio.sleep(DRAIN_POLL_SECONDS)
+        for connection in self.hub.connections():
+            connection.disconnect(Reason.SERVER_SHUTTING_DOWN, "the broker is shutting down")
+        while self.hub.connection_count and self._loop.time() < deadline:
+            await asyncio.sleep(DRAIN_POLL_SECONDS)
+
+    async def close(self) -> None:
+        if self._tick_handle is not None:
+            self._tick_handle.cancel()
+        await self.sys_topics.stop()
+        for listener in self.listeners:
+            await listener.close()
+        await self.admin.stop()
+        self.access.close()
+        log.info("stopped")
+
+    # ---- signals ----
+
+    def _handle_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self.stop)
+        self._loop.add_signal_handler(signal.SIGHUP, self.reload)
+
+    def reload(self) -> None:
+        """SIGHUP: everything that can change live, changes; when anything is bad, everything stays as it was."""
+        try:
+            loaded = self._loaded.reload()
+            live, needs_restart = diff(self.settings, loaded.settings)
+            settings = apply_live(self.settings, live)
+            self.access.reload(settings.access)
+            for listener in self.listeners:
+                listener.reload_certificates()
+        except PenstockError as error:
+            log.error("reload refused, the old settings stay", error=str(error))
+            return
+        self._loaded = loaded
+        self.settings = self.frontend.settings = settings
+        self.hub.configure(**hub_limits(settings))
+        self.admission.configure(settings.limits, settings.listeners)
+        configure_logging(settings.logging.level, settings.logging.format)
+        for session in self.registry.sessions():
+            session.acl = self.access.program_for(session.client_id, session.username)
+        self.hub.trie.bump()
+        if "sys.interval" in live:
+            self._loop.create_task(self._restart_sys_topics())
+        log.info("reloaded", changed=sorted(live), needs_restart=needs_restart)
+
+    async def _restart_sys_topics(self) -> None:
+        await self.sys_topics.stop()
+        self.sys_topics = self._make_sys_topics(self.settings)
+        self.sys_topics.start()
+
+    # ---- the rest ----
+
+    def _make_listener(self, index: int) -> Listener:
+        settings = self.settings.listeners[index]
+        context = ListenerContext(settings, is_anonymous_allowed(settings, self.settings.access))
+        hub, frontend = self.hub, self.frontend
+
+        def factory() -> Connection:
+            return Connection(hub, frontend, context)
+
+        return Listener(settings, factory, on_refused=self.admission.count_refused)
+
+    def _make_sys_topics(self, settings: Settings) -> SysPublisher:
+        def publish(topic: str, payload: bytes, retain: bool = True) -> None:
+            self.hub.publish(topic, payload, retain=retain)
+
+        return SysPublisher(publish, self.counters, settings.sys.interval, package_version())
+
+    def counters(self) -> dict[str, int | float]:
+        """Everything that is counted, for metrics and $SYS."""
+        return {
+            **self.hub.counters_now(),
+            **self.admission.counters(),
+            "sessions_expired": self.registry.expired_total,
+            "sessions_taken_over": self.registry.taken_over_total,
+            "loop_lag": self._lag,
+        }
+
+    def _check_ready(self) -> bool | str:
+        return self._is_ready or "starting or draining"
+
+    def _schedule_tick(self) -> None:
+        due = self._loop.time() + TICK_SECONDS
+        self._tick_handle = self._loop.call_at(due, self._tick, due)
+
+    def _tick(self, due: float) -> None:
+        self._lag = max(0.0, self._loop.time() - due)
+        self._schedule_tick()
+        self.hub.tick()
+        self.hub.sweep_retained(RETAINED_SWEEP)
+
+
+def hub_limits(settings: Settings) -> dict[str, int | float | str | bool]:
+    """The limits the compiled hub knows, by its names."""
+    limits, mqtt = settings.limits, settings.mqtt
+    names = (
+        "max_packet_size",
+        "connect_packet_size",
+        "max_topic_levels",
+        "max_topic_length",
+        "max_user_properties",
+        "receive_maximum",
+        "max_inflight",
+        "max_queued_messages",
+        "max_queued_bytes",
+        "queue_overflow",
+        "topic_alias_maximum",
+        "max_retained_messages",
+        "max_retained_bytes",
+        "write_high_watermark",
+        "write_low_watermark",
+        "connect_timeout",
+        "backpressure_seconds",
+    )
+    return {
+        **{name: getattr(limits, name) for name in names},
+        "maximum_qos": mqtt.maximum_qos,
+        "retain_available": mqtt.retain_available,
+        "shared_strategy": mqtt.shared_strategy,
+    }
+
+
+def apply_live(old: Settings, live: dict[str, object]) -> Settings:
+    """The old settings with those of the new that need no restart."""
+    sections: dict[str, dict[str, object]] = {}
+    for key, value in live.items():
+        section, _, name = key.partition(".")
+        if section != "listeners":
+            sections.setdefault(section, {})[name] = value
+    changed = {name: msgspec.structs.replace(getattr(old, name), **values) for name, values in sections.items()}
+    return msgspec.structs.replace(old, **changed)
+
+
+def load_exchanges(settings: Settings) -> dict[str, AuthExchangeFactory]:
+    """The plugged-in methods of enhanced authentication, `module:factory` each."""
+    found: dict[str, AuthExchangeFactory] = {}
+    for method, target in settings.access.enhanced.items():
+        module, _, name = target.partition(":")
+        try:
+            factory: Callable[..., object] = getattr(import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise SettingsError(
+                f"access.enhanced: {target!r} for the method {method!r} cannot be loaded: {error}",
+                "Name it as module:factory; the module must be importable by the broker.",
+            ) from error
+        found[method] = factory  # type: ignore[assignment]  # a plug-in's own type is not known here
+    return found
+
+
+def prepare_data_dir(path: str) -> None:
+    try:
+        Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"server.data_dir {path} cannot be made: {error.strerror}",
+            "Set server.data_dir (or --data-dir) to a directory the broker may write.",
+        ) from error

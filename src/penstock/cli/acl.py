@@ -1,0 +1,58 @@
+"""`penstock acl`: check ACL files, ask them questions, import those of mosquitto."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.access.acl_file import AclFile
+from penstock.access.mosquitto import convert_acl
+from penstock.cli.app import make_app
+from penstock.core import exit_codes
+from penstock.core.errors import UsageError
+
+app = make_app()
+
+File = Annotated[Path, typer.Argument(metavar="FILE")]
+
+
+@app.callback()
+def acl() -> None:
+    """Check ACL files and import those of mosquitto."""
+
+
+@app.command()
+def import_mosquitto(file: File) -> None:
+    """Convert mosquitto's acl_file to TOML rules on standard output."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {file}: {error}") from None
+    typer.echo(convert_acl(text, str(file)), nl=False)
+
+
+@app.command()
+def check(
+    file: File,
+    client: Annotated[str, typer.Option("-i", "--client", help="Client id to ask for.")] = "",
+    user: Annotated[str | None, typer.Option("-u", "--user", help="User name to ask for; none = anonymous.")] = None,
+    publish: Annotated[str | None, typer.Option("--publish", help="Topic: may it publish there?")] = None,
+    subscribe: Annotated[str | None, typer.Option("--subscribe", help="Filter: may it subscribe to it?")] = None,
+) -> None:
+    """Read an ACL file and, if asked, say what a client may do; exit code 1 when it may not."""
+    rules = AclFile.load(file)
+    if publish is None and subscribe is None:
+        typer.echo(f"{file}: {len(rules.rules)} rules, no errors")
+        return
+    program = rules.compile_for(client, user)
+    answers = []
+    if publish is not None:
+        answers.append(("publish to", publish, program.may_publish(publish.encode())))
+    if subscribe is not None:
+        answers.append(("subscribe to", subscribe, program.may_subscribe(subscribe.encode())))
+    for action, topic, is_allowed in answers:
+        typer.echo(f"{'allowed' if is_allowed else 'denied'}: {action} {topic}")
+    if not all(is_allowed for _, _, is_allowed in answers):
+        raise typer.Exit(exit_codes.FAILURE)

@@ -1,0 +1,71 @@
+"""The command group: knows the names and one line of help of each subcommand, and imports only the one that runs."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+COMMANDS = {
+    "serve": ("penstock.cli.serve", "Run the broker."),
+    "pub": ("penstock.cli.pub", "Publish messages, with the flags of mosquitto_pub."),
+    "sub": ("penstock.cli.sub", "Subscribe and print messages, with the flags of mosquitto_sub."),
+    "passwd": ("penstock.cli.passwd", "Create and change password files."),
+    "acl": ("penstock.cli.acl", "Check ACL files and import those of mosquitto."),
+    "check-config": ("penstock.cli.check_config", "Show the effective settings and where each came from."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """Commands by name; `--help` of the group costs no import."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        command = get_command(import_module(COMMANDS[cmd_name][0]).app)
+        command.name = cmd_name
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            number = version("penstock")
+        except PackageNotFoundError:
+            number = "(not installed)"
+        typer.echo(f"penstock {number}")
+        raise typer.Exit
+
+
+def make_app() -> typer.Typer:
+    """A typer application for one subcommand: plain help, our own error messages."""
+    return typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    epilog="penstock COMMAND --help says more about each. Exit codes: 0 done, 1 failed, 2 bad usage, 78 bad settings.",
+)
+
+
+@app.callback()
+def root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """A very fast MQTT 3.1, 3.1.1 and 5.0 broker, and clients to try it."""

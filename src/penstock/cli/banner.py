@@ -1,0 +1,50 @@
+"""What `penstock serve` says first: where it listens, where its data is, what to try next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.core.settings import ListenerSettings
+from penstock.core.settings.address import parse_address
+
+_DEFAULT_PORT = 1883
+
+
+def render_banner(listeners: Sequence[ListenerSettings], data_dir: str, admin: str) -> str:
+    """A few lines for a person; `listeners` have the ports they really got."""
+    lines = ["Penstock is running."]
+    lines += [f"  listening  {_describe(listener)}" for listener in listeners]
+    lines.append(f"  data       {Path(data_dir).resolve()}")
+    if admin:
+        lines.append(f"  metrics    http://{admin}/metrics")
+    flags = _client_flags(listeners)
+    if flags is not None:
+        lines += [
+            "Try it from two other terminals:",
+            f"  penstock sub{flags} -t 'demo/#' -v",
+            f"  penstock pub{flags} -t demo/hello -m hi",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _describe(listener: ListenerSettings) -> str:
+    schemes = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss", "unix": "unix"}
+    path = listener.path if listener.transport in ("ws", "wss") else ""
+    return f"{schemes[listener.transport]}://{listener.address}{path}"
+
+
+def _client_flags(listeners: Sequence[ListenerSettings]) -> str | None:
+    """Flags for the listener that is easiest to reach from this machine; None when all of them need certificates."""
+    for transport in ("tcp", "ws", "unix"):
+        for listener in listeners:
+            if listener.transport != transport:
+                continue
+            if transport == "unix":
+                return f" --unix {listener.address}"
+            host, port = parse_address(listener.address)
+            flags = "" if host in ("", "0.0.0.0", "::", "127.0.0.1", "::1", "localhost") else f" -h {host}"
+            if transport == "ws":
+                return f"{flags} --ws -p {port}"
+            return f"{flags} -p {port}" if port != _DEFAULT_PORT else flags
+    return None

@@ -1,0 +1,87 @@
+"""`penstock passwd`: password files, with the flags of mosquitto_passwd."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.access.mosquitto import parse_plain_passwords
+from penstock.access.passwords import LONGEST_PASSWORD, PasswordFile, check_user_name, hash_password
+from penstock.cli.app import make_app
+from penstock.core.errors import PenstockError, UsageError
+
+app = make_app()
+
+
+@app.command()
+def passwd(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The password file (access.password_file).")],
+    user: Annotated[str, typer.Argument(metavar="USER")] = "",
+    password: Annotated[str | None, typer.Argument(metavar="[PASSWORD]", help="Only with -b.")] = None,
+    *,
+    create: Annotated[bool, typer.Option("-c", help="Create a new file, replacing one that is there.")] = False,
+    batch: Annotated[
+        bool, typer.Option("-b", help="Take the password from the command line, where other users can see it.")
+    ] = False,
+    delete: Annotated[bool, typer.Option("-D", help="Delete the user.")] = False,
+    upgrade: Annotated[
+        bool, typer.Option("-U", help="FILE has user:password lines in plain text: hash them in place.")
+    ] = False,
+) -> None:
+    """Add a user, change a password, or delete a user (-D). Asks twice for the password, without echo."""
+    if upgrade:
+        _check_usage(not (user or password or create or batch or delete), "-U takes FILE and nothing else")
+        _hash_plain_file(file)
+        return
+    _check_usage(bool(user), "USER is missing")
+    _check_usage(not (delete and (create or batch or password)), "-D takes FILE and USER and nothing else")
+    _check_usage(batch == (password is not None), "-b and PASSWORD go together")
+    check_user_name(user)
+    users = PasswordFile({}) if create else _load(file)
+    if delete:
+        if user not in users:
+            raise PenstockError(f"user {user!r} is not in {file}")
+        users.without_user(user).save(file)
+        return
+    secret = os.fsencode(password) if password is not None else _ask_password(user)
+    _check_usage(0 < len(secret) <= LONGEST_PASSWORD, f"a password has 1 to {LONGEST_PASSWORD} bytes")
+    users.with_user(user, hash_password(secret)).save(file)
+
+
+def _check_usage(is_fine: bool, message: str) -> None:
+    if not is_fine:
+        raise UsageError(f"{message}: see penstock passwd --help")
+
+
+def _load(file: Path) -> PasswordFile:
+    if not file.exists():
+        raise UsageError(f"{file} does not exist: use -c to create it")
+    return PasswordFile.load(file)
+
+
+def _ask_password(user: str) -> bytes:
+    if not sys.stdin.isatty():
+        # A script pipes it in, once.
+        return sys.stdin.buffer.readline().rstrip(b"\r\n")
+    first = getpass.getpass(f"Password of {user}: ")
+    if getpass.getpass("Again: ") != first:
+        raise PenstockError("the two passwords are not the same: nothing was changed")
+    return first.encode()
+
+
+def _hash_plain_file(file: Path) -> None:
+    try:
+        plain = parse_plain_passwords(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {file}: {error}") from None
+    users = PasswordFile({})
+    for user, password in plain.items():
+        check_user_name(user)
+        users = users.with_user(user, hash_password(password.encode()))
+    users.save(file)
+    typer.echo(f"{file}: {len(users)} users hashed")

@@ -1,0 +1,182 @@
+"""`penstock pub`: publish messages."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from penstock._ext.fields import reason_name
+from penstock.cli import client_options as shared
+from penstock.cli.app import make_app
+from penstock.cli.client import Client
+from penstock.cli.client_options import Connection, ConnectionOptions, MosquittoCommand, make_connection, pick
+from penstock.cli.client_runner import run, warn
+from penstock.core import exit_codes
+from penstock.core.errors import UsageError
+
+app = make_app()
+_LONGEST_LINE = 268_435_455
+_FIRST_FAILURE = 0x80
+
+
+@app.command(cls=MosquittoCommand)
+def pub(
+    ctx: typer.Context,
+    *,
+    topic: Annotated[str | None, typer.Option("-t", "--topic", help="Topic to publish to.")] = None,
+    message: Annotated[str | None, typer.Option("-m", "--message", help="Payload.")] = None,
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="Send the contents of a file.")] = None,
+    lines: Annotated[bool, typer.Option("-l", "--stdin-line", help="Send each line of standard input.")] = False,
+    null: Annotated[bool, typer.Option("-n", "--null-message", help="Send an empty payload.")] = False,
+    stdin: Annotated[bool, typer.Option("-s", "--stdin-file", help="Send standard input as one message.")] = False,
+    qos: shared.Qos = 0,
+    retain: Annotated[bool, typer.Option("-r", "--retain", help="Retain the message.")] = False,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Publish so many times.")] = 1,
+    repeat_delay: Annotated[float, typer.Option("--repeat-delay", min=0, help="Seconds between repeats.")] = 0.0,
+    max_inflight: Annotated[
+        int, typer.Option("-M", "--max-inflight", min=1, max=65535, help="QoS 1 and 2 messages under way at once.")
+    ] = 20,
+    host: shared.Host = None,
+    port: shared.Port = None,
+    url: shared.Url = None,
+    unix: shared.Unix = None,
+    ws: shared.WebSocket = False,
+    ws_path: shared.WebSocketPath = "/mqtt",
+    username: shared.Username = None,
+    password: shared.Password = None,
+    password_file: shared.PasswordFile = None,
+    client_id: shared.ClientId = None,
+    id_prefix: shared.IdPrefix = None,
+    version: shared.Version = None,
+    keep_alive: shared.KeepAlive = 60,
+    no_clean_session: shared.NoCleanSession = False,
+    session_expiry: shared.SessionExpiry = None,
+    will_topic: shared.WillTopic = None,
+    will_payload: shared.WillPayload = None,
+    will_qos: shared.WillQos = 0,
+    will_retain: shared.WillRetain = False,
+    properties: shared.Properties = None,
+    cafile: shared.CaFile = None,
+    cert: shared.Cert = None,
+    key: shared.Key = None,
+    system_certificates: shared.SystemCertificates = False,
+    insecure: shared.Insecure = False,
+    debug: shared.Debug = False,
+    quiet: shared.Quiet = False,
+) -> None:
+    """Publish messages, with the flags of mosquitto_pub."""
+    connection = make_connection(pick(ConnectionOptions, ctx.params))
+    options = pick(PublishOptions, ctx.params)
+    run(_publish_all(connection, options, _checked_topic(topic or connection.topic)), quiet=quiet)
+
+
+@dataclass(frozen=True)
+class PublishOptions:
+    """What is published and how; field names are those of the command's parameters."""
+
+    message: str | None
+    file: Path | None
+    lines: bool
+    null: bool
+    stdin: bool
+    qos: int
+    retain: bool
+    repeat: int
+    repeat_delay: float
+    max_inflight: int
+    debug: bool
+    quiet: bool
+
+    def __post_init__(self) -> None:
+        if sum((self.message is not None, self.file is not None, self.lines, self.null, self.stdin)) != 1:
+            raise UsageError("say what to publish with one of -m, -f, -l, -n and -s")
+        if self.lines and self.repeat > 1:
+            raise UsageError("--repeat cannot be used with -l")
+
+
+def _checked_topic(topic: str | None) -> str:
+    if not topic:
+        raise UsageError("-t is missing: the topic to publish to")
+    if "+" in topic or "#" in topic:
+        raise UsageError(f"-t {topic!r}: a topic to publish to has no + or #")
+    return topic
+
+
+async def _publish_all(connection: Connection, options: PublishOptions, topic: str) -> int:
+    payloads = _payloads(options)
+    client = await Client.connect(
+        connection.target, connection.request, max_inflight=options.max_inflight, debug=options.debug
+    )
+    failures = 0
+    running: set[asyncio.Task[bool]] = set()
+    try:
+        async for payload in payloads:
+            publishing = _publish_one(client, connection, options, topic=topic, payload=payload)
+            if options.qos == 0:
+                failures += not await publishing
+                continue
+            running.add(asyncio.create_task(publishing))
+            # The client limits what is under way; this limits what waits for it.
+            if len(running) >= options.max_inflight:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                failures += sum(not task.result() for task in done)
+        failures += sum(not is_published for is_published in await asyncio.gather(*running))
+    finally:
+        await client.close(**connection.properties["disconnect"])
+    return exit_codes.FAILURE if failures else exit_codes.OK
+
+
+async def _publish_one(
+    client: Client, connection: Connection, options: PublishOptions, *, topic: str, payload: bytes
+) -> bool:
+    properties: dict[str, Any] = connection.properties["publish"]
+    reason = await client.publish(topic, payload, qos=options.qos, retain=options.retain, properties=properties)
+    if reason >= _FIRST_FAILURE:
+        warn(f"publishing to {topic!r} failed: {reason_name(reason)}", quiet=options.quiet)
+    return reason < _FIRST_FAILURE
+
+
+async def _payloads(options: PublishOptions) -> AsyncIterator[bytes]:
+    if options.lines:
+        async for line in _stdin_lines():
+            yield line
+        return
+    payload = await asyncio.to_thread(_one_payload, options)
+    for number in range(options.repeat):
+        if number and options.repeat_delay:
+            await asyncio.sleep(options.repeat_delay)
+        yield payload
+
+
+def _one_payload(options: PublishOptions) -> bytes:
+    if options.message is not None:
+        return os.fsencode(options.message)
+    if options.stdin:
+        return sys.stdin.buffer.read()
+    if options.file is not None:
+        try:
+            return options.file.read_bytes()
+        except OSError as error:
+            raise UsageError(f"-f {options.file}: {error.strerror}") from None
+    return b""
+
+
+async def _stdin_lines() -> AsyncIterator[bytes]:
+    """Lines as they come. A pipe or terminal is read by the loop, so that Ctrl-C does not wait for the next line."""
+    if stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode):
+        for line in sys.stdin.buffer:
+            yield line.rstrip(b"\r\n")
+        return
+    reader = asyncio.StreamReader(limit=_LONGEST_LINE)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        yield line.rstrip(b"\r\n")

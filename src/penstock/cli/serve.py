@@ -1,0 +1,54 @@
+"""`penstock serve`: the broker."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import typer
+
+from penstock.cli.app import make_app
+from penstock.cli.settings_options import (
+    Admin,
+    Config,
+    DataDir,
+    Listen,
+    LogFormat,
+    LogLevel,
+    Port,
+    Set,
+    load_from_flags,
+)
+from penstock.core.logging import configure_logging, get_logger
+
+app = make_app()
+
+
+@app.command()
+def serve(
+    *,
+    config: Config = None,
+    listen: Listen = None,
+    port: Port = None,
+    data_dir: DataDir = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    admin: Admin = None,
+    assignments: Set = None,
+) -> None:
+    """Run the broker until SIGTERM or Ctrl-C. SIGHUP reloads what can change live."""
+    loaded = load_from_flags(
+        config,
+        listen=listen,
+        port=port,
+        data_dir=data_dir,
+        log_level=log_level,
+        log_format=log_format,
+        admin=admin,
+        assignments=assignments,
+    )
+    configure_logging(loaded.settings.logging.level, loaded.settings.logging.format)
+    log = get_logger("penstock.settings")
+    for warning in loaded.warnings:
+        log.warning(warning)
+    # The composition root imports every layer: only a broker that starts pays for it.
+    raise typer.Exit(import_module("penstock.app").run(loaded))

@@ -1,0 +1,183 @@
+"""`penstock sub`: subscribe and print what comes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from penstock._ext.fields import reason_name
+from penstock.cli import client_options as shared
+from penstock.cli.app import make_app
+from penstock.cli.client import Client, Message
+from penstock.cli.client_options import Connection, ConnectionOptions, MosquittoCommand, make_connection, pick
+from penstock.cli.client_runner import run, warn
+from penstock.cli.output import make_printer
+from penstock.core import exit_codes
+from penstock.core.errors import UsageError
+
+app = make_app()
+_FIRST_FAILURE = 0x80
+
+
+@app.command(cls=MosquittoCommand)
+def sub(
+    ctx: typer.Context,
+    *,
+    topics: Annotated[list[str] | None, typer.Option("-t", "--topic", help="Filter; repeatable.")] = None,
+    qos: shared.Qos = 0,
+    count: Annotated[int | None, typer.Option("-C", min=1, help="Exit after so many messages.")] = None,
+    timeout: Annotated[float | None, typer.Option("-W", min=0.001, help="Exit after seconds with code 27.")] = None,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic before the payload.")] = False,
+    no_newline: Annotated[bool, typer.Option("-N", help="No line end after a message.")] = False,
+    format: Annotated[str | None, typer.Option("-F", help="Format: %t %p %q %r %l %m %x %j %I %U …")] = None,
+    no_stale: Annotated[bool, typer.Option("-R", help="Do not print retained messages.")] = False,
+    retained_only: Annotated[
+        bool, typer.Option("--retained-only", help="Only retained messages; exit at the first other one.")
+    ] = False,
+    remove_retained: Annotated[
+        bool, typer.Option("--remove-retained", help="Clear the retained messages that are received.")
+    ] = False,
+    filter_out: Annotated[list[str] | None, typer.Option("-T", "--filter-out", help="Do not print these.")] = None,
+    unsubscribe: Annotated[list[str] | None, typer.Option("-U", "--unsubscribe", help="Unsubscribe first.")] = None,
+    exit_when_subscribed: Annotated[bool, typer.Option("-E", help="Exit when subscribed.")] = False,
+    host: shared.Host = None,
+    port: shared.Port = None,
+    url: shared.Url = None,
+    unix: shared.Unix = None,
+    ws: shared.WebSocket = False,
+    ws_path: shared.WebSocketPath = "/mqtt",
+    username: shared.Username = None,
+    password: shared.Password = None,
+    password_file: shared.PasswordFile = None,
+    client_id: shared.ClientId = None,
+    id_prefix: shared.IdPrefix = None,
+    version: shared.Version = None,
+    keep_alive: shared.KeepAlive = 60,
+    no_clean_session: shared.NoCleanSession = False,
+    session_expiry: shared.SessionExpiry = None,
+    will_topic: shared.WillTopic = None,
+    will_payload: shared.WillPayload = None,
+    will_qos: shared.WillQos = 0,
+    will_retain: shared.WillRetain = False,
+    properties: shared.Properties = None,
+    cafile: shared.CaFile = None,
+    cert: shared.Cert = None,
+    key: shared.Key = None,
+    system_certificates: shared.SystemCertificates = False,
+    insecure: shared.Insecure = False,
+    debug: shared.Debug = False,
+    quiet: shared.Quiet = False,
+) -> None:
+    """Subscribe and print messages, with the flags of mosquitto_sub."""
+    connection = make_connection(pick(ConnectionOptions, ctx.params))
+    filters = [*(topics or []), *([connection.topic] if connection.topic else [])]
+    options = pick(SubscribeOptions, ctx.params)
+    if not filters and not unsubscribe:
+        raise UsageError("-t is missing: the filter to subscribe to")
+    run(_run(connection, options, filters), quiet=quiet)
+
+
+@dataclass(frozen=True)
+class SubscribeOptions:
+    """What is printed and when it ends; field names are those of the command's parameters."""
+
+    qos: int
+    count: int | None
+    timeout: float | None
+    verbose: bool
+    no_newline: bool
+    format: str | None
+    no_stale: bool
+    retained_only: bool
+    remove_retained: bool
+    filter_out: list[str] | None
+    unsubscribe: list[str] | None
+    exit_when_subscribed: bool
+    debug: bool
+    quiet: bool
+
+    def __post_init__(self) -> None:
+        if self.no_stale and self.retained_only:
+            raise UsageError("-R and --retained-only leave nothing to print")
+
+    def is_printed(self, message: Message) -> bool:
+        if message.retain and self.no_stale:
+            return False
+        return not any(matches_filter(name, message.topic) for name in self.filter_out or [])
+
+
+def matches_filter(name: str, topic: str) -> bool:
+    """Whether the filter matches the topic [MQTT-4.7.2-1]."""
+    levels, parts = name.split("/"), topic.split("/")
+    if topic.startswith("$") and levels[0] in ("+", "#"):
+        return False
+    for index, level in enumerate(levels):
+        if level == "#":
+            return True
+        if index >= len(parts) or level not in ("+", parts[index]):
+            return False
+    return len(levels) == len(parts)
+
+
+async def _run(connection: Connection, options: SubscribeOptions, filters: list[str]) -> int:
+    try:
+        async with asyncio.timeout(options.timeout):
+            return await _subscribe_and_print(connection, options, filters)
+    except TimeoutError:
+        warn("timed out", quiet=options.quiet)
+        return exit_codes.TIMEOUT
+
+
+async def _subscribe_and_print(connection: Connection, options: SubscribeOptions, filters: list[str]) -> int:
+    client = await Client.connect(connection.target, connection.request, debug=options.debug)
+    try:
+        if options.unsubscribe:
+            await client.unsubscribe(
+                options.unsubscribe, user_properties=connection.properties["unsubscribe"].get("user_properties")
+            )
+        if not await _subscribe(client, connection, options, filters):
+            return exit_codes.FAILURE
+        if not options.exit_when_subscribed:
+            await _print_messages(client, options)
+        return exit_codes.OK
+    finally:
+        await client.close(**connection.properties["disconnect"])
+
+
+async def _subscribe(client: Client, connection: Connection, options: SubscribeOptions, filters: list[str]) -> bool:
+    """False when the broker refused every filter."""
+    if not filters:
+        return True
+    properties = connection.properties["subscribe"]
+    codes = await client.subscribe(
+        filters,
+        options.qos,
+        identifier=properties.get("subscription_identifiers", 0),
+        user_properties=properties.get("user_properties"),
+    )
+    for name, code in zip(filters, codes, strict=False):
+        if code >= _FIRST_FAILURE:
+            why = reason_name(code) if connection.request.version == 5 else "refused"
+            warn(f"subscribing to {name!r} failed: {why}", quiet=options.quiet)
+    return any(code < _FIRST_FAILURE for code in codes)
+
+
+async def _print_messages(client: Client, options: SubscribeOptions) -> None:
+    render = make_printer(options.format, verbose=options.verbose, no_newline=options.no_newline)
+    printed = 0
+    async for message in client.messages():
+        if options.retained_only and not message.retain:
+            return
+        if not options.is_printed(message):
+            continue
+        if options.remove_retained and message.retain:
+            await client.publish(message.topic, b"", qos=message.qos, retain=True)
+        sys.stdout.buffer.write(render(message))
+        sys.stdout.buffer.flush()
+        printed += 1
+        if printed == options.count:
+            return

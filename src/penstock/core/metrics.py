@@ -1,0 +1,98 @@
+"""What the broker counts, under the names operators see: the counters of the hub as families of metrics.
+
+The hub keeps plain numbers under plain keys; this table gives each its name, meaning and labels. Labels are a QoS or a
+cause, never a client or a topic: the number of time series does not grow with the traffic.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+PREFIX = "penstock_"
+Kind = Literal["counter", "gauge"]
+Number = int | float
+
+
+class Meaning(NamedTuple):
+    """How one key, or all keys with one beginning, are shown. Counters get `_total` when they are written out."""
+
+    name: str
+    kind: Kind
+    help: str
+    label: str = ""  # what the rest of the key is, for keys with one beginning
+
+
+@dataclass(slots=True)
+class Family:
+    """A metric with its samples: (value of its label, number)."""
+
+    meaning: Meaning
+    samples: list[tuple[str, Number]] = field(default_factory=list)
+
+
+EXACT: dict[str, Meaning] = {
+    "connections_total": Meaning("connections", "counter", "Connections accepted since the start."),
+    "connections_current": Meaning("connections_open", "gauge", "Connections open now."),
+    "sessions": Meaning("sessions", "gauge", "Sessions, of connected and disconnected clients."),
+    "sessions_expired": Meaning("sessions_expired", "counter", "Sessions that ended because their client stayed away."),
+    "subscriptions": Meaning("subscriptions", "gauge", "Subscriptions of all sessions."),
+    "shared_subscriptions": Meaning("shared_subscriptions", "gauge", "Subscriptions that are members of a shared one."),
+    "retained_messages": Meaning("retained_messages", "gauge", "Retained messages held."),
+    "retained_bytes": Meaning("retained_bytes", "gauge", "Bytes of the retained messages held."),
+    "bytes_received": Meaning("received_bytes", "counter", "Bytes of MQTT read from clients."),
+    "bytes_sent": Meaning("sent_bytes", "counter", "Bytes of MQTT written to clients."),
+    "packets_received": Meaning("packets_received", "counter", "MQTT packets of every type received."),
+    "packets_sent": Meaning("packets_sent", "counter", "MQTT packets of every type sent."),
+    "publish_bytes_received": Meaning("publish_received_bytes", "counter", "Payload bytes of messages received."),
+    "publish_bytes_sent": Meaning("publish_sent_bytes", "counter", "Payload bytes of messages sent."),
+    "publish_unmatched": Meaning("messages_unmatched", "counter", "Messages received that no subscription matched."),
+    "inflight": Meaning("inflight_messages", "gauge", "QoS 1 and 2 messages sent and not yet acknowledged."),
+    "queued_messages": Meaning("queued_messages", "gauge", "Messages waiting for their clients."),
+    "queued_bytes": Meaning("queued_bytes", "gauge", "Bytes of the messages waiting for their clients."),
+    "protocol_errors": Meaning("protocol_errors", "counter", "Connections closed for a malformed or wrong packet."),
+    "loop_lag": Meaning("loop_lag_seconds", "gauge", "How late the event loop ran its last timer."),
+}
+
+BY_BEGINNING: dict[str, Meaning] = {
+    "connections_refused_": Meaning(
+        "connections_refused", "counter", "Connections closed before MQTT began, by cause.", "cause"
+    ),
+    "messages_received_qos": Meaning("messages_received", "counter", "PUBLISH packets received, by QoS.", "qos"),
+    "messages_sent_qos": Meaning("messages_sent", "counter", "PUBLISH packets sent, by QoS.", "qos"),
+    "messages_dropped_": Meaning(
+        "messages_dropped", "counter", "Messages not delivered to a subscriber, by cause.", "cause"
+    ),
+}
+
+_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
+
+
+def describe(counters: Mapping[str, Number]) -> list[Family]:
+    """The families of one reading of the counters, in the order of their names; every number is in exactly one."""
+    families: dict[str, Family] = {}
+    for key, number in counters.items():
+        meaning, label = _meaning_of(key)
+        family = families.get(meaning.name)
+        if family is None:
+            family = families[meaning.name] = Family(meaning)
+        family.samples.append((label, number))
+    for family in families.values():
+        family.samples.sort()
+    return [families[name] for name in sorted(families)]
+
+
+def _meaning_of(key: str) -> tuple[Meaning, str]:
+    meaning = EXACT.get(key)
+    if meaning is not None:
+        return meaning, ""
+    for beginning, labelled in BY_BEGINNING.items():
+        if key.startswith(beginning) and len(key) > len(beginning):
+            return labelled, key.removeprefix(beginning).removeprefix("total_")
+    # A counter the table does not know yet is shown all the same, under a name made from its key.
+    name = _NOT_IN_A_NAME.sub("_", key)
+    if name.endswith("_total"):
+        return Meaning(name.removesuffix("_total"), "counter", f"The broker's counter {name}."), ""
+    return Meaning(name, "gauge", f"The broker's value {name}."), ""

@@ -1,0 +1,91 @@
+"""The environment read as settings: PENSTOCK_SECTION__KEY, PENSTOCK_SECTION__KEY_FILE and the aliases."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.core.errors import SettingsError
+from penstock.core.settings.aliases import ALIASES
+from penstock.core.settings.schema import sections
+
+PREFIX = "PENSTOCK_"
+CONFIG = "PENSTOCK_CONFIG"
+INSECURE = "PENSTOCK_INSECURE"
+# Names with our prefix that are no settings: these two, and those of the build.
+NOT_SETTINGS = frozenset(
+    (CONFIG, INSECURE, "PENSTOCK_DEBUG", "PENSTOCK_COVERAGE", "PENSTOCK_ANNOTATE", "PENSTOCK_MODULES")
+)
+# Kubernetes and Docker links put these into every container beside a service called penstock or penstock-something.
+_SERVICE_LINK = re.compile(
+    r"PENSTOCK_(?:[A-Z0-9]+_)*?"
+    r"(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9]+)*|PORT|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?|NAME)"
+)
+
+
+class Assignment(NamedTuple):
+    """One setting given from outside the file."""
+
+    key: str
+    value: str
+    origin: str
+    where: str  # how an error names it
+
+
+def read_environment(environ: Mapping[str, str]) -> Iterator[Assignment]:
+    """Every assignment, the weaker ones first. A name with our prefix that means nothing is still given out: the
+    loader knows the settings and reports it."""
+    for name, alias in ALIASES.items():
+        if name in environ:
+            value = alias.translate(environ[name])
+            yield Assignment(alias.key, value, f"environment {name}", f"environment {name} (setting {alias.key})")
+    for name in sorted(environ, key=_natural):
+        if not name.startswith(PREFIX) or name in NOT_SETTINGS:
+            continue
+        if "__" not in name and _SERVICE_LINK.fullmatch(name):
+            continue
+        yield _read_one(name, environ)
+
+
+def environment_name(key: str) -> str:
+    """The environment's name of a dotted key."""
+    return PREFIX + key.replace(".", "__").upper()
+
+
+def _natural(name: str) -> tuple[tuple[int, str], ...]:
+    # Listener 10 comes after listener 9.
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in name.split("__"))
+
+
+def _read_one(name: str, environ: Mapping[str, str]) -> Assignment:
+    key = _key(name)
+    if name.endswith("_FILE") and not _is_setting(key) and _is_setting(_key(name[: -len("_FILE")])):
+        plain = name[: -len("_FILE")]
+        if plain in environ:
+            raise SettingsError(f"environment {plain} and {name} are both set: keep one of them")
+        try:
+            value = Path(environ[name]).read_text().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"environment {name}: cannot read {environ[name]!r}: {_reason(error)}") from None
+        return Assignment(_key(plain), value, f"environment {name}", f"environment {name} (setting {_key(plain)})")
+    return Assignment(key, environ[name], f"environment {name}", f"environment {name}")
+
+
+def _key(name: str) -> str:
+    section, _, rest = name[len(PREFIX) :].partition("__")
+    # The keys of a table of texts are the user's own words and keep their case.
+    parts = rest.split("__", 1)
+    if section == "ACCESS" and parts[0] == "ENHANCED" and len(parts) == 2:
+        return f"access.enhanced.{parts[1]}"
+    return ".".join([section.lower(), *(part.lower() for part in rest.split("__") if rest)])
+
+
+def _is_setting(key: str) -> bool:
+    section, _, rest = key.partition(".")
+    return rest.rpartition(".")[2] in sections().get(section, {})
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else "it is not UTF-8 text"

@@ -1,0 +1,234 @@
+"""All sources put together: the defaults, the file, the environment, the flags; later ones win."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.core.errors import SettingsError
+from penstock.core.settings.address import TRANSPORTS
+from penstock.core.settings.checks import check_settings, open_insecure_listeners
+from penstock.core.settings.environment import Assignment, environment_name, read_environment
+from penstock.core.settings.model import Settings
+from penstock.core.settings.schema import Key, bad_value, convert, sections
+from penstock.core.settings.toml_file import SettingsFile, choose_path, read_file
+
+DEFAULT = "default"
+LISTENERS = "listeners"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The effective settings, where each came from, and what should be said about them when the broker starts."""
+
+    settings: Settings
+    origins: dict[str, str]
+    path: Path | None
+    warnings: list[str]
+    _request: tuple[Path | None, dict[str, str], dict[str, str], dict[str, str]] = field(repr=False)
+
+    def reload(self) -> Loaded:
+        """Read the same sources again (SIGHUP); raises SettingsError and leaves this object as it is."""
+        path, environ, overrides, flags = self._request
+        return load_settings(path, environ, overrides, flags=flags)
+
+
+def load_settings(
+    path: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    flags: Mapping[str, str] | None = None,
+    check: bool = True,
+) -> Loaded:
+    """Settings from the file at `path` (or the usual places), `environ` and `overrides` (dotted key to text).
+
+    `flags` names the command line flag of an override, for its origin; --set when it is not there. `check=False` leaves
+    out the checks between settings and of the files they name.
+    """
+    environ = dict(os.environ if environ is None else environ)
+    overrides, flags = dict(overrides or {}), dict(flags or {})
+    tree = _Tree()
+    found = choose_path(path, environ)
+    if found is not None:
+        tree.take_file(read_file(found))
+    tree.take(read_environment(environ))
+    tree.take(_read_overrides(overrides, flags))
+    settings = tree.build()
+    warnings: list[str] = []
+    if check:
+        settings = open_insecure_listeners(settings, environ, tree.origins, warnings)
+        check_settings(settings, tree.where)
+    return Loaded(settings, tree.all_origins(settings), found, warnings, (path, environ, overrides, flags))
+
+
+def _read_overrides(overrides: Mapping[str, str], flags: Mapping[str, str]) -> Iterable[Assignment]:
+    for key, value in overrides.items():
+        flag = flags.get(key, "--set")
+        yield Assignment(key, value, f"flag {flag}", f"{flag} {key}" if flag == "--set" else f"{flag} (setting {key})")
+
+
+class _Tree:
+    """Values given so far, checked one by one as they come, so that an error can name its source."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, dict[str, Any]] = {}
+        self.listeners: list[dict[str, Any]] = []
+        self.origins: dict[str, str] = {}
+        self._where: dict[str, str] = {}
+
+    def where(self, key: str) -> str:
+        """How an error about this key names it: with its source if it has one."""
+        return self._where.get(key, key)
+
+    def take_file(self, file: SettingsFile) -> None:
+        origin = f"file {file.path}"
+        for section, table in file.document.items():
+            if section not in sections():
+                raise _unknown(file.where(section), section, list(sections()), "a section of the settings")
+            if section == LISTENERS:
+                if not isinstance(table, list) or not all(isinstance(entry, dict) for entry in table):
+                    raise SettingsError(
+                        f"{file.where(section)} must be written as [[listeners]], once for each listener"
+                    )
+                if not table:
+                    raise SettingsError(f"{file.where(section)} is empty: a broker needs at least one listener")
+                for index, entry in enumerate(table):
+                    self.listeners.append({})
+                    for name, value in entry.items():
+                        self._set(f"{section}.{index}.{name}", value, origin, file.where(f"{section}.{index}.{name}"))
+                continue
+            if not isinstance(table, dict):
+                raise SettingsError(f"{file.where(section)} must be a table: write [{section}] and its keys below")
+            for name, value in table.items():
+                self._set(f"{section}.{name}", value, origin, file.where(f"{section}.{name}"))
+
+    def take(self, assignments: Iterable[Assignment]) -> None:
+        # The whole list of listeners comes before what is said about one of them.
+        for key, value, origin, where in sorted(assignments, key=lambda given: given.key != LISTENERS):
+            if key == LISTENERS:
+                self._replace_listeners(value, origin, where)
+            else:
+                self._set(key, value, origin, where)
+
+    def _replace_listeners(self, text: str, origin: str, where: str) -> None:
+        """`host:port,ws://host:port/path,unix:/path`: exactly these listeners, whatever the file says."""
+        for known in [known for known in self.origins if known.startswith(f"{LISTENERS}.")]:
+            del self.origins[known]
+        self.listeners = []
+        for index, address in enumerate(filter(None, (part.strip() for part in text.split(",")))):
+            prefix = f"{LISTENERS}.{index}"
+            transport, scheme, rest = address.partition("://")
+            if not scheme:
+                transport, rest = ("unix", address[5:]) if address.startswith("unix:") else ("tcp", address)
+            if transport not in TRANSPORTS:
+                raise bad_value(where, address, "host:port, or a URL with " + ", ".join(f"{t}://" for t in TRANSPORTS))
+            if transport in ("ws", "wss") and "/" in rest:
+                rest, _, path = rest.partition("/")
+                self._set(f"{prefix}.path", f"/{path}", origin, where)
+            self._set(f"{prefix}.transport", transport, origin, where)
+            self._set(f"{prefix}.address", rest, origin, where)
+        if not self.listeners:
+            raise bad_value(where, text, "at least one host:port")
+
+    def _set(self, dotted: str, value: object, origin: str, where: str) -> None:
+        key, target = self._find(dotted, where)
+        name = key.name.rpartition(".")[2]
+        if key.kind == dict[str, str]:
+            # `access.enhanced.NAME` adds one entry of the table that `access.enhanced` is.
+            entry, dotted = dotted[len(key.name) + 1 :], key.name
+            target[name] = {**target.get(name, {}), **_table_of_texts(key, {entry: value} if entry else value, where)}
+        else:
+            target[name] = convert(key, value, where)
+        self.origins[dotted] = origin
+        self._where[dotted] = where
+
+    def _find(self, dotted: str, where: str) -> tuple[Key, dict[str, Any]]:
+        section, _, rest = dotted.partition(".")
+        if section not in sections():
+            raise _unknown(where, dotted, _all_keys(), "a setting")
+        if section == LISTENERS:
+            number, _, rest = rest.partition(".")
+            if not number.isdigit():
+                raise SettingsError(
+                    f"{where} is not a setting: name the listener by its number, as in listeners.0.address"
+                )
+            if int(number) > len(self.listeners):
+                raise SettingsError(f"{where}: there is no listener {len(self.listeners)} before it")
+            if int(number) == len(self.listeners):
+                self.listeners.append({})
+            target = self.listeners[int(number)]
+            known = {f"{LISTENERS}.{number}.{name}": key for name, key in sections()[section].items()}
+        else:
+            target = self.values.setdefault(section, {})
+            known = {f"{section}.{name}": key for name, key in sections()[section].items()}
+        found = known.get(dotted)
+        if found is None:
+            table = known.get(f"{section}.{rest.partition('.')[0]}")
+            if table is None or table.kind != dict[str, str]:
+                raise _unknown(where, dotted, list(known), "a setting")
+            found = table
+        return found, target
+
+    def build(self) -> Settings:
+        tree: dict[str, Any] = {name: dict(values) for name, values in self.values.items()}
+        listeners = self.listeners or [{}]
+        taken = {listener["name"] for listener in listeners if "name" in listener}
+        for listener in listeners:
+            if "name" not in listener:
+                listener["name"] = _free_name(taken)
+                taken.add(listener["name"])
+        tree[LISTENERS] = listeners
+        return msgspec.convert(tree, Settings)
+
+    def all_origins(self, settings: Settings) -> dict[str, str]:
+        """Origin of every key there is, in the order of the model."""
+        return {key: self.origins.get(key, DEFAULT) for key, _ in flatten(settings)}
+
+
+def _table_of_texts(key: Key, given: object, where: str) -> dict[str, str]:
+    if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
+        raise bad_value(where, given, f'a table of texts, such as {key.name}.NAME = "text"')
+    return given
+
+
+def _free_name(taken: set[object]) -> str:
+    name, number = "mqtt", 1
+    while name in taken:
+        number += 1
+        name = f"mqtt-{number}"
+    return name
+
+
+def flatten(settings: Settings) -> Iterable[tuple[str, object]]:
+    """Every dotted key with its value, in the order of the model."""
+    for section, keys in sections().items():
+        table = getattr(settings, section)
+        if section == LISTENERS:
+            for index, listener in enumerate(table):
+                for name in keys:
+                    yield f"{section}.{index}.{name}", getattr(listener, name)
+        else:
+            for name in keys:
+                yield f"{section}.{name}", getattr(table, name)
+
+
+def _all_keys() -> list[str]:
+    return [key.name for keys in sections().values() for key in keys.values()]
+
+
+def _unknown(where: str, dotted: str, known: list[str], noun: str) -> SettingsError:
+    near = get_close_matches(dotted, known, n=1, cutoff=0.6)
+    if near:
+        name = environment_name(near[0]) if where.startswith("environment ") else near[0]
+        return SettingsError(f"{where} is not {noun}: did you mean {name}?")
+    section = dotted.partition(".")[0]
+    among = [name for name in known if name.startswith(f"{section}.")]
+    among = among or sorted({name.partition(".")[0] for name in known})
+    return SettingsError(f"{where} is not {noun}: there are {', '.join(among)}")

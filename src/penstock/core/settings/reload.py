@@ -1,0 +1,39 @@
+"""What a SIGHUP may change while clients are connected, and what has to wait for a restart."""
+
+from __future__ import annotations
+
+from penstock.core.settings.loader import LISTENERS, flatten
+from penstock.core.settings.model import Settings
+from penstock.core.settings.schema import sections
+
+
+def is_live(key: str) -> bool:
+    """Whether a setting can change without a restart."""
+    section, _, rest = key.partition(".")
+    return sections()[section][rest.rpartition(".")[2]].live
+
+
+def diff(old: Settings, new: Settings) -> tuple[dict[str, object], list[str]]:
+    """Dotted key to new value of what changes live, and the keys that changed but need a restart.
+
+    Files keep their names when their contents change: certificates, passwords and ACL are read again on every reload,
+    whatever this says.
+    """
+    if len(old.listeners) != len(new.listeners):
+        live, needs_restart = _compare(old, new, skip_listeners=True)
+        return live, [*needs_restart, LISTENERS]
+    return _compare(old, new, skip_listeners=False)
+
+
+def _compare(old: Settings, new: Settings, *, skip_listeners: bool) -> tuple[dict[str, object], list[str]]:
+    before = dict(flatten(old))
+    live: dict[str, object] = {}
+    needs_restart: list[str] = []
+    for key, value in flatten(new):
+        if (skip_listeners and key.startswith(f"{LISTENERS}.")) or before.get(key) == value:
+            continue
+        if is_live(key):
+            live[key] = value
+        else:
+            needs_restart.append(key)
+    return live, needs_restart

@@ -1,0 +1,138 @@
+"""The model read as data: one `Key` per setting, for the loader, the reference in docs/ and the reload."""
+
+from __future__ import annotations
+
+import typing
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import msgspec
+
+from penstock.core.errors import SettingsError
+from penstock.core.settings.model import ListenerSettings, Section, Settings
+from penstock.core.settings.units import parse_duration, parse_size
+
+_TRUE = ("true", "yes", "on", "1")
+_FALSE = ("false", "no", "off", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting. `name` is dotted, with `listeners.<n>.` in front for those of a listener."""
+
+    name: str
+    annotation: Any  # what msgspec checks the value against, with its bounds
+    kind: Any  # the bare type: int, float, bool, str, a Literal or dict[str, str]
+    default: Any
+    description: str
+    unit: str
+    live: bool
+    low: float | None
+    high: float | None
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return get_args(self.kind) if get_origin(self.kind) is Literal else ()
+
+    @property
+    def allowed(self) -> str:
+        """What may be written, in words."""
+        if self.choices:
+            return "one of " + ", ".join(f'"{choice}"' for choice in self.choices)
+        if self.kind is bool:
+            return "true or false"
+        if self.kind in (int, float):
+            noun = {"bytes": "a size in bytes such as 65536 or 64KiB", "seconds": "a time in seconds such as 10 or 10s"}
+            text = noun.get(self.unit, "a whole number" if self.kind is int else "a number")
+            return f"{text}, from {self.low or 0:,.0f} to {self.high:,.0f}" if self.high is not None else text
+        return "a table of texts" if get_origin(self.kind) is dict else "a text"
+
+
+def _describe(section: type[Section], prefix: str) -> dict[str, Key]:
+    hints = typing.get_type_hints(section, include_extras=True)
+    keys: dict[str, Key] = {}
+    for struct_field in msgspec.structs.fields(section):
+        annotation = hints[struct_field.name]
+        kind, *metas = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+        default = struct_field.default
+        if default is msgspec.NODEFAULT:
+            default = struct_field.default_factory()
+        extra: dict[str, Any] = next((meta.extra for meta in metas if meta.extra), {})
+        name = f"{prefix}{struct_field.name}"
+        keys[name] = Key(
+            name=name,
+            annotation=annotation,
+            kind=kind,
+            default=default,
+            description=next((meta.description for meta in metas if meta.description), ""),
+            unit=extra.get("unit", ""),
+            live=bool(extra.get("live", False)),
+            low=next((meta.ge for meta in metas if meta.ge is not None), None),
+            high=next((meta.le for meta in metas if meta.le is not None), None),
+        )
+    return keys
+
+
+@cache
+def sections() -> dict[str, dict[str, Key]]:
+    """Section name to its keys by bare name, in the order of the model; `listeners` stands for each of them."""
+    described = {}
+    for section in msgspec.structs.fields(Settings):
+        cls = section_class(section.name)
+        keys = _describe(cls, f"{section.name}.")
+        described[section.name] = {key.name.rpartition(".")[2]: key for key in keys.values()}
+    return described
+
+
+@cache
+def section_class(name: str) -> type[Section]:
+    if name == "listeners":
+        return ListenerSettings
+    cls = typing.get_type_hints(Settings)[name]
+    assert isinstance(cls, type)
+    assert issubclass(cls, Section)
+    return cls
+
+
+def convert(key: Key, value: object, where: str) -> object:
+    """The value as the model wants it; texts from the environment and flags, or with a unit, are read here."""
+    try:
+        plain = _from_text(key, value) if isinstance(value, str) else value
+        if key.kind is float and isinstance(plain, int) and not isinstance(plain, bool):
+            plain = float(plain)
+        return msgspec.convert(plain, key.annotation)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise bad_value(where, value, key.allowed, _detail(key, error)) from None
+
+
+def _from_text(key: Key, text: str) -> object:
+    if key.kind is bool:
+        lowered = text.strip().lower()
+        if lowered in _TRUE or lowered in _FALSE:
+            return lowered in _TRUE
+        raise ValueError
+    if key.unit == "bytes":
+        return parse_size(text)
+    if key.unit == "seconds":
+        seconds = parse_duration(text)
+        if key.kind is int:
+            if not seconds.is_integer():
+                raise ValueError
+            return int(seconds)
+        return seconds
+    if key.kind in (int, float):
+        return key.kind(text)
+    return text
+
+
+def _detail(key: Key, error: Exception) -> str:
+    # msgspec's words help where the bounds are not numbers (the length or pattern of a text).
+    return f"{error}" if key.kind is str and isinstance(error, msgspec.ValidationError) else ""
+
+
+def bad_value(where: str, value: object, allowed: str, detail: str = "") -> SettingsError:
+    """The one form every bad value is reported in: where it came from, what it is, what is allowed."""
+    shown = repr(value)
+    shown = f"{shown[:80]}…" if len(shown) > 80 else shown
+    return SettingsError(f"{where} = {shown} is not allowed: use {allowed}{f' ({detail})' if detail else ''}")

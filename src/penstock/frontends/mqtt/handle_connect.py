@@ -1,0 +1,232 @@
+"""CONNECT: who is it, may it, which session does it get, and what can it count on."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from penstock._ext.connection import Connection
+from penstock._ext.packets import (
+    ConnectPacket,
+    ProtocolViolation,
+    Reason,
+    WillPacket,
+    build_connack,
+    parse_connect,
+    reason_name,
+)
+from penstock.access import AuthenticatorBusy
+from penstock.core.logging import get_logger
+from penstock.frontends.mqtt import handle_auth
+from penstock.frontends.mqtt.tls import username_from_certificate
+from penstock.session.registry import Opening
+
+if TYPE_CHECKING:
+    from penstock.frontends.mqtt.frontend import MqttFrontend
+
+log = get_logger("penstock.mqtt")
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A client between its CONNECT and our CONNACK."""
+
+    packet: ConnectPacket
+    client_id: str
+    is_assigned: bool
+    username: str | None = None
+    exchange: handle_auth.Exchange | None = None
+    authentication_data: bytes | None = None
+
+
+def handle_connect(front: MqttFrontend, connection: Connection, body: bytes) -> None:
+    limits = front.settings.limits
+    try:
+        packet = parse_connect(body, limits.max_user_properties, limits.max_topic_levels)
+    except ProtocolViolation as violation:
+        _refuse_malformed(front, connection, violation)
+        return
+    reason = _check(front, packet)
+    if reason:
+        refuse(connection, packet.version, reason)
+        return
+    candidate = Candidate(packet, packet.client_id, False, packet.username)
+    if not packet.client_id:
+        candidate.client_id = f"penstock-{secrets.token_hex(10)}"  # [MQTT-3.1.3-6] [MQTT3-3.1.3-6]
+        candidate.is_assigned = True
+    connection.context = candidate
+    if packet.authentication_method is not None:
+        handle_auth.start(front, connection, candidate)
+    else:
+        _authenticate(front, connection, candidate)
+
+
+def _refuse_malformed(front: MqttFrontend, connection: Connection, violation: ProtocolViolation) -> None:
+    """A CONNECT against the rules: closed, with the reason where the protocol has a word for it [MQTT-3.1.4-1]."""
+    version = violation.version or 0
+    connack = None
+    if version == 5 or violation.reason_code == Reason.UNSUPPORTED_PROTOCOL_VERSION:
+        # An unknown version is answered in the form every client can read [MQTT-3.1.2-2] [MQTT3-3.1.2-2].
+        connack = build_connack(5 if version >= 5 else 4, False, violation.reason_code)
+    front.hub.count_protocol_error()
+    connection.refuse(connack, violation.message)
+
+
+def _check(front: MqttFrontend, packet: ConnectPacket) -> int:
+    """0, or the reason code this CONNECT is refused with whoever sends it."""
+    mqtt = front.settings.mqtt
+    if not packet.client_id and (
+        not mqtt.allow_zero_length_client_id or packet.version == 3 or (packet.version == 4 and not packet.clean_start)
+    ):
+        return Reason.CLIENT_IDENTIFIER_NOT_VALID  # [MQTT-3.1.3-8] [MQTT3-3.1.3-8] [MQTT3-3.1.3-9]
+    will = packet.will
+    if will is not None:
+        if will.qos > mqtt.maximum_qos:
+            return Reason.QOS_NOT_SUPPORTED  # [MQTT-3.2.2-12]
+        if will.retain and not mqtt.retain_available:
+            return Reason.RETAIN_NOT_SUPPORTED  # [MQTT-3.2.2-13]
+    if front.is_draining:
+        return Reason.SERVER_UNAVAILABLE
+    return 0
+
+
+def _authenticate(front: MqttFrontend, connection: Connection, candidate: Candidate) -> None:
+    """User name and password, a certificate, or nobody in particular where that is allowed."""
+    packet = candidate.packet
+    listener = connection.listener
+    from_certificate = None
+    if listener.settings.certificate_username != "none":
+        certificate = connection.transport.get_extra_info("peercert")
+        from_certificate = username_from_certificate(certificate, listener.settings.certificate_username)
+    if from_certificate is not None:
+        candidate.username = from_certificate
+        complete(front, connection, candidate)
+    elif packet.username is not None and front.access.has_passwords:
+        password = packet.password or b""
+        if front.access.try_remembered(packet.username, password):
+            complete(front, connection, candidate)
+        else:
+            connection.decide()
+            front.spawn(_verify(front, connection, candidate, packet.username, password))
+    elif listener.anonymous:
+        # Without a password file a user name is a name, not a proof: it must not open what the rules give to that name.
+        if front.settings.access.acl_file:
+            candidate.username = None
+        complete(front, connection, candidate)
+    else:
+        refuse(connection, packet.version, Reason.NOT_AUTHORIZED, client_id=candidate.client_id)
+
+
+async def _verify(
+    front: MqttFrontend, connection: Connection, candidate: Candidate, username: str, password: bytes
+) -> None:
+    try:
+        is_right = await front.access.authenticate(username, password)
+    except AuthenticatorBusy as busy:
+        refuse(connection, candidate.packet.version, busy.reason_code, client_id=candidate.client_id)
+        return
+    except Exception as error:  # whatever breaks in a check, nobody gets in by it and the loop goes on
+        front.on_error(connection, error)
+        refuse(connection, candidate.packet.version, Reason.UNSPECIFIED_ERROR)
+        return
+    if is_right:
+        complete(front, connection, candidate)
+    else:
+        refuse(connection, candidate.packet.version, Reason.BAD_USER_NAME_OR_PASSWORD, client_id=candidate.client_id)
+
+
+def refuse(connection: Connection, version: int, reason: int, *, client_id: str | None = None) -> None:
+    """CONNACK with a reason, session present 0, then the end [MQTT-3.2.2-6] [MQTT-3.2.2-7] [MQTT3-3.2.2-4]."""
+    if not connection.is_open:
+        return
+    name = reason_name(reason)
+    log.info("client refused", client_id=client_id, peer=connection.peer, reason=name)
+    connection.refuse(build_connack(version, False, reason), f"refused: {name}")
+
+
+def complete(front: MqttFrontend, connection: Connection, candidate: Candidate) -> None:
+    """The client is who it says: it gets its session and a CONNACK."""
+    if not connection.is_open:
+        return
+    packet = candidate.packet
+    program = front.access.program_for(candidate.client_id, candidate.username)
+    will = packet.will
+    if will is not None and not _may_will(program, will):
+        refuse(connection, packet.version, Reason.NOT_AUTHORIZED, client_id=candidate.client_id)
+        return
+    limits = front.settings.limits
+    expiry = _session_expiry(packet, limits.max_session_expiry)
+    session, present = front.registry.open(
+        Opening(candidate.client_id, candidate.username, packet.clean_start, expiry, will)
+    )
+    session.acl = program
+    if present:
+        front.hub.trie.bump()  # its rules may be others than before
+    keep_alive = packet.keep_alive
+    if packet.version == 5 and limits.max_keep_alive and not 0 < keep_alive <= limits.max_keep_alive:
+        keep_alive = limits.max_keep_alive
+    session.attach(
+        connection,
+        version=packet.version,
+        keeps=expiry > 0,
+        receive_maximum=packet.receive_maximum,
+        maximum_packet_size=packet.maximum_packet_size,
+        topic_alias_maximum=packet.topic_alias_maximum,
+        keep_alive=keep_alive,
+    )
+    handle_auth.remember(connection, candidate)
+    connection.accept(session, _build_connack(front, candidate, present, expiry, keep_alive))
+    if log.is_enabled(20):
+        log.info(
+            "client connected",
+            client_id=candidate.client_id,
+            peer=connection.peer,
+            username=candidate.username,
+            version=packet.version,
+            session_present=present,
+        )
+
+
+def _may_will(program: object, will: WillPacket) -> bool:
+    topic = will.topic.encode()
+    if topic == b"$SYS" or topic.startswith(b"$SYS/"):
+        return False
+    return program is None or program.may_publish(topic)  # type: ignore[attr-defined]
+
+
+def _session_expiry(packet: ConnectPacket, longest: int) -> int:
+    if packet.version == 5:
+        return min(packet.session_expiry or 0, longest)
+    return 0 if packet.clean_start else longest
+
+
+def _build_connack(front: MqttFrontend, candidate: Candidate, present: bool, expiry: int, keep_alive: int) -> bytes:
+    packet = candidate.packet
+    if packet.version != 5:
+        # MQTT 3.1 has no session present flag: the bit is reserved there.
+        return build_connack(packet.version, present and packet.version == 4)  # [MQTT3-3.2.2-1] [MQTT3-3.2.2-2]
+    settings, limits = front.settings.mqtt, front.settings.limits
+    response = None
+    if packet.request_response_information and settings.response_information:  # [MQTT-3.1.2-28]
+        response = settings.response_information.replace("%c", quote(candidate.client_id, safe=""))
+    return build_connack(
+        5,
+        present,  # [MQTT-3.2.2-2] [MQTT-3.2.2-3]
+        limit=packet.maximum_packet_size,
+        session_expiry=expiry if expiry != (packet.session_expiry or 0) else None,
+        receive_maximum=limits.receive_maximum,
+        maximum_qos=settings.maximum_qos if settings.maximum_qos < 2 else None,  # [MQTT-3.2.2-9]
+        retain_available=settings.retain_available,
+        maximum_packet_size=limits.max_packet_size,
+        assigned_client_identifier=candidate.client_id if candidate.is_assigned else None,  # [MQTT-3.2.2-16]
+        topic_alias_maximum=limits.topic_alias_maximum,
+        wildcard_subscription_available=settings.wildcard_subscriptions,
+        subscription_identifiers_available=settings.subscription_identifiers,
+        shared_subscription_available=settings.shared_subscriptions,
+        server_keep_alive=keep_alive if keep_alive != packet.keep_alive else None,  # [MQTT-3.2.2-21]
+        response_information=response,
+        authentication_method=packet.authentication_method,  # [MQTT-4.12.0-5]
+        authentication_data=candidate.authentication_data,
+    )

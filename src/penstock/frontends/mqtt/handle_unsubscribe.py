@@ -1,0 +1,28 @@
+"""UNSUBSCRIBE: the filters go, what is already under way still arrives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock._ext.connection import Connection
+from penstock._ext.packets import Reason, build_unsuback, parse_unsubscribe
+
+if TYPE_CHECKING:
+    from penstock.frontends.mqtt.frontend import MqttFrontend
+
+
+def handle_unsubscribe(front: MqttFrontend, connection: Connection, flags: int, body: bytes) -> None:
+    limits = front.settings.limits
+    packet = parse_unsubscribe(flags, body, connection.version, limits.max_user_properties, limits.max_topic_levels)
+    trie = front.hub.trie
+    reasons = []
+    for topic_filter, error in packet.entries:
+        # Compared character by character [MQTT-3.10.4-1] [MQTT3-3.10.4-1].
+        if error:
+            reasons.append(error)
+        elif trie.unsubscribe(connection.session, topic_filter):
+            reasons.append(int(Reason.SUCCESS))
+        else:
+            reasons.append(int(Reason.NO_SUBSCRIPTION_EXISTED))
+    # Answered even if nothing matched [MQTT-3.10.4-4] [MQTT-3.10.4-5] [MQTT-3.11.3-1] [MQTT3-3.10.4-4] [MQTT3-3.10.4-5].
+    connection.send(build_unsuback(connection.version, packet.packet_id, reasons))

@@ -1,0 +1,150 @@
+"""Fixtures of the black-box suites: broker processes, raw clients, names that no other test uses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.register_assert_rewrite("tests.support")
+
+from tests.support.broker import Broker, Listener  # noqa: E402 - after the registration, so that asserts explain themselves
+from tests.support.packets import V5, V311  # noqa: E402 - as above
+from tests.support.raw_client import RawClient  # noqa: E402 - as above
+
+NUMBERS = itertools.count(1)
+Connect = Callable[..., RawClient]
+
+
+class BrokerKeeper:
+    """The broker that most tests share; one that died is replaced, so that it fails one test and not all."""
+
+    def __init__(self, new_directory: Callable[[], Path]) -> None:
+        self._new_directory = new_directory
+        self._broker: Broker | None = None
+
+    def get(self) -> Broker:
+        if self._broker is None or not self._broker.is_alive:
+            self._broker = Broker(self._new_directory())
+            self._broker.wait_until_listening()
+        return self._broker
+
+    def stop(self) -> None:
+        if self._broker is not None and self._broker.is_alive:
+            self._broker.stop()
+
+
+@pytest.fixture(scope="session")
+def broker_keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerKeeper]:
+    keeper = BrokerKeeper(lambda: tmp_path_factory.mktemp("broker"))
+    yield keeper
+    keeper.stop()
+
+
+@pytest.fixture
+def broker(broker_keeper: BrokerKeeper, request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """The shared broker with default settings."""
+    shared = broker_keeper.get()
+    log_start = shared.log_size()
+    request.node.broker_logs = [(shared, log_start)]
+    yield shared
+    shared.assert_healthy(log_start)
+
+
+@pytest.fixture
+def start_broker(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Broker]]:
+    """Starts a broker with settings of the test's own: start_broker({"limits.connect_timeout": 1})."""
+    brokers: list[Broker] = []
+    request.node.broker_logs = [*getattr(request.node, "broker_logs", [])]
+
+    def start(settings: Mapping[str, Any] | None = None, listeners: Sequence[Listener] = ()) -> Broker:
+        started = Broker(tmp_path_factory.mktemp("broker"), settings, listeners)
+        brokers.append(started)
+        request.node.broker_logs.append((started, 0))
+        started.wait_until_listening()
+        return started
+
+    yield start
+    for started in brokers:
+        if started.is_alive:
+            started.stop()
+        else:
+            assert started.process.returncode == 0, f"the broker died:\n{started.log()[-4000:]}"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A failed test shows what its brokers logged meanwhile."""
+    outcome = yield
+    report = outcome.get_result()
+    if report.failed:
+        for failed_broker, start in getattr(item, "broker_logs", []):
+            report.sections.append(("broker log", failed_broker.log(start)[-4000:]))
+
+
+@pytest.fixture(params=[V311, V5], ids=["v311", "v5"])
+def version(request: pytest.FixtureRequest) -> int:
+    """The protocol version, for behaviour that both have."""
+    return int(request.param)
+
+
+@pytest.fixture
+def new_name() -> Callable[[str], str]:
+    """Names for clients and topics that no other test uses."""
+    return lambda prefix: f"{prefix}{next(NUMBERS)}"
+
+
+@pytest.fixture
+def client_id(new_name: Callable[[str], str]) -> str:
+    return new_name("client")
+
+
+@pytest.fixture
+def topic(new_name: Callable[[str], str]) -> str:
+    return new_name("topic/")
+
+
+@pytest.fixture
+def open_client(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    """open_client(version, broker=...) opens a network connection on which nothing has been sent yet."""
+    clients: list[RawClient] = []
+
+    def open_one(version: int = V5, *, broker: Broker | None = None) -> RawClient:
+        target = broker or request.getfixturevalue("broker")
+        client = target.client(version)
+        clients.append(client)
+        return client
+
+    yield open_one
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def connect(open_client: Connect, new_name: Callable[[str], str]) -> Connect:
+    """connect(version, client_id, ...) gives a client after its CONNACK, with an id of its own if none is given."""
+
+    def connect_one(
+        version: int = V5, client_id: str | None = None, *, broker: Broker | None = None, **options: Any
+    ) -> RawClient:
+        client = open_client(version, broker=broker)
+        client.connect(new_name("client") if client_id is None else client_id, **options)
+        return client
+
+    return connect_one
+
+
+@pytest.fixture
+def bystander(connect: Connect, new_name: Callable[[str], str]) -> Iterator[RawClient]:
+    """A well-behaved connection that must still be served at the end of the test."""
+    client = connect(V5)
+    topic = new_name("bystander/")
+    client.subscribe(topic)
+    yield client
+    client.publish(topic, b"still here")
+    client.expect_publish(topic, b"still here")

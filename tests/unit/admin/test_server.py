@@ -1,0 +1,177 @@
+"""The admin address: metrics, health and readiness over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.admin.collector import MetricsPage
+from penstock.admin.server import AdminError, AdminServer
+from penstock.core.settings.model import AdminSettings
+
+COUNTERS = {
+    "connections_total": 3,
+    "connections_current": 2,
+    "messages_received_qos1": 5,
+    "messages_dropped_expired": 1,
+}
+
+
+async def get(server: AdminServer, path: str) -> tuple[int, dict[str, str], bytes]:
+    host, _, port = server.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: {server.address}\r\nConnection: close\r\n\r\n".encode())
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    status, *lines = head.decode().split("\r\n")
+    headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+    return int(status.split()[1]), headers, body
+
+
+def serve(test: Any, checks: dict[str, Any] | None = None) -> None:
+    async def run() -> None:
+        server = AdminServer(AdminSettings(address="127.0.0.1:0"), checks or {}, lambda: COUNTERS)
+        await server.start()
+        try:
+            await test(server)
+        finally:
+            await server.stop()
+
+    uvloop.run(asyncio.wait_for(run(), 20))
+
+
+def test_metrics_are_what_prometheus_reads():
+    async def test(server: AdminServer) -> None:
+        status, headers, body = await get(server, "/metrics")
+        assert status == 200
+        assert headers["content-type"].startswith("text/plain; version=0.0.4")
+        samples = {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(body.decode())
+            for sample in family.samples
+        }
+        assert samples["penstock_connections_total",] == 3
+        assert samples["penstock_connections_open",] == 2
+        assert samples["penstock_messages_received_total", "1"] == 5
+        assert samples["penstock_messages_dropped_total", "expired"] == 1
+        assert samples["process_resident_memory_bytes",] > 1_000_000
+        assert samples["process_open_fds",] > 2
+        assert any(name == "penstock_build_info" for name, *_ in samples)
+
+    serve(test)
+
+
+def test_metrics_are_made_once_a_second_however_many_ask():
+    readings, now = [0], [100.0]
+
+    def read() -> dict[str, int]:
+        readings[0] += 1
+        return COUNTERS
+
+    page = MetricsPage(read, "1", clock=lambda: now[0])
+    assert page.render() == page.render()
+    assert readings == [1]
+    now[0] += 1
+    page.render()
+    assert readings == [2]
+
+
+def test_health_and_the_page_that_lists_everything():
+    async def test(server: AdminServer) -> None:
+        assert (await get(server, "/healthz"))[0::2] == (200, b"ok\n")
+        status, headers, body = await get(server, "/")
+        assert status == 200
+        assert headers["content-type"].startswith("text/html")
+        assert all(path in body for path in (b"/metrics", b"/healthz", b"/readyz"))
+        assert (await get(server, "/nothing"))[0] == 404
+
+    serve(test)
+
+
+def test_readiness_follows_its_checks_and_says_which_fail():
+    state: dict[str, Any] = {"listeners": False, "store": True}
+
+    def broken() -> bool:
+        if state["store"] is None:
+            raise RuntimeError("a secret path")
+        return True
+
+    checks = {"listeners": lambda: state["listeners"], "store": broken}
+
+    async def test(server: AdminServer) -> None:
+        status, _, body = await get(server, "/readyz")
+        assert (status, json.loads(body)) == (503, {"ready": False, "failing": {"listeners": "not ready"}})
+        state["listeners"] = True
+        status, _, body = await get(server, "/readyz")
+        assert (status, json.loads(body)) == (200, {"ready": True, "failing": {}})
+        state.update(listeners="draining", store=None)
+        status, _, body = await get(server, "/readyz")
+        assert status == 503
+        assert json.loads(body)["failing"]["listeners"] == "draining"
+        assert b"secret" not in body
+
+    serve(test, checks)
+
+
+def test_an_address_in_use_or_malformed_is_an_error_that_names_the_setting():
+    async def test(server: AdminServer) -> None:
+        for address, code in ((server.address, 71), ("nonsense", 78)):
+            with pytest.raises(AdminError, match=r"admin\.address") as caught:
+                await AdminServer(AdminSettings(address=address), {}, dict).start()
+            assert caught.value.exit_code == code
+
+    serve(test)
+
+
+def test_no_address_is_no_server():
+    async def test() -> None:
+        server = AdminServer(AdminSettings(address=""), {}, dict)
+        await server.start()
+        await server.stop()
+
+    uvloop.run(test())
+
+
+def test_sigterm_stays_the_brokers():
+    async def test(server: AdminServer) -> None:
+        received = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, received.set)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(received.wait(), 5)
+        assert (await get(server, "/healthz"))[0] == 200
+
+    serve(test)
+
+
+def test_a_client_that_hangs_does_not_hold_up_the_end():
+    async def test() -> None:
+        server = AdminServer(AdminSettings(address="127.0.0.1:0"), {}, dict)
+        await server.start()
+        host, _, port = server.address.rpartition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /metrics HTTP/1.1\r\n")
+        await asyncio.sleep(0.05)
+        await asyncio.wait_for(server.stop(), 6)
+        writer.close()
+
+    uvloop.run(test())
+
+
+def test_nothing_heavy_is_imported_before_it_starts():
+    code = (
+        "import sys, penstock.admin.server, penstock.core.metrics;"
+        "print([name for name in ('uvicorn', 'starlette', 'prometheus_client') if name in sys.modules])"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3] / "src")}
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

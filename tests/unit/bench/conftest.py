@@ -1,0 +1,35 @@
+"""The load generator built once for the tests, and real brokers for it."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bench.brokers import COMMANDS, ROOT, Broker
+
+
+@pytest.fixture(scope="session")
+def load_generator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler")
+    target = tmp_path_factory.mktemp("load")
+    done = subprocess.run(
+        [ROOT / "bench" / "build.sh", target], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "", "the load generator builds without warnings"
+    return target / "load"
+
+
+@pytest.fixture(scope="module", params=["mosquitto", "penstock"])
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    name = request.param
+    if name == "mosquitto" and not shutil.which("mosquitto"):
+        pytest.skip("mosquitto is not installed")
+    if name == "penstock" and not (ROOT / "src" / "penstock" / "app.py").exists():
+        pytest.skip("penstock cannot serve yet")
+    started = Broker(name, COMMANDS[name])
+    started.start()
+    yield started
+    started.stop()

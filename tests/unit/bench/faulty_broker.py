@@ -1,0 +1,71 @@
+"""A broker for one publisher and one subscriber at QoS 0 that mistreats messages: the load generator has to see it."""
+
+import socket
+import threading
+from collections.abc import Callable
+from typing import Self
+
+CONNECT, PUBLISH, SUBSCRIBE = 1, 3, 8
+Packets = list[bytes]
+
+
+def split_packets(data: bytes) -> tuple[Packets, bytes]:
+    """Whole packets and the incomplete rest; remaining lengths of one byte are enough for these tests."""
+    packets = []
+    while len(data) >= 2 and len(data) >= 2 + data[1]:
+        packets.append(data[: 2 + data[1]])
+        data = data[2 + data[1] :]
+    return packets, data
+
+
+class FaultyBroker:
+    """Forwards the PUBLISH packets after `mistreat` has changed the list of them."""
+
+    def __init__(self, mistreat: Callable[[Packets], Packets]):
+        self._mistreat = mistreat
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._subscriber: socket.socket | None = None
+        self._held: Packets = []
+        self._open: list[socket.socket] = []
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+        for connection in self._open:
+            connection.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._open.append(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        rest = b""
+        try:
+            while data := connection.recv(65_536):
+                packets, rest = split_packets(rest + data)
+                for packet in packets:
+                    self._handle(connection, packet)
+        except OSError:
+            return
+
+    def _handle(self, connection: socket.socket, packet: bytes) -> None:
+        kind = packet[0] >> 4
+        if kind == CONNECT:
+            connection.sendall(b"\x20\x02\x00\x00")  # CONNACK, accepted
+        elif kind == SUBSCRIBE:
+            self._subscriber = connection
+            connection.sendall(b"\x90\x03" + packet[2:4] + b"\x00")  # SUBACK, QoS 0
+        elif kind == PUBLISH:
+            self._held.append(packet)
+            if len(self._held) == 10 and self._subscriber:
+                self._subscriber.sendall(b"".join(self._mistreat(self._held)))
+                self._held = []

@@ -1,0 +1,95 @@
+"""The comparison itself, run briefly with mosquitto in both places: interleaving, result file, table, exit codes."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from bench import compare
+from bench.brokers import COMMANDS, Broker, BrokerError, cpu_seconds, process_tree
+from bench.machine import describe_machine, describe_versions
+
+needs_mosquitto = pytest.mark.skipif(not shutil.which("mosquitto"), reason="mosquitto is not installed")
+BRIEF = ["--reps", "1", "--secs", "0.3", "--warm", "0", "--quiet", "0"]
+MOSQUITTO_AS_SUBJECT = ["--peer", f"penstock={COMMANDS['mosquitto']}"]
+
+
+@pytest.fixture(autouse=True)
+def built_load(monkeypatch: pytest.MonkeyPatch, load_generator: Path) -> None:
+    monkeypatch.setattr(compare, "LOAD", load_generator)
+    monkeypatch.setattr(compare, "build_load_generator", lambda: None)
+
+
+@needs_mosquitto
+def test_a_comparison_is_interleaved_and_its_latency_load_is_a_fifth(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "result.json"
+    scenarios = ["--scenario", "p2p-q1", "--scenario", "latency-q1"]
+    assert compare.main([*BRIEF, *MOSQUITTO_AS_SUBJECT, *scenarios, "--json", str(target)]) == 0
+    result = json.loads(target.read_text())
+    order = [(run["test"], run["broker"]) for run in result["runs"]]
+    assert order == [(test, broker) for test in ("p2p-q1", "latency-q1") for broker in ("mosquitto", "penstock")]
+    sustained = result["runs"][0]["rate"]
+    assert [run["target_rate"] for run in result["runs"][2:]] == [pytest.approx(sustained / 5, abs=1)] * 2
+    assert result["machine"].keys() >= {"cpu", "cores", "kernel"}
+    assert result["versions"].keys() >= {"penstock", "mosquitto", "python"}
+    capsys.readouterr()
+    assert compare.main(["--table", str(target)]) == 0
+    table = capsys.readouterr().out
+    assert "| 10 pairs, QoS 1 | messages / CPU-s |" in table
+    assert compare.main(["--table", str(target), "--check"]) == 1, "mosquitto is not 25 times as fast as itself"
+
+
+@needs_mosquitto
+def test_the_latency_scenario_alone_finds_its_load_itself(tmp_path: Path) -> None:
+    target = tmp_path / "result.json"
+    arguments = [*BRIEF, "--only", "mosquitto", "--scenario", "latency-q1", "--json", str(target)]
+    assert compare.main(arguments) == 0
+    (run,) = json.loads(target.read_text())["runs"]
+    assert run["target_rate"] > 100
+
+
+def test_a_broker_that_does_not_start_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [*BRIEF, "--peer", "gone=false", "--only", "gone", "--scenario", "p2p-q0"]
+    assert compare.main(arguments) == 1
+    assert "gone did not start" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [["--peer", "nameless"], ["--only", "unheard-of"]])
+def test_wrong_arguments_name_what_is_wrong(options: list[str]) -> None:
+    with pytest.raises(SystemExit, match=options[1]):
+        compare.main([*BRIEF, *options])
+
+
+def test_the_load_options_of_a_scenario_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare.main(["--options", "fanin-q1"]) == 0
+    assert capsys.readouterr().out.startswith("--scenario fanin --n 50")
+
+
+@needs_mosquitto
+def test_a_frozen_broker_does_nothing_until_it_is_thawed() -> None:
+    broker = Broker("mosquitto", COMMANDS["mosquitto"])
+    broker.start()
+    try:
+        assert broker.answers()
+        broker.freeze()
+        (pid,) = process_tree(broker.pids()[0])
+        assert Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+        assert cpu_seconds([pid]) >= 0
+        broker.thaw()
+        assert broker.answers()
+    finally:
+        broker.stop()
+    assert not broker.is_alive()
+    assert not broker.answers()
+
+
+def test_a_command_that_is_not_installed_is_named() -> None:
+    with pytest.raises(BrokerError, match="missing did not start"):
+        Broker("missing", "/nonexistent/broker").start()
+
+
+def test_machine_and_versions_have_no_empty_entries() -> None:
+    assert all(describe_machine().values())
+    assert all(describe_versions().values())

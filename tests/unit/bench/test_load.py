@@ -1,0 +1,135 @@
+"""The load generator against real brokers, and against one that loses, repeats, reorders and damages messages."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.brokers import Broker
+from tests.unit.bench.faulty_broker import FaultyBroker, Packets
+
+FIELDS = {
+    "published", "expected", "received", "lost", "duplicates", "disordered", "downgraded", "refused", "corrupt",
+    "rate", "msgs_per_cpu_s", "p50_us", "p90_us", "p99_us", "p999_us", "max_us", "disconnects",
+    "broker_cpu_s", "broker_cores", "rss_kb", "load_cpu_s", "load_cores",
+}  # fmt: skip
+FAULTS = ("lost", "duplicates", "disordered", "downgraded", "refused", "corrupt", "stalls", "disconnects")
+
+
+def run_load(program: Path, port: int, *options: str, pids: list[int] | None = None) -> dict[str, Any]:
+    accounted = ["--pids", ",".join(map(str, pids))] if pids else []
+    command = [program, "--port", str(port), *accounted, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def run_clean(program: Path, broker: Broker, options: str) -> dict[str, Any]:
+    result = run_load(program, broker.port, *options.split(), pids=broker.pids())
+    assert {fault: result[fault] for fault in FAULTS if result.get(fault)} == {}
+    return result
+
+
+def test_half_a_second_of_pairs(load_generator: Path, broker: Broker) -> None:
+    result = run_clean(load_generator, broker, "--scenario p2p --n 4 --qos 1 --e2e 100 --secs 0.5 --warmup 0.1")
+    assert result.keys() >= FIELDS
+    assert result["received"] == result["published"] > 0
+    assert result["msgs_per_cpu_s"] > 0
+    assert 0 < result["p50_us"] <= result["p99_us"] <= result["max_us"] * 1.02
+    assert result["rss_kb"] > 0
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize(
+    ("options", "deliveries"),
+    [
+        ("--scenario p2p --n 2 --qos 0 --e2e 50 --size 16", 400),
+        ("--scenario p2p --n 2 --qos 2 --e2e 50", 400),
+        ("--scenario p2p --n 2 --qos 1 --e2e 4 --size 65536", 400),
+        ("--scenario fanout --n 20 --qos 1 --e2e 50", 4_000),
+        ("--scenario fanin --n 5 --qos 1 --e2e 20", 1_000),
+        ("--scenario fanin --n 5 --subs 3 --qos 1 --e2e 20", 1_000),
+    ],
+)
+def test_every_counted_message_arrives_once(
+    load_generator: Path, broker: Broker, options: str, deliveries: int, version: int
+) -> None:
+    result = run_clean(load_generator, broker, f"{options} --count 200 --version {version}")
+    assert result["received"] == deliveries
+
+
+def test_paced_load_keeps_its_rate(load_generator: Path, broker: Broker) -> None:
+    result = run_clean(load_generator, broker, "--scenario p2p --n 2 --qos 1 --rate 500 --secs 0.6 --warmup 0.1")
+    assert result["rate"] == pytest.approx(500, rel=0.2)
+
+
+@pytest.mark.parametrize("how", ["", "--subscribe", "--abrupt", "--version 5"])
+def test_connect_storm_counts_connects(load_generator: Path, broker: Broker, how: str) -> None:
+    result = run_clean(load_generator, broker, f"--scenario storm --n 8 --count 200 {how}")
+    assert result["connects"] >= 200
+    assert result["unclosed"] == 0
+    assert result["connects_per_s"] > 0
+    assert result["cpu_us_per_connect"] > 0
+
+
+def test_idle_connections_are_opened_and_kept(load_generator: Path, broker: Broker) -> None:
+    result = run_clean(load_generator, broker, "--scenario idle --n 200 --keepalive 1 --secs 1.6")
+    assert result["connects_per_s"] > 0
+    assert "bytes_per_conn" in result
+
+
+def lose_one(packets: Packets) -> Packets:
+    return packets[:3] + packets[4:]
+
+
+def repeat_one(packets: Packets) -> Packets:
+    return packets[:4] + packets[3:]
+
+
+def swap_two(packets: Packets) -> Packets:
+    return [packets[1], packets[0], *packets[2:]]
+
+
+def damage_one(packets: Packets) -> Packets:
+    return [packets[0][:-1] + b"?", *packets[1:]]
+
+
+@pytest.mark.parametrize(
+    ("mistreat", "seen"),
+    [
+        (lose_one, {"lost": 5}),
+        (repeat_one, {"duplicates": 5}),
+        (swap_two, {"disordered": 5}),
+        (damage_one, {"corrupt": 5, "lost": 5}),
+    ],
+)
+def test_faults_of_a_broker_are_seen(
+    load_generator: Path, mistreat: Callable[[Packets], Packets], seen: dict[str, int]
+) -> None:
+    options = "--scenario p2p --n 1 --size 64 --count 50 --drain 0.3"
+    with FaultyBroker(mistreat) as faulty:
+        result = run_load(load_generator, faulty.port, *options.split())
+    assert {fault: result[fault] for fault in FAULTS if result[fault]} == seen
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["", "--scenario nothing", "--scenario p2p --size 15", "--scenario p2p --size 65537", "--scenario p2p --secs 61",
+     "--scenario p2p --subs 2", "--scenario p2p --version 3", "--scenario p2p --abrupt"],
+)  # fmt: skip
+def test_options_out_of_bounds_are_refused(load_generator: Path, options: str) -> None:
+    done = subprocess.run(
+        [load_generator, "--port", "1", *options.split()], capture_output=True, timeout=5, check=False
+    )
+    assert done.returncode == 2
+    assert b"usage:" in done.stderr
+
+
+def test_a_broker_that_is_not_there_is_an_error_in_json(load_generator: Path) -> None:
+    command = [load_generator, "--port", "1", "--scenario", "p2p"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    assert done.returncode == 1
+    assert "refused" in json.loads(done.stdout)["error"]

@@ -1,0 +1,123 @@
+"""The documents drawn from a small canned result."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from bench import report
+from bench.chart import draw_chart, position
+from bench.summary import summarise
+
+RESULT = {
+    "date": "2026-01-02T03:04:05+00:00",
+    "machine": {"cpu": "Test CPU", "cores": 2, "memory_gib": 4.0, "os": "Debian", "kernel": "6.1"},
+    "versions": {"penstock": "0.1.0", "mosquitto": "2.0.11", "python": "3.11.2", "uvloop": "0.22"},
+    "settings": {"reps": 3, "secs": 4.0, "warm": 2.0},
+    "runs": [
+        {
+            "rep": 0,
+            "test": "p2p-q0",
+            "broker": "mosquitto",
+            "msgs_per_cpu_s": 50_000,
+            "rate": 49_000,
+            "p99_us": 41_000.0,
+        },
+        {
+            "rep": 0,
+            "test": "p2p-q0",
+            "broker": "penstock",
+            "msgs_per_cpu_s": 2_000_000,
+            "rate": 1_900_000,
+            "rss_kb": 30_720,
+        },
+        {"rep": 0, "test": "idle-10k", "broker": "mosquitto", "bytes_per_conn": 734, "connects_per_cpu_s": 18_000},
+        {"rep": 0, "test": "idle-10k", "broker": "penstock", "bytes_per_conn": 2_500, "connects_per_cpu_s": 9_000},
+    ],
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "docs").mkdir()
+    for path in (report.README, report.PAGE):
+        (tmp_path / path).write_text(f"# Title\n\nabove\n\n{report.START}\nold\n{report.END}\n\nbelow\n")
+    (tmp_path / "result.json").write_text(json.dumps(RESULT))
+    return tmp_path
+
+
+def draw(root: Path, *options: str) -> int:
+    return report.main(["--root", str(root), "--result", str(root / "result.json"), *options])
+
+
+def test_only_the_marked_region_changes(root: Path) -> None:
+    assert draw(root) == 0
+    text = (root / report.README).read_text()
+    assert text.startswith(f"# Title\n\nabove\n\n{report.START}\n")
+    assert text.endswith(f"{report.END}\n\nbelow\n")
+    assert "old" not in text
+    assert "| 10 pairs, QoS 0 | messages / CPU-s | 50,000 | 2,000,000 (40.00x) | ≥ 30x | yes |" in text
+    assert "| idle connection, resident memory | bytes | 734 | 2,500 (3.41x) | ≤ 3,072 | yes |" in text
+
+
+def test_date_machine_and_versions_are_told(root: Path) -> None:
+    draw(root)
+    text = (root / report.README).read_text()
+    for part in (
+        "2026-01-02",
+        "2 x Test CPU",
+        "Linux 6.1",
+        "penstock 0.1.0",
+        "mosquitto 2.0.11",
+        "uvloop 0.22",
+        "Medians of 3",
+    ):
+        assert part in text
+
+
+def test_the_page_has_chart_and_details(root: Path) -> None:
+    draw(root)
+    text = (root / report.PAGE).read_text()
+    assert "(benchmarks.svg)" in text
+    assert "| 10 pairs, QoS 0 | mosquitto | 50,000 messages / CPU-s | 0% | 49,000 | - | 41 |" in text
+    assert (root / report.CHART).exists()
+
+
+def test_drawing_twice_changes_nothing_and_check_tells_what_is_stale(root: Path) -> None:
+    assert draw(root, "--check") == 1
+    assert "old" in (root / report.README).read_text()
+    draw(root)
+    before = (root / report.PAGE).read_text()
+    assert draw(root, "--check") == 0
+    draw(root)
+    assert (root / report.PAGE).read_text() == before
+
+
+def test_a_document_without_markers_is_left_alone() -> None:
+    assert report.replace_region("no markers", "content") == "no markers"
+    assert report.replace_region(f"{report.START} only", "content") == f"{report.START} only"
+
+
+def test_the_newest_result_is_the_last_by_name(tmp_path: Path) -> None:
+    assert report.newest_result(tmp_path) is None
+    for name in ("2026-01-02T0304", "2026-01-10T0000", "2025-12-31T2359"):
+        (tmp_path / f"{name}.json").write_text("{}")
+    newest = report.newest_result(tmp_path)
+    assert newest is not None
+    assert newest.stem == "2026-01-10T0000"
+
+
+def test_the_chart_is_well_formed_and_shows_only_what_more_is_better_for() -> None:
+    svg = draw_chart(summarise(RESULT["runs"]), "a < b")  # type: ignore[arg-type]  # the canned result is heterogeneous
+    texts = [element.text for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+    assert "10 pairs, QoS 0" in texts
+    assert "40.0x" in texts
+    assert "0.5x" in texts
+    assert "a < b" in texts
+    assert not any("resident memory" in (text or "") for text in texts)
+
+
+def test_chart_positions_are_logarithmic_and_clamped() -> None:
+    one, ten, hundred = (position(value, 1, 100) for value in (1, 10, 100))
+    assert ten - one == hundred - ten
+    assert position(1_000, 1, 100) == hundred
