@@ -18,6 +18,7 @@ MODULES = (
     "packets_build",
     "packets",
     "acl",
+    "topic_tree",
     "trie",
     "retained",
     "inflight",

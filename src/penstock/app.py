@@ -6,7 +6,7 @@ import asyncio
 import gc
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -18,11 +18,10 @@ from penstock._ext.packets import Reason
 from penstock.access import AccessControl
 from penstock.admin.server import AdminServer, package_version
 from penstock.admin.sys_topics import SysPublisher
-from penstock.cli.banner import render_banner
 from penstock.core.errors import PenstockError, SettingsError
 from penstock.core.logging import configure_logging, get_logger
 from penstock.core.ports import AuthExchangeFactory
-from penstock.core.settings import Settings
+from penstock.core.settings import ListenerSettings, Settings
 from penstock.core.settings.checks import is_anonymous_allowed
 from penstock.core.settings.loader import Loaded
 from penstock.core.settings.reload import diff
@@ -39,19 +38,22 @@ DRAIN_POLL_SECONDS = 0.02
 RETAINED_SWEEP = 10_000
 
 
-def run(loaded: Loaded) -> int:
-    """Runs the broker until a signal ends it; the exit code."""
-    return uvloop.run(_main(loaded))
+Announce = Callable[[Sequence[ListenerSettings], str, str], str]
 
 
-async def _main(loaded: Loaded) -> int:
+def run(loaded: Loaded, announce: Announce) -> int:
+    """Runs the broker until a signal ends it; the exit code. `announce` tells a person where it listens."""
+    return uvloop.run(_main(loaded, announce))
+
+
+async def _main(loaded: Loaded, announce: Announce) -> int:
     broker = Broker(loaded)
     try:
         await broker.start()
     except BaseException:
         await broker.close()
         raise
-    sys.stdout.write(broker.banner())
+    sys.stdout.write(announce(broker.bound_listeners(), broker.settings.server.data_dir, broker.admin.address))
     sys.stdout.flush()
     await broker.run_until_stopped()
     return 0
@@ -71,7 +73,12 @@ class Broker:
         self.admission = Admission(settings.limits, settings.listeners)
         self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop)
         self.frontend = MqttFrontend(
-            settings, self.hub, self.registry, self.access, self.admission, load_exchanges(settings)
+            settings=settings,
+            hub=self.hub,
+            registry=self.registry,
+            access=self.access,
+            admission=self.admission,
+            enhanced=load_exchanges(settings),
         )
         self.listeners = [self._make_listener(index) for index in range(len(settings.listeners))]
         self.admin = AdminServer(settings.admin, {"listeners": self._check_ready}, self.counters)
@@ -99,11 +106,9 @@ class Broker:
         for listener in self.listeners:
             log.info("listening", listener=listener.settings.name, address=listener.address)
 
-    def banner(self) -> str:
-        bound = [
-            msgspec.structs.replace(listener.settings, address=listener.address) for listener in self.listeners
-        ]
-        return render_banner(bound, self.settings.server.data_dir, self.admin.address)
+    def bound_listeners(self) -> list[ListenerSettings]:
+        """With the addresses they really got."""
+        return [msgspec.structs.replace(listener.settings, address=listener.address) for listener in self.listeners]
 
     async def run_until_stopped(self) -> None:
         await self._stopping.wait()
@@ -121,11 +126,11 @@ class Broker:
             listener.stop_accepting()
         log.info("draining", connections=self.hub.connection_count, seconds=self.settings.server.drain_seconds)
         deadline = self._loop.time() + self.settings.server.drain_seconds
-        while self.hub.has_work() and self._loop.time() < deadline:
+        while self.hub.has_work() and self._loop.time() < deadline:  # noqa: ASYNC110  # the compiled side has no events
             await asyncio.sleep(DRAIN_POLL_SECONDS)
         for connection in self.hub.connections():
             connection.disconnect(Reason.SERVER_SHUTTING_DOWN, "the broker is shutting down")
-        while self.hub.connection_count and self._loop.time() < deadline:
+        while self.hub.connection_count and self._loop.time() < deadline:  # noqa: ASYNC110  # as above
             await asyncio.sleep(DRAIN_POLL_SECONDS)
 
     async def close(self) -> None:

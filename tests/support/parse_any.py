@@ -29,6 +29,14 @@ def parse_any(first_byte: int, body: Body, version: int) -> Any:
     return parser(first_byte & 15, body, version) if parser else None
 
 
+def attempt(parser: Callable[..., Any], *arguments: Any) -> tuple[Any, packets.ProtocolViolation | None]:
+    """What a parser gives, and how it refuses: one of the two is None."""
+    try:
+        return parser(*arguments), None
+    except packets.ProtocolViolation as violation:
+        return None, violation
+
+
 def _raise_reason(answer: Any) -> Any:
     if isinstance(answer, int):
         raise packets.ProtocolViolation(answer, "refused by the codec")
@@ -52,3 +60,7 @@ class GuardedMemory:
         end = self._usable
         self._view[end - len(body) : end] = body
         return self._view[end - len(body) : end]
+
+    def address_of_end(self) -> int:
+        """Where the inaccessible page begins."""
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._map)) + self._usable

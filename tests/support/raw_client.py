@@ -103,11 +103,11 @@ class RawClient:
         if qos == 0:
             return None
         if qos == 1:
-            return self._take(PacketType.PUBACK, packet_id)
-        pubrec = self._take(PacketType.PUBREC, packet_id)
+            return self.await_packet(PacketType.PUBACK, packet_id)
+        pubrec = self.await_packet(PacketType.PUBREC, packet_id)
         if pubrec.reason < 0x80:
             self.send_ack(PacketType.PUBREL, packet_id)
-            self._take(PacketType.PUBCOMP, packet_id)
+            self.await_packet(PacketType.PUBCOMP, packet_id)
         return pubrec
 
     def send_ack(
@@ -121,7 +121,7 @@ class RawClient:
             self.send_ack(PacketType.PUBACK, publish.packet_id)
         elif publish.qos == 2:
             self.send_ack(PacketType.PUBREC, publish.packet_id)
-            self._take(PacketType.PUBREL, publish.packet_id)
+            self.await_packet(PacketType.PUBREL, publish.packet_id)
             self.send_ack(PacketType.PUBCOMP, publish.packet_id)
 
     def send_subscribe(self, *filters: tuple[str, int], properties: PropertyInput = None) -> int:
@@ -135,12 +135,12 @@ class RawClient:
         """SUBSCRIBE to each filter with the same options; gives the reason codes of the SUBACK."""
         pairs = [(name, subscription_options(qos, **options)) for name in topic_filters]
         packet_id = self.send_subscribe(*pairs, properties=properties)
-        return self._take(PacketType.SUBACK, packet_id).reasons
+        return self.await_packet(PacketType.SUBACK, packet_id).reasons
 
     def unsubscribe(self, *topic_filters: str) -> list[int]:
         packet_id = self.new_packet_id()
         self.send_raw(pack_unsubscribe(self.version, packet_id, topic_filters))
-        return self._take(PacketType.UNSUBACK, packet_id).reasons
+        return self.await_packet(PacketType.UNSUBACK, packet_id).reasons
 
     def disconnect(self, reason: int = 0, properties: PropertyInput = None) -> None:
         """DISCONNECT; the server must close then."""
@@ -151,7 +151,7 @@ class RawClient:
     def ping(self) -> None:
         """A round trip: everything the server did for earlier packets of this connection is done."""
         self.send_raw(PINGREQ)
-        self._take(PacketType.PINGRESP)
+        self.await_packet(PacketType.PINGRESP)
 
     # Receiving
 
@@ -251,7 +251,7 @@ class RawClient:
         wanted = ", ".join(Reason(item).name for item in sorted(allowed))
         assert packet.reason in allowed, f"{wanted} expected, got {Reason(packet.reason).name}: {packet}"
 
-    def _take(self, packet_type: PacketType, packet_id: int | None = None) -> Packet:
+    def await_packet(self, packet_type: PacketType, packet_id: int | None = None) -> Packet:
         """The next packet of this type; others that come first stay in the inbox, in order."""
         for packet in self._inbox:
             if packet.type == packet_type and packet.packet_id == packet_id:

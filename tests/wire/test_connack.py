@@ -1,6 +1,7 @@
 """Does the CONNACK of MQTT 5 tell the capabilities and limits of the server?"""
 
 import pytest
+
 from tests.support.packets import V5
 
 # Each value may be left out only if it is what the specification assumes when it is absent.

@@ -3,6 +3,7 @@
 import string
 
 import pytest
+
 from tests.support.packets import (
     V5,
     V31,

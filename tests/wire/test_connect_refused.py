@@ -1,6 +1,7 @@
 """Is a CONNECT that breaks the rules refused with the right code, and the connection closed?"""
 
 import pytest
+
 from tests.support.packets import V5, V31, V311, PacketType, Reason, Will, pack, pack_connect
 from tests.support.properties import pack_property
 from tests.support.wire_types import string
@@ -67,7 +68,6 @@ def with_will_property(name: str, *values: object) -> bytes:
 
 MALFORMED_5 = {
     "reserved connect flag [MQTT-3.1.2-3]": (M, connect_5(flags=3)),
-    "reserved fixed header flags [MQTT-2.1.3-1]": (M, pack(1, HEAD_5 + b"\2\0\x3c\0\0\1x", 8)),
     "will QoS 3 [MQTT-3.1.2-12]": (M, pack_connect(V5, "x", will=WILL, flags=0x1E)),
     "will QoS without will flag [MQTT-3.1.2-11]": (EITHER, connect_5(flags=0x0A)),
     "will retain without will flag [MQTT-3.1.2-13]": (EITHER, connect_5(flags=0x22)),
@@ -115,6 +115,14 @@ def test_malformed_connect_5_is_answered_with_its_reason(open_client, bystander,
     client = open_client(V5)
     client.send_raw(packet)
     client.expect_refused_connect(reason)
+
+
+@pytest.mark.parametrize("flags", [1, 2, 4, 8, 15])
+def test_reserved_fixed_header_flags(open_client, flags):
+    """[MQTT-2.1.3-1] [MQTT3-2.2.2-2]: closed; whether a CONNACK comes first is left to the server, here."""
+    client = open_client(V5)
+    client.send_raw(pack(1, HEAD_5 + b"\2\0\x3c\0\0\1x", flags))
+    assert read_until_closed(client) in (b"", b"\x20\x03\x00\x81\x00")
 
 
 @pytest.mark.parametrize("level", [0, 1, 2, 6, 7, 127])

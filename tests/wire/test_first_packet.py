@@ -3,6 +3,7 @@
 import time
 
 import pytest
+
 from tests.support.packets import (
     PINGREQ,
     V5,
@@ -32,7 +33,7 @@ NOT_CONNECT = {
     "auth": pack_auth(0x18),
     "type 0": pack(0),
     "connack": b"\x20\x02\x00\x00",
-    "HTTP": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "HTTP": b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: a browser at the wrong door\r\nAccept: */*\r\n\r\n",
     "TLS hello": bytes.fromhex("16030100c4010000c00303") + bytes(200),
 }
 

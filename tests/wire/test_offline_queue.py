@@ -1,6 +1,7 @@
 """Are messages for an absent client with a session kept and delivered in order when it returns?"""
 
 import pytest
+
 from tests.support.packets import V5, V31, V311
 
 

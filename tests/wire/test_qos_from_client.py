@@ -1,6 +1,7 @@
 """Does the server take publishes of a client at QoS 0, 1 and 2 by the book?"""
 
 import pytest
+
 from tests.support.packets import V5, V31, V311, PacketType, Reason
 
 ALL_VERSIONS = pytest.mark.parametrize("version", [V31, V311, V5])

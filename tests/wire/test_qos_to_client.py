@@ -1,6 +1,7 @@
 """Does the server deliver at QoS 0, 1 and 2 by the book, with the lower of the two QoS?"""
 
 import pytest
+
 from tests.support.packets import V5, V31, V311, PacketType, Reason
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP

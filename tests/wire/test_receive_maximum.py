@@ -1,6 +1,7 @@
 """Is the receive maximum of either side respected, and does it hold up nothing but QoS 1 and 2 publishes?"""
 
 import pytest
+
 from tests.support.packets import V5, V311, PacketType, Reason
 
 PUBREC, PUBREL, PUBCOMP = PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP

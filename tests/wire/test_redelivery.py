@@ -1,6 +1,7 @@
 """Does a resumed session get again what it had not acknowledged, with the same ids, in order, and nothing else?"""
 
 import pytest
+
 from tests.support.packets import V5, PacketType
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+
 from tests.support.packets import V5, V31, V311
 
 ALL_VERSIONS = pytest.mark.parametrize("version", [V31, V311, V5])
@@ -64,7 +65,7 @@ def test_newer_replaces_older(connect, find, topic, qos):
 
 
 def test_empty_payload_removes(connect, find, topic, version):
-    """[MQTT-3.3.1-6] [MQTT-3.3.1-7] [MQTT3-3.3.1-10] [MQTT3-3.3.1-11]: and is itself a normal message to subscribers."""
+    """[MQTT-3.3.1-6] [MQTT-3.3.1-7] [MQTT3-3.3.1-10] [MQTT3-3.3.1-11]: and is itself a normal message."""
     publisher = connect(version)
     publisher.publish(topic, b"old", qos=1, retain=True)
     subscriber = connect(version)

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+
 from tests.support.packets import V5, V31, V311, Reason
 
 FOREVER = {"session_expiry_interval": 0xFFFFFFFF}

@@ -1,6 +1,7 @@
 """Do no local, retain handling and retain as published, the subscription options of MQTT 5, do what they say?"""
 
 import pytest
+
 from tests.support.packets import V5, Reason
 
 

@@ -1,6 +1,7 @@
 """What happens to a connection whose client id connects again?"""
 
 import pytest
+
 from tests.support.packets import V5, V31, V311, Reason, Will
 
 

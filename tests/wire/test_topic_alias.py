@@ -1,6 +1,7 @@
 """Do topic aliases work in both directions, within their limits and within one connection?"""
 
 import pytest
+
 from tests.support.packets import V5, V311, Reason
 
 SERVER_MAXIMUM = 16
@@ -106,7 +107,8 @@ def test_aliases_from_the_server(connect, topic, maximum, qos):
         publisher.publish(name, b"%d" % number, qos=qos)
     publishes = subscriber.expect_payloads(b"%d" % number for number in range(40))
     assert decode_topics(publishes, maximum) == topics
-    assert any(not publish.topic for publish in publishes), "a client that offers aliases saves bytes"
+    if maximum >= 5:
+        assert any(not publish.topic for publish in publishes), "aliases offered for all topics are used"
 
 
 @pytest.mark.parametrize("properties", [None, {"topic_alias_maximum": 0}], ids=["absent", "0"])

@@ -1,6 +1,7 @@
 """Is the will published when, and only when, a connection ends without a normal DISCONNECT?"""
 
 import pytest
+
 from tests.support.packets import V5, V31, V311, Reason, Will
 
 ALL_VERSIONS = pytest.mark.parametrize("version", [V31, V311, V5])

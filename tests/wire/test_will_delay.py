@@ -34,7 +34,8 @@ def test_delay_end_of_session_and_cancel(connect, topic, new_name):
     )
     arrived = {}
     for _ in range(5):
-        arrived[watcher.expect_publish().topic.rpartition("/")[2]] = time.monotonic() - start
+        name = watcher.expect_publish().topic.rpartition("/")[2]
+        arrived[name] = time.monotonic() - start
     assert set(arrived) == {"now", "cleaned", "four", "session", "delay"}
     assert max(arrived[name] for name in ("now", "cleaned", "four")) < 0.9
     assert 0.9 <= arrived["session"] <= 2.6

@@ -10,9 +10,9 @@ A pattern stands for a set of topics, and so does a filter. Three questions are 
     a/#      matches a, a/ and a/b/c
     # and +  in front do not match $SYS/x [MQTT-4.7.2-1]; $SYS/# does
     +/#      covers #, because a topic has at least one level; a/+/# does not cover a/#, because a is in it
+    /+/#     covers /#, because a topic has at least one character [MQTT-4.7.3-1]; + and /# have nothing in common
 """
 
-from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcmp, memcpy
 
@@ -29,6 +29,11 @@ cdef inline bint is_same(const AclLevel* a, const AclLevel* b) noexcept:
 
 cdef inline bint is_dollar(const AclLevel* level) noexcept:
     return level.kind == ACL_LITERAL and level.size > 0 and level.text[0] == c'$'
+
+
+# A # stands for no level as well, unless the topic would then be empty: in # and in /#.
+cdef inline bint rest_needs_level(const AclPattern* pattern, uint32_t at) noexcept:
+    return at == 0 or (at == 1 and pattern.levels.kind == ACL_LITERAL and pattern.levels.size == 0)
 
 
 cdef bint matches(const AclPattern* pattern, const uint8_t* topic, uint32_t size) noexcept:
@@ -65,26 +70,31 @@ cdef bint intersects(const AclPattern* a, const AclPattern* b) noexcept:
                 and not is_same(a.levels + i, b.levels + i):
             return False
         i += 1
-    # the longer one may go on with # only, which stands for no level as well
+    # the longer one may go on with # only, if that may stand for no level
     if i < a.count:
-        return a.levels[i].kind == ACL_REST
-    return i == b.count or b.levels[i].kind == ACL_REST
+        return a.levels[i].kind == ACL_REST and not rest_needs_level(a, i)
+    return i == b.count or (b.levels[i].kind == ACL_REST and not rest_needs_level(b, i))
 
 
 cdef bint covers(const AclPattern* a, const AclPattern* b) noexcept:
     cdef uint32_t i = 0
     cdef uint32_t j = 0
+    cdef bint in_rest = False
     # [MQTT-4.7.2-1]
     if a.levels.kind != ACL_LITERAL and is_dollar(b.levels):
         return False
-    # A # in front needs one level to stand for, like +/#; further down it may stand for none.
-    if a.levels.kind == ACL_PLUS and b.levels.kind == ACL_REST:
-        i = 1
     while i < a.count:
         if a.levels[i].kind == ACL_REST:
             return True
-        if j == b.count or b.levels[j].kind == ACL_REST:
+        if j == b.count:
             return False
+        if b.levels[j].kind == ACL_REST:
+            # b goes on without end and a does not, unless b's # is in truth +/#
+            if in_rest or a.levels[i].kind != ACL_PLUS or not rest_needs_level(b, j):
+                return False
+            in_rest = True
+            i += 1
+            continue
         if a.levels[i].kind == ACL_LITERAL and (b.levels[j].kind != ACL_LITERAL
                                                 or not is_same(a.levels + i, b.levels + j)):
             return False
@@ -187,7 +197,8 @@ cdef class AclProgram:
             rule.pattern.count = <uint32_t> len(levels)
             rule.allow = allow
             rule.actions = actions
-            rule.dead = False
+            # no topic is empty [MQTT-4.7.3-1]
+            rule.dead = levels == (b"",)
             for i in range(rule.pattern.count):
                 level.kind = level_kind(levels[i], i + 1 == rule.pattern.count)
                 level.text = text

@@ -123,7 +123,7 @@ cdef class Session(Subscriber):
     cdef public uint32_t expiry_interval
     cdef public uint8_t version
     cdef readonly uint32_t generation   # moves with every attach and detach
-    cdef readonly Connection connection # None while offline
+    cdef readonly Connection connection     # None while offline
     cdef bint _keeps                    # outlives its connection: what is in flight may have to be sent again
     cdef bint _ended
     cdef uint64_t _client_hash
@@ -145,6 +145,7 @@ cdef class Session(Subscriber):
     cdef int pump(self) except -1
     cdef int enqueue(self, void* message, void* extras, uint8_t qos, uint8_t flags) except -1
     cdef inline bint over(self, uint32_t part) noexcept
+    cdef int _plan_resend(self) except -1
     cdef int resend_one(self, Connection c) except -1
     cdef int watch(self) except -1
     cdef int maybe_ease(self) except -1

@@ -17,25 +17,25 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, clockid_t, timespec
 
 from penstock._ext.acl cimport ACL_PUBLISH, ACL_RECEIVE
-from penstock._ext.buffer cimport Buffer, buffer_free, buffer_reserve, buffer_size
+from penstock._ext.buffer cimport buffer_free, buffer_reserve, buffer_size
 from penstock._ext.codec cimport (AUTH, CONNECT, DISCONNECT, MALFORMED_PACKET, PACKET_IDENTIFIER_NOT_FOUND,
                                   PACKET_TOO_LARGE, PINGREQ, PINGRESP, PROTOCOL_ERROR, PUBACK, PUBCOMP, PUBLISH, PUBREC,
                                   PUBREL, QOS_NOT_SUPPORTED, RECEIVE_MAXIMUM_EXCEEDED, RETAIN_NOT_SUPPORTED, SUBSCRIBE,
                                   SUCCESS, TOPIC_ALIAS_INVALID, TOPIC_NAME_INVALID, UNSUBSCRIBE, AckView, PublishView,
                                   check_topic_name, parse_ack, parse_publish, publish_body_size)
 from penstock._ext.inflight cimport (AWAIT_PUBACK, AWAIT_PUBCOMP, AWAIT_PUBREC, DELIVERY_BACKLOG, DELIVERY_RETAIN,
-                                     DELIVERY_SHARED, Extras, Queue, Queued, Slot, extras_group_name, extras_new,
-                                     ids_add, ids_clear, ids_discard, ids_has, queue_clear, queue_pop, queue_push,
-                                     queued_release, window_add, window_clear, window_find, window_order,
+                                     DELIVERY_SHARED, SLOT_COUNTED, Extras, Queue, Queued, Slot, extras_group_name,
+                                     extras_new, ids_add, ids_clear, ids_discard, ids_has, queue_clear, queue_pop,
+                                     queue_push, queued_release, window_add, window_clear, window_find, window_order,
                                      window_release)
 from penstock._ext.message cimport (Message, message_new, message_payload, message_props, message_ref, message_topic,
                                     message_unref, message_weight)
 from penstock._ext.retained cimport MessageList, RetainedTree
 from penstock._ext.trie cimport (QOS_NONE, TARGET_NO_LOCAL, TARGET_RETAIN_AS_PUBLISHED, Match, Member, ShareGroup,
-                                 Subscriber, Target, Trie, match_ref, match_unref)
+                                 Subscriber, Target, Trie, match_unref)
 from penstock._ext.websocket cimport (WS_CLOSE, WS_DATA, WS_ERROR, WS_MAX_HEADER, WS_PING, WsEvent, WsReader, ws_next,
                                       ws_put_header)
-from penstock._ext.wire cimport (get_be16, hash_bytes, put_be16, put_be32, put_varint, varint_size)
+from penstock._ext.wire cimport hash_bytes, put_be16, put_be32, put_varint, varint_size
 
 from penstock._ext.packets import ProtocolViolation
 
@@ -57,6 +57,7 @@ cdef enum:
     NO_MATCHING_SUBSCRIBERS = 0x10
     NOT_AUTHORIZED = 0x87
     KEEP_ALIVE_TIMEOUT = 0x8D
+    LARGEST_FRAME = 0x7FFFFFFF  # a frame is read as a stream: its size costs nothing, and packets have their own limit
 
 include "hub.pxi"
 include "session.pxi"
@@ -84,6 +85,7 @@ cdef class Connection:
     def __dealloc__(self):
         self.release()
 
+    # aliases end with the connection [MQTT-3.3.2-7]
     cdef void release(self) noexcept:
         cdef uint32_t i
         buffer_free(&self.out)
@@ -91,7 +93,7 @@ cdef class Connection:
         self.partial = NULL
         self.partial_size = self.partial_capacity = 0
         if self.topics != NULL:
-            for i in range(TOPIC_SLOTS):
+            for i in range(<uint32_t> TOPIC_SLOTS):
                 if self.topics[i].match != NULL:
                     match_unref(self.topics[i].match)
             free(self.topics)
@@ -326,7 +328,7 @@ cdef class Connection:
         elif packet_type == DISCONNECT:
             handler.on_disconnect(self, first & 15, content)
         elif self.state == AUTHENTICATING:
-            self.violation(PROTOCOL_ERROR, "only AUTH and DISCONNECT are allowed before CONNACK")
+            self.violation(PROTOCOL_ERROR, "only AUTH and DISCONNECT are allowed before CONNACK")  # [MQTT-3.1.2-30]
         elif packet_type == SUBSCRIBE:
             handler.on_subscribe(self, first & 15, content)
         elif packet_type == UNSUBSCRIBE:
@@ -346,7 +348,7 @@ cdef class Connection:
         cdef uint16_t close_code = 0
         cdef WsEvent event
         while True:
-            event = ws_next(self.websocket, &cursor, end, self.hub.max_packet_size, &payload, &payload_size, &close_code)
+            event = ws_next(self.websocket, &cursor, end, LARGEST_FRAME, &payload, &payload_size, &close_code)
             if event == WS_DATA:
                 if payload_size == 0:
                     break
@@ -497,24 +499,26 @@ cdef class Connection:
         self.pause_reading()
 
     def accept(self, Session session not None, bytes connack not None):
-        """The session is attached: CONNACK first, then what the session has to send again, then what the client sent."""
+        """The session is attached: CONNACK first, then what the session has to send, then what the client sent."""
         if self.state >= CLOSING:
             return
         self.state = CONNECTED
         self.context = None
         self.last_packet = self.hub.now
-        self.send(connack)
+        self.send(connack)  # [MQTT-3.1.4-5] [MQTT-3.2.0-1] [MQTT-3.2.0-2] [MQTT3-3.1.4-4] [MQTT3-3.2.0-1]
         session.pump()
         # out of the parse loop's way: it goes on by itself unless the answer came later
         if not self.reading or self.partial_size:
             self.hub.loop.call_soon(self._go_on)
 
+    # what the client sent behind CONNECT is never looked at [MQTT-3.1.4-6] [MQTT3-3.1.4-5] [MQTT3-3.2.2-5]
     def refuse(self, bytes connack, str reason not None):
         """CONNACK with a reason, then the end."""
         if connack is not None and self.state < CLOSING:
             self.send(connack)
         self.shutdown(reason)
 
+    # [MQTT-4.13.1-1] [MQTT3-4.8.0-1]
     cdef int violation(self, int reason, str text) except -1:
         """Bad input: the client is told why if its protocol has a word for it, and loses its connection."""
         self.hub.counters.protocol_errors += 1
@@ -539,6 +543,7 @@ cdef class Connection:
                 self.hub.counters.packets_sent += 1
         self.shutdown(text)
 
+    # [MQTT-3.14.4-1] [MQTT-3.14.4-2] [MQTT-4.13.2-1]
     def shutdown(self, str reason not None, *, bint clean=False):
         """The connection ends here for its session; what is in the buffer still goes out."""
         if self.state >= CLOSING:
@@ -572,6 +577,7 @@ cdef class Connection:
                 self.session.detach()
             self.context = None
 
+    # [MQTT3-4.8.0-2]
     def fail_hard(self, error):
         """An error of our own: this connection pays for it, the loop goes on."""
         self.close_reason = "internal error"

@@ -63,7 +63,7 @@ cdef class Hub:
         self.max_retained_bytes = max_retained_bytes
         self.high_watermark = write_high_watermark
         self.low_watermark = write_low_watermark
-        self.flush_size = min(write_high_watermark, FLUSH_SIZE)
+        self.flush_size = min(write_high_watermark, <uint32_t> FLUSH_SIZE)
         self.connect_timeout = <int64_t> (connect_timeout * 1000)
         self.patience = <int64_t> (backpressure_seconds * 1000)
         self.drop_oldest = queue_overflow == "drop-oldest"
@@ -204,7 +204,8 @@ cdef class Hub:
         if retain:
             store_retained(self, &view, expires_at)
 
-    def send_retained(self, Session session not None, bytes topic_filter not None, uint8_t options, uint32_t identifier):
+    def send_retained(self, Session session not None, bytes topic_filter not None, uint8_t options,
+                      uint32_t identifier):
         """Queues the retained messages that match a new subscription, oldest first in the tree's order, and sends."""
         cdef MessageList found
         cdef uint32_t i

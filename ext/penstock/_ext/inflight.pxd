@@ -15,6 +15,7 @@ cdef enum:
     DELIVERY_RETAIN = 1     # the RETAIN bit of the copy sent to this subscriber
     DELIVERY_SHARED = 2     # it came through a shared subscription
     DELIVERY_BACKLOG = 4    # a retained message sent because of a new subscription
+    SLOT_COUNTED = 8        # sent on the present connection: it takes part of the client's receive maximum
 
 
 # What a copy has beyond the message: subscription identifiers, and the share group it was chosen from. Most have none.

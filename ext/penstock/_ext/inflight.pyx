@@ -49,12 +49,12 @@ cdef int window_grow(Window* window) except -1:
 
 cdef Slot* window_add(Window* window) except NULL:
     cdef Slot* slot
-    cdef uint32_t tried
+    cdef int _tried
     if window.count * 2 >= window.capacity and window.capacity < LARGEST_WINDOW:
         window_grow(window)
     # An id whose slot is taken is still in flight (or shares its slot with one that is): never handed out again before
     # it is acknowledged [MQTT-2.2.1-4] [MQTT3-2.3.1-4].
-    for tried in range(LARGEST_WINDOW):
+    for _tried in range(LARGEST_WINDOW):
         window.last_id += 1
         if window.last_id == 0:
             continue
@@ -292,17 +292,17 @@ cdef class InflightWindow:
 
     def bench_cycle(self, int rounds, int depth):
         """Adds `depth` and releases them in order, `rounds` times, without Python in between."""
-        cdef int i, j
+        cdef int _round, _released, j
         cdef Slot* slot
         cdef uint16_t first
-        for i in range(rounds):
+        for _round in range(rounds):
             first = 0
             for j in range(depth):
                 slot = window_add(&self._window)
                 slot.state = AWAIT_PUBACK
                 if j == 0:
                     first = slot.packet_id
-            for j in range(depth):
+            for _released in range(depth):
                 slot = window_find(&self._window, first)
                 while slot == NULL:
                     first += 1
@@ -342,7 +342,7 @@ cdef class MessageQueue:
         return self._queue.count
 
     @property
-    def bytes(self):
+    def weight(self):
         return self._queue.bytes
 
     def push(self, bytes payload, uint8_t qos=1):

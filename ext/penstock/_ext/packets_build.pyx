@@ -2,7 +2,7 @@
 
 Properties are keyword arguments with the names of fields.pyx; None leaves one out. `limit` is the Maximum Packet Size
 of the receiver (0 = none): user properties and then the reason string are dropped to keep it, and when the packet
-is too large all the same the answer is b"", because it must not be sent [MQTT-3.1.2-24] [MQTT-3.1.2-25].
+is too large all the same the answer is b"", because it must not be sent [MQTT-3.1.2-24].
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -73,6 +73,7 @@ def build_connack(int version, bint session_present, uint8_t reason=0, *, uint32
     return b"" if code is None else bytes((CONNACK << 4, 2, present, code))
 
 
+# [MQTT-2.2.1-6] [MQTT3-2.3.1-7]
 def build_suback(int version, int packet_id, reasons, *, uint32_t limit=0, **properties):
     """A SUBACK with a reason for each filter in its order [MQTT-3.9.3-1] [MQTT3-3.9.3-1]."""
     if version >= 5:

@@ -2,6 +2,8 @@
 # 1 (the connection must wait; the packet is handled again later) or leaves the connection closing.
 
 
+# no properties, so it always fits [MQTT-2.2.1-5] [MQTT3-2.3.1-6] [MQTT-3.4.2-2] [MQTT-3.4.2-3] [MQTT-3.5.2-2]
+# [MQTT-3.5.2-3] [MQTT-3.6.2-2] [MQTT-3.6.2-3] [MQTT-3.7.2-2] [MQTT-3.7.2-3] [MQTT-3.1.2-29]
 cdef inline int send_ack(Connection c, uint8_t packet_type, uint16_t packet_id, uint8_t reason) except -1:
     cdef uint8_t* p
     c.hub.counters.packets_sent += 1
@@ -23,13 +25,13 @@ cdef int resolve_alias(Connection c, PublishView* view) except -1:
     cdef Alias* alias
     cdef uint8_t* topic
     if view.alias > (hub.topic_alias_maximum if c.aliases_in == NULL else c.aliases_in_max):
-        return TOPIC_ALIAS_INVALID              # [MQTT-3.3.2-8]
+        return TOPIC_ALIAS_INVALID              # [MQTT-3.3.2-9] [MQTT-3.2.2-17] [MQTT-3.2.2-18]
     if c.aliases_in == NULL:
         c.aliases_in = <Alias*> calloc(hub.topic_alias_maximum, sizeof(Alias))
         if c.aliases_in == NULL:
             raise MemoryError()
         c.aliases_in_max = <uint16_t> hub.topic_alias_maximum
-    alias = &c.aliases_in[view.alias - 1]
+    alias = &c.aliases_in[view.alias - 1]  # [MQTT-3.3.2-12]
     if view.topic_size == 0:
         if alias.topic == NULL:
             return PROTOCOL_ERROR               # nothing was announced under it
@@ -69,7 +71,7 @@ cdef TopicSlot* find_topic(Connection c, const PublishView* view) except? NULL:
     if reason:
         c.violation(reason, "invalid topic name")       # [MQTT-3.3.2-1] [MQTT-3.3.2-2] [MQTT3-3.3.2-1] [MQTT3-3.3.2-2]
         return NULL
-    match = hub.trie.match(view.topic, view.topic_size, hash)
+    match = hub.trie.match(view.topic, view.topic_size, hash)  # [MQTT-3.3.2-3] [MQTT3-3.3.2-3]
     if slot.match != NULL:
         match_unref(slot.match)
     slot.match = match
@@ -97,15 +99,22 @@ cdef Session find_congested(Match* match, Session publisher):
 
 cdef int store_retained(Hub hub, const PublishView* view, int64_t expires_at) except -1:
     cdef Message* m
+    cdef Message* old
+    cdef uint64_t others = hub.retained.bytes
     if view.payload_size == 0:
-        hub.retained.remove(view.topic, view.topic_size)        # [MQTT-3.3.1-6] [MQTT-3.3.1-7] [MQTT3-3.3.1-10]
+        # [MQTT-3.3.1-6] [MQTT-3.3.1-7] [MQTT3-3.3.1-10] [MQTT3-3.3.1-11]
+        hub.retained.remove(view.topic, view.topic_size)
         return 0
+    old = hub.retained.find(view.topic, view.topic_size)
+    if old != NULL:
+        others -= message_weight(old)
     m = message_new(view.topic, view.topic_size, view.props, view.props_size, view.payload, view.payload_size,
                     view.qos, 1, hub.wall, expires_at)
     try:
-        if (hub.retained.bytes + message_weight(m) > hub.max_retained_bytes
-                or (hub.retained.count >= hub.max_retained_messages
-                    and hub.retained.find(view.topic, view.topic_size) == NULL)):
+        if (others + message_weight(m) > hub.max_retained_bytes
+                or (old == NULL and hub.retained.count >= hub.max_retained_messages)):
+            # a value that is no longer the last one must not stand as if it were [MQTT3-3.3.1-7]
+            hub.retained.remove(view.topic, view.topic_size)
             hub.counters.dropped[<int> DROP_RETAINED_FULL] += 1
         else:
             hub.retained.store(m)                               # [MQTT-3.3.1-5] [MQTT3-3.3.1-5]
@@ -140,7 +149,7 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
         if ids_has(&s.received, view.packet_id):
             # a message the broker owns already: acknowledged again, not delivered again [MQTT-4.3.3-10] [MQTT3-4.3.3-2]
             return send_ack(c, PUBREC, view.packet_id, SUCCESS)
-        if s.received.count >= hub.receive_maximum and c.version == 5:
+        if s.received.count >= hub.receive_maximum and c.version == 5:  # [MQTT-3.3.4-7]
             return c.violation(RECEIVE_MAXIMUM_EXCEEDED, "more QoS 2 messages than the receive maximum")
     if topic.allowed:
         if hub.congested_count:
@@ -151,11 +160,11 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
         if view.has_expiry:
             expires_at = hub.wall + <int64_t> view.expiry * 1000
         if match.target_count or match.group_count:
-            route(hub, &view, match, s, expires_at)
+            route(hub, &view, match, s, expires_at)  # [MQTT-4.5.0-1] [MQTT3-4.5.0-1]
         else:
             hub.counters.unmatched += 1
             answer = NO_MATCHING_SUBSCRIBERS
-        if view.retain:
+        if view.retain:  # [MQTT-3.3.1-8] [MQTT3-3.3.1-12]
             store_retained(hub, &view, expires_at)
     else:
         # MQTT 3 has no way to say no but to close; it is told yes, and the message goes nowhere [MQTT3-3.3.5-2]
@@ -163,11 +172,12 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
         hub.counters.dropped[<int> DROP_DENIED] += 1
     hub.counters.received[view.qos] += 1
     hub.counters.payload_received += view.payload_size
-    if view.qos == 0:
+    if view.qos == 0:  # [MQTT-3.3.4-1] [MQTT3-3.3.4-1]
         return 0
+    # the id is not remembered, answers keep the order of arrival [MQTT-4.3.2-5] [MQTT-4.6.0-2] [MQTT3-4.6.0-2]
     if view.qos == 1:
         return send_ack(c, PUBACK, view.packet_id, answer)      # [MQTT-4.3.2-4] [MQTT3-4.3.2-2]
-    if answer < 0x80 or c.version != 5:
+    if answer < 0x80 or c.version != 5:  # [MQTT-4.3.3-9] [MQTT-4.6.0-3] [MQTT3-4.6.0-3]
         ids_add(&s.received, view.packet_id)
     return send_ack(c, PUBREC, view.packet_id, answer)          # [MQTT-4.3.3-8] [MQTT3-4.3.3-2]
 
@@ -179,7 +189,7 @@ cdef int handle_ack(Connection c, uint8_t packet_type, uint8_t flags, const uint
     cdef int reason = parse_ack(packet_type, flags, body, size, c.version, &ack)
     if reason:
         return c.violation(reason, "bad acknowledgement")
-    if packet_type == PUBREL:
+    if packet_type == PUBREL:  # [MQTT-4.3.3-12] [MQTT-4.3.3-13]
         # releasing an id that is not held is answered all the same [MQTT-4.3.3-11] [MQTT3-4.3.3-2]
         reason = SUCCESS if ids_discard(&s.received, ack.packet_id) else PACKET_IDENTIFIER_NOT_FOUND
         return send_ack(c, PUBCOMP, ack.packet_id, <uint8_t> reason)
@@ -187,17 +197,18 @@ cdef int handle_ack(Connection c, uint8_t packet_type, uint8_t flags, const uint
     if packet_type == PUBREC:
         if slot == NULL or slot.state == AWAIT_PUBACK:
             return send_ack(c, PUBREL, ack.packet_id, PACKET_IDENTIFIER_NOT_FOUND)
-        if ack.reason < 0x80:
-            slot.state = AWAIT_PUBCOMP
+        if ack.reason < 0x80:  # [MQTT-4.6.0-4] [MQTT3-4.6.0-4]
+            slot.state = AWAIT_PUBCOMP  # [MQTT-4.3.3-5]
             if slot.message != NULL:
-                message_unref(slot.message)     # it is never sent again
+                message_unref(slot.message)     # it is never sent again [MQTT-4.3.3-6]
                 slot.message = NULL
             return send_ack(c, PUBREL, ack.packet_id, SUCCESS)  # [MQTT-4.3.3-4] [MQTT3-4.3.3-1]
     elif slot == NULL or slot.state != (AWAIT_PUBACK if packet_type == PUBACK else AWAIT_PUBCOMP):
         return 0                                # late or unknown: nothing waits for it
-    window_release(&s.window, slot)             # the id may be used again [MQTT-2.2.1-4]
-    if s.outstanding:
+    if slot.flags & SLOT_COUNTED:
         s.outstanding -= 1
+    # also after a refusal, which nobody else gets [MQTT-4.3.2-3] [MQTT-4.3.3-3] [MQTT-4.4.0-2] [MQTT-4.8.2-6]
+    window_release(&s.window, slot)             # the id may be used again [MQTT-2.2.1-4]
     if s.queue.count or s.resend_count or s.congested:
         s.pump()
     return 0

@@ -22,7 +22,6 @@ from penstock._ext.topic_tree cimport (
     NO_NODE,
     NODE_FREE,
     NODE_LITERAL,
-    NODE_PLUS,
     NODE_REST,
     ROOT,
     Level,
@@ -48,7 +47,7 @@ cdef enum:
 
 # The body of a node.
 cdef struct TopicPart:
-    Message* message        # NULL: only a level on the way to others
+    Message* message        # NULL: only a level on the way to others; first, as it is fetched ahead (tree_prefetch)
     uint32_t first
     uint32_t last
     uint32_t next
@@ -186,7 +185,7 @@ cdef class RetainedTree:
         except MemoryError:
             prune(&self._tree, index)
             raise
-        # [MQTT-3.3.1-5]: it replaces what was retained for the topic
+        # [MQTT-3.3.1-5] [MQTT3-3.3.1-5]: it replaces what was retained for the topic
         old = topic_part(tree_node(&self._tree, index)).message
         topic_part(tree_node(&self._tree, index)).message = message_ref(message)
         self.bytes += message_weight(message)
@@ -290,9 +289,7 @@ cdef class RetainedTree:
 
     def match(self, bytes filter not None, int64_t now_ms=0):
         """(topic, payload, qos) of what a subscription to the filter gets."""
-        return [
-            (topic, payload, qos) for topic, payload, qos in listed(self, filter, now_ms, UINT32_MAX)
-        ]
+        return listed(self, filter, now_ms, UINT32_MAX)
 
     def topics(self, bytes filter not None, uint32_t limit):
         """At most `limit` of the topics that match, expired or not."""
@@ -301,9 +298,9 @@ cdef class RetainedTree:
     def sweep(self, int64_t now_ms, uint32_t limit):
         """Removes what has expired, looking at `limit` nodes and going on there next time; returns how many."""
         cdef uint32_t removed = 0
-        cdef uint32_t looked
+        cdef uint32_t _looked
         cdef Node* node
-        for looked in range(min(limit, self._tree.top)):
+        for _looked in range(min(limit, self._tree.top)):
             if self._sweep_at >= self._tree.top:
                 self._sweep_at = ROOT + 1
                 if self._sweep_at >= self._tree.top:
@@ -324,11 +321,11 @@ cdef class RetainedTree:
         """Collects `rounds` times without a Python call between; returns the number of messages found."""
         cdef MessageList found
         cdef uint64_t total = 0
-        cdef uint32_t i
+        cdef uint32_t _round
         found.items = NULL
         found.capacity = 0
         try:
-            for i in range(rounds):
+            for _round in range(rounds):
                 found.count = 0
                 self.collect(<const uint8_t*> (<char*> filter), <uint32_t> len(filter), 0, &found)
                 total += found.count

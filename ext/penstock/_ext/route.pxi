@@ -98,7 +98,7 @@ cdef inline uint8_t* put_copy(uint8_t* p, const Copy* copy, uint32_t props, uint
 
 # The alias under which the client knows the topic, or will know it from this packet on. Takes the topic out of the
 # copy when the client knows it already. First come, first served: the table is never re-used on one connection.
-cdef int use_alias(Connection c, Copy* copy, uint64_t hash) except -1:
+cdef int use_alias(Connection c, Copy* copy, uint64_t hash, bint may_announce) except -1:
     cdef uint16_t i
     cdef Alias* alias
     for i in range(c.aliases_out_count):
@@ -107,7 +107,7 @@ cdef int use_alias(Connection c, Copy* copy, uint64_t hash) except -1:
             copy.alias = i + 1
             copy.topic_size = 0
             return 0
-    if c.aliases_out_count == c.aliases_out_max or copy.topic_size <= 3:
+    if c.aliases_out_count == c.aliases_out_max or copy.topic_size <= 3 or not may_announce:
         return 0
     if c.aliases_out == NULL:
         c.aliases_out = <Alias*> calloc(c.aliases_out_max, sizeof(Alias))
@@ -121,7 +121,7 @@ cdef int use_alias(Connection c, Copy* copy, uint64_t hash) except -1:
     alias.hash = hash
     alias.size = copy.topic_size
     c.aliases_out_count += 1
-    copy.alias = c.aliases_out_count        # 1 to the client's maximum [MQTT-3.3.2-9] [MQTT-3.1.2-26]
+    copy.alias = c.aliases_out_count        # 1 to the client's maximum [MQTT-3.3.2-11] [MQTT-3.1.2-26]
     return 0
 
 
@@ -130,6 +130,8 @@ cdef inline void fill_copy(Copy* copy, const PublishView* view, uint8_t qos, bin
     copy.topic_size = view.topic_size
     copy.payload = view.payload
     copy.payload_size = view.payload_size
+    # the bytes as they came, in their order [MQTT-3.3.2-4] [MQTT-3.3.2-15] [MQTT-3.3.2-16] [MQTT-3.3.2-17]
+    # [MQTT-3.3.2-18] [MQTT-3.3.2-20]
     copy.props = view.props
     copy.props_size = view.props_size if v5 else 0
     copy.ids = NULL
@@ -138,7 +140,7 @@ cdef inline void fill_copy(Copy* copy, const PublishView* view, uint8_t qos, bin
     copy.expiry = view.expiry               # nothing of it has passed yet
     copy.has_expiry = view.has_expiry and v5
     # DUP is the broker's own [MQTT-3.3.1-3] [MQTT3-3.3.1-3]; RETAIN is patched in per subscriber
-    copy.first = <uint8_t> (PUBLISH << 4 | qos << 1)
+    copy.first = <uint8_t> (PUBLISH << 4 | qos << 1)  # [MQTT-4.3.1-1] [MQTT-4.3.2-2] [MQTT-4.3.3-2] [MQTT3-4.3.1-1]
     copy.v5 = v5
 
 
@@ -156,8 +158,8 @@ cdef int encode_shape(Hub hub, Routing* r, uint32_t shape) except -1:
     return 0
 
 
-# Sends a copy to a connected client; packet_id 0 asks for one when qos > 0. Returns 0 if it is too large for the client.
-# The size is known before a packet id is taken.
+# Sends a copy to a connected client. Returns 0 if it is too large for it: the size is known before a packet id is
+# taken.
 cdef inline int send_shape(Connection c, Session s, Routing* r, uint8_t qos, uint8_t flags, Extras* extras,
                            Message* kept) except -1:
     cdef uint32_t shape = qos + (3 if c.version == 5 else 0)
@@ -179,12 +181,12 @@ cdef inline int send_shape(Connection c, Session s, Routing* r, uint8_t qos, uin
 
 
 cdef uint16_t take_slot(Session s, Message* kept, Extras* extras, uint8_t qos, uint8_t flags) except 0:
-    cdef Slot* slot = window_add(&s.window)
+    cdef Slot* slot = window_add(&s.window)  # [MQTT-4.3.2-1] [MQTT-4.3.3-1] [MQTT3-4.3.2-1]
     slot.message = message_ref(kept) if kept != NULL else NULL
     slot.extras = extras
     slot.state = AWAIT_PUBACK if qos == 1 else AWAIT_PUBREC
-    slot.flags = flags
-    s.outstanding += 1
+    slot.flags = flags | SLOT_COUNTED
+    s.outstanding += 1                      # [MQTT-4.9.0-2]
     return slot.packet_id
 
 
@@ -195,10 +197,8 @@ cdef int send_copy(Connection c, Session s, Copy* copy, uint64_t hash, uint16_t 
     cdef uint32_t size
     cdef uint8_t qos = (copy.first >> 1) & 3
     if c.aliases_out_max:
-        size = copy_size(copy, &props) + 3
-        if size > c.max_out_packet:
-            return 0
-        use_alias(c, copy, hash)
+        # announcing one makes this packet larger, and it may just fit without
+        use_alias(c, copy, hash, copy_size(copy, &props) + 3 <= c.max_out_packet)
     size = copy_size(copy, &props)
     if size > c.max_out_packet:
         return 0
@@ -250,6 +250,8 @@ cdef int deliver(Hub hub, Session s, Routing* r, uint8_t qos, uint8_t flags, con
             count_drop(s, DROP_NOT_WRITABLE)
             return 0
     elif (c is None or not c.writable or s.queue.count or s.resend_count or s.outstanding >= s.limit):
+        # its turn comes after what waits, within the quota [MQTT-3.3.4-9] [MQTT-4.6.0-5] [MQTT-4.6.0-6]
+        # [MQTT3-4.6.0-5] [MQTT3-4.6.0-6] [MQTT3-3.1.2-5]
         return s.enqueue(keep(hub, r), make_extras(ids, id_count, group), qos,
                          flags | (DELIVERY_SHARED if group != NULL else 0))
     elif s._keeps or group != NULL:
@@ -258,7 +260,7 @@ cdef int deliver(Hub hub, Session s, Routing* r, uint8_t qos, uint8_t flags, con
         extras = make_extras(ids, id_count, group)
         if group != NULL:
             flags |= DELIVERY_SHARED
-    if id_count == 0 and c.aliases_out_max == 0:
+    if id_count == 0 and c.aliases_out_max == 0:  # [MQTT-3.1.2-27]
         sent = send_shape(c, s, r, qos, flags, extras, kept)
     else:
         fill_copy(&copy, r.view, qos, c.version == 5)
@@ -323,6 +325,7 @@ cdef int deliver_to_group(Hub hub, ShareGroup* group, Routing* r, Session origin
         return 0
     if r.view.retain and member.flags & TARGET_RETAIN_AS_PUBLISHED:
         flags = DELIVERY_RETAIN
+    # [MQTT-4.8.2-3]
     return deliver(hub, <Session> member.owner, r, min(r.view.qos, member.qos), flags, &member.identifier,
                    1 if member.identifier else 0, group)
 

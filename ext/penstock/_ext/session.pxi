@@ -1,3 +1,4 @@
+# it lasts at least as long as its connection [MQTT-4.1.0-1] [MQTT3-4.1.0-1] [MQTT3-4.1.0-2]
 # A client's state: subscriptions (from Subscriber), what is in flight to it, what waits for it, and the QoS 2 packet
 # ids it still has to release. It may outlive its connection.
 
@@ -30,12 +31,9 @@ cdef class Session(Subscriber):
         self.generation += 1
         self.version = version
         self._keeps = keeps
-        self.limit = max(limit, 1)
+        self.limit = max(limit, 1)  # [MQTT-4.9.0-1]
         self.outstanding = 0
-        free(self.resend)
-        self.resend = window_order(&self.window)
-        self.resend_at = 0
-        self.resend_count = self.window.count
+        self._plan_resend()
         self.hub.attached_count += 1
         connection.session = self
         connection.version = version
@@ -43,6 +41,35 @@ cdef class Session(Subscriber):
         connection.aliases_out_max = <uint16_t> min(topic_alias_maximum, self.hub.topic_alias_maximum)
         # silence for one and a half keep-alives ends the connection [MQTT-3.1.2-22] [MQTT3-3.1.2-24]
         connection.keep_alive = <uint32_t> (keep_alive * 1500)
+
+    # What goes out again, in the order it first did [MQTT-4.6.0-1] [MQTT3-4.6.0-1]: PUBRELs before PUBLISHes, since
+    # they are never held back by the client's quota [MQTT-3.3.4-10] [MQTT-4.9.0-3].
+    cdef int _plan_resend(self) except -1:
+        cdef uint16_t* order = window_order(&self.window)
+        cdef uint16_t* plan = NULL
+        cdef uint32_t i, n = 0
+        cdef int turn
+        cdef Slot* slot
+        free(self.resend)
+        self.resend = NULL
+        self.resend_at = 0
+        self.resend_count = self.window.count
+        if order == NULL:
+            return 0
+        plan = <uint16_t*> malloc(self.window.count * sizeof(uint16_t))
+        if plan == NULL:
+            free(order)
+            raise MemoryError()
+        for turn in range(2):
+            for i in range(self.window.count):
+                slot = window_find(&self.window, order[i])
+                slot.flags &= ~SLOT_COUNTED
+                if (slot.state == AWAIT_PUBCOMP) == (turn == 0):
+                    plan[n] = order[i]
+                    n += 1
+        free(order)
+        self.resend = plan
+        return 0
 
     def detach(self):
         """Takes the connection away; a late callback of it finds nothing to touch."""
@@ -62,6 +89,7 @@ cdef class Session(Subscriber):
         """Sends what is in flight again, then what waits, as far as the client's quota allows."""
         self.pump()
 
+    # retained messages are not part of it [MQTT-4.1.0-2] [MQTT3-3.1.2-7]
     def end(self):
         """Ends the session: subscriptions, window and queue are gone; its unacknowledged share goes to the group."""
         if self._ended:
@@ -131,8 +159,8 @@ cdef class Session(Subscriber):
         cdef int sent
         if c is None or c.state != CONNECTED:
             return 0
-        while self.resend_count and c.writable and self.outstanding < self.limit:
-            self.resend_one(c)
+        while self.resend_count and c.writable and self.resend_one(c):
+            pass
         while self.queue.count and c.writable:
             if self.queue.items[self.queue.head].qos and (self.outstanding >= self.limit or self.resend_count):
                 break
@@ -154,11 +182,15 @@ cdef class Session(Subscriber):
             self.maybe_ease()
         return 0
 
-    # The next message or PUBREL of a resumed session, with its old packet id [MQTT-4.4.0-1] [MQTT3-4.4.0-1].
+    # expiry is not looked at again [MQTT-4.3.3-7]
+    # The next message or PUBREL of a resumed session, with its old packet id [MQTT-4.4.0-1] [MQTT3-4.4.0-1]; 0 if the
+    # client's quota is used up.
     cdef int resend_one(self, Connection c) except -1:
         cdef uint16_t packet_id = self.resend[self.resend_at]
         cdef Slot* slot = window_find(&self.window, packet_id)
         cdef uint8_t* p
+        if slot != NULL and slot.state != AWAIT_PUBCOMP and self.outstanding >= self.limit:
+            return 0
         self.resend_at += 1
         self.resend_count -= 1
         if self.resend_count == 0:
@@ -166,7 +198,7 @@ cdef class Session(Subscriber):
             self.resend = NULL
             self.resend_at = 0
         if slot == NULL:
-            return 0
+            return 1
         if slot.state == AWAIT_PUBCOMP:
             p = out_reserve(c, 4)
             p[0], p[1] = PUBREL << 4 | 2, 2
@@ -176,9 +208,10 @@ cdef class Session(Subscriber):
                 c, self, slot.message, 1 if slot.state == AWAIT_PUBACK else 2, slot.flags, slot.extras, packet_id,
                 True):                          # DUP [MQTT-3.3.1-1] [MQTT3-3.3.1-1]
             window_release(&self.window, slot)
-            return 0
-        self.outstanding += 1
-        return 0
+        else:
+            slot.flags |= SLOT_COUNTED
+            self.outstanding += 1
+        return 1
 
     # ---- making publishers wait ----
 

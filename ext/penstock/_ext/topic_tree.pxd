@@ -69,7 +69,7 @@ cdef struct Node:
     uint16_t name_size
     uint8_t kind
     uint8_t state               # the owner's
-    uint64_t body[3]            # the owner's; zero in a new node
+    uint64_t body[3]            # the owner's; zero in a new node. A pointer in the first word is fetched ahead
     NodeName name
 
 cdef struct TopicTree:
@@ -192,7 +192,8 @@ cdef inline int split_filter(LevelList* levels, const uint8_t* text, uint32_t si
 cdef inline void tree_prefetch(const TopicTree* tree, const LevelList* levels) noexcept nogil:
     cdef uint32_t tags[FETCH_AHEAD]
     cdef uint32_t count = levels.count if levels.count < FETCH_AHEAD else FETCH_AHEAD
-    cdef uint32_t i, value
+    cdef uint32_t i
+    cdef uint32_t value = ROOT
     cdef uint64_t hash = tree_node(tree, ROOT).hash
     cdef const Slot* slot
     for i in range(count):
@@ -207,3 +208,6 @@ cdef inline void tree_prefetch(const TopicTree* tree, const LevelList* levels) n
         value = slot[1].value if slot[1].tag == tags[i] else value
         value = slot[0].value if slot[0].tag == tags[i] else value
         prefetch(tree_node(tree, value))
+    # What the last node points to arrives while the walk is still on its way there. If the node is not the right one
+    # this is no address at all; asking for it is harmless.
+    prefetch(<const void*> (tree_node(tree, value).body[0]))

@@ -120,6 +120,7 @@ cdef int tree_init(TopicTree* tree, uint64_t seed) except -1:
     if table_reserve(&tree.table) < 0:
         raise MemoryError()
     add_chunk(tree)
+    memset(tree_node(tree, NO_NODE), 0, sizeof(Node))      # never used, but tree_prefetch may look at it
     root = tree_node(tree, ROOT)
     memset(root, 0, sizeof(Node))
     root.hash = hash_fold(seed, 0x2D358DCCAA6C78A5ULL)

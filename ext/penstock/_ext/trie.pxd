@@ -73,14 +73,15 @@ cdef inline void match_unref(Match* match) noexcept nogil:
 # Base of whatever can subscribe (connection.Session). The trie keeps a strong reference while there are subscriptions.
 cdef class Subscriber:
     cdef public AclProgram acl          # None: everything is allowed
-    # Internal to the trie: two words per subscription, its node and its place among the subscriptions of the node, so
-    # that leaving costs the same however many others share the filter.
-    cdef uint32_t* _nodes
+    # Internal to the trie. A match reads and writes these two beside acl, in one cache line:
+    cdef uint64_t _mark                 # the last match this subscriber was found in
+    cdef uint32_t _mark_index           # which of its targets is this subscriber's
+    # Two words per subscription, its node and its place among the subscriptions of the node, so that leaving costs the
+    # same however many others share the filter.
     cdef uint32_t _node_count
     cdef uint32_t _node_capacity
-    cdef uint32_t _mark_index           # internal: which target of the match being made is this subscriber's
-    cdef uint64_t _mark                 # internal: the match that _mark_index belongs to
-    cdef void* _trie                    # internal: the trie the subscriptions are in, NULL without any
+    cdef uint32_t* _nodes
+    cdef void* _trie                    # the trie the subscriptions are in, NULL without any
 
 
 # The match cache: entries in no order, found by the hash of the topic; a clock hand evicts what was not used lately.
@@ -124,8 +125,8 @@ cdef class Trie:
     cdef MatchCache _cache
     cdef MatchScratch _scratch
 
-    # The merged subscribers of a valid topic name; a new reference. Subscribers whose acl denies ACL_RECEIVE are left out.
-    # Cached; a topic over the cache's bound is matched afresh.
+    # The merged subscribers of a valid topic name; a new reference. Subscribers whose acl denies ACL_RECEIVE are left
+    # out. Cached; a topic over the cache's bound is matched afresh.
     cdef Match* match(self, const uint8_t* topic, uint32_t size, uint64_t hash) except NULL
     cdef Match* _match_afresh(self, const uint8_t* topic, uint32_t size, uint64_t hash) except NULL
     cdef uint32_t _find_node(self, bytes filter, bint create) except? 0

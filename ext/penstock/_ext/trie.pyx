@@ -9,7 +9,7 @@ import os
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport UINT16_MAX, UINT32_MAX, int64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memchr, memcmp, memcpy, memmove, memset
+from libc.string cimport memchr, memcmp, memcpy, memmove
 
 from penstock._ext.acl cimport ACL_RECEIVE
 from penstock._ext.topic_tree cimport (
@@ -131,6 +131,7 @@ cdef class Trie:
             size -= SHARE_PREFIX
             slash = <const uint8_t*> memchr(group, c'/', <size_t> size)
             group_size = 0 if slash == NULL else <uint32_t> (slash - group)
+            # [MQTT-4.8.2-1] [MQTT-4.8.2-2]
             if group_size == 0:
                 raise ValueError("a shared subscription is $share/<group>/<filter>")
             text = slash + 1
@@ -168,8 +169,8 @@ cdef class Trie:
         index = self._find_node(filter, True)
         try:
             if tree_node(&self._tree, index).kind == NODE_GROUP:
-                return self._add_member(index, subscriber, <uint8_t> options, identifier)
-            return self._add_subscription(index, subscriber, <uint8_t> options, identifier)
+                return self._add_member(index, subscriber, <uint8_t> options, identifier) == 1
+            return self._add_subscription(index, subscriber, <uint8_t> options, identifier) == 1
         except MemoryError:
             prune(&self._tree, index)
             raise
@@ -260,7 +261,7 @@ cdef class Trie:
             Py_DECREF(subscriber)
 
     def unsubscribe(self, Subscriber subscriber not None, bytes filter not None):
-        """True if there was such a subscription [MQTT-3.10.4-1]: filters are compared byte for byte."""
+        """True if there was one: filters are compared byte for byte [MQTT-3.10.4-1] [MQTT3-3.10.4-1]."""
         cdef uint32_t index
         cdef int64_t slot
         if subscriber._trie != <void*> self:
@@ -362,8 +363,8 @@ cdef class Trie:
         cdef uint64_t targets = 0
         cdef Match* match
         cdef bytes topic
-        cdef uint32_t i
-        for i in range(rounds):
+        cdef uint32_t _round
+        for _round in range(rounds):
             for topic in topics:
                 match = match_text(self, topic)
                 targets += match.target_count

@@ -48,7 +48,8 @@ cdef int walk(TopicTree* tree, MatchScratch* scratch) except -1 nogil:
     cdef FilterPart* part
     cdef uint32_t depth, i, child, reached
     cdef uint32_t count = 1
-    # [MQTT-4.7.2-1]: wildcards in front do not match a topic that starts with $
+    # names are compared byte for byte [MQTT-4.7.3-4] [MQTT3-4.7.3-4]
+    # [MQTT-4.7.2-1]: wildcards in front do not match a topic that starts with $ [MQTT3-4.7.2-1]
     cdef bint wildcards = levels.items[0].size == 0 or levels.items[0].name[0] != c'$'
     scratch.hit_count = scratch.group_count = 0
     reserve_reach(scratch, 2)

@@ -41,9 +41,9 @@ cdef union Carried:
 
 # The body of a node. Node.link is the first share group of a filter's node, the next group in a group's node.
 cdef struct FilterPart:
+    Carried carried         # first: what it points to is fetched ahead, see tree_prefetch
     uint32_t plus
     uint32_t rest
-    Carried carried
 
 
 cdef inline FilterPart* filter_part(Node* node) noexcept nogil:

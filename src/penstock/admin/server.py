@@ -63,8 +63,8 @@ class AdminServer:
 
         import uvicorn  # noqa: PLC0415  # see the top of the file
 
-        from penstock.admin.collector import MetricsPage  # noqa: PLC0415
-        from penstock.admin.pages import build_app  # noqa: PLC0415
+        from penstock.admin.collector import MetricsPage  # noqa: PLC0415  # the same
+        from penstock.admin.pages import build_app  # noqa: PLC0415  # the same
 
         is_up = asyncio.Event()
 

@@ -205,7 +205,8 @@ class Client:
         while keep_alive:
             await asyncio.sleep(keep_alive)
             if self._awaits_pong:
-                self._end(ConnectionClosed("the broker does not answer"))
+                self._ended = ConnectionClosed("the broker does not answer")
+                self._stream.abort()
                 return
             self._awaits_pong = True
             self._send("PINGREQ", packets.build_pingreq())
@@ -219,20 +220,17 @@ class Client:
             ended = ConnectionClosed(f"the broker sent a bad packet: {violation.message}")
         except PenstockError as error:
             ended = ConnectionClosed(error.message, exit_code=error.exit_code)
-        self._end(ended)
+        await self._end(ended)
 
-    def _end(self, reason: PenstockError) -> None:
-        if self._ended is None:
-            self._ended = reason
+    async def _end(self, reason: PenstockError) -> None:
+        self._ended = self._ended or reason
         if not self._connack.done():
             self._connack.set_exception(self._ended)
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(self._ended)
         self._answers.clear()
-        if self._messages.full():
-            self._messages.get_nowait()
-        self._messages.put_nowait(None)
+        await self._messages.put(None)
 
     async def _handle(self, packet_type: int, flags: int, body: bytes) -> None:
         if packet_type == PUBLISH:

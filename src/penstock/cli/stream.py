@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from penstock.cli.websocket import WebSocketReader, build_frame, open_websocket
 from penstock.core.errors import PenstockError
 
 _CONNECT_TIMEOUT = 30.0
+_CLOSE_TIMEOUT = 5.0
 _READ_SIZE = 65_536
 
 
@@ -53,12 +55,18 @@ class Stream:
         except (ConnectionError, ssl.SSLError):
             return
 
+    def abort(self) -> None:
+        """Hang up at once; `read` then gives b""."""
+        self._writer.transport.abort()
+
     async def close(self) -> None:
+        """Hang up when everything is written, or soon."""
         self._writer.close()
         try:
-            await self._writer.wait_closed()
-        except (ConnectionError, ssl.SSLError):
-            return
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
+                await self._writer.wait_closed()
+        except (TimeoutError, ConnectionError, ssl.SSLError):
+            self.abort()
 
 
 async def open_stream(target: Target) -> Stream:
@@ -88,10 +96,13 @@ async def open_stream(target: Target) -> Stream:
 
 
 def _reason(error: OSError) -> str:
-    if isinstance(error, ConnectionRefusedError):
-        return "connection refused"
-    return error.strerror or str(error)
+    return "connection refused" if _is_refused(error) else error.strerror or str(error)
 
 
 def _hint(error: OSError) -> str:
-    return "is the broker running? start one with `penstock serve`" if isinstance(error, ConnectionRefusedError) else ""
+    return "is the broker running? start one with `penstock serve`" if _is_refused(error) else ""
+
+
+def _is_refused(error: OSError) -> bool:
+    # A name with several addresses, all of which refuse, is reported as one error that quotes the others.
+    return isinstance(error, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(error)

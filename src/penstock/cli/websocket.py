@@ -27,7 +27,7 @@ async def open_websocket(
     )
     try:
         answer = await reader.readuntil(b"\r\n\r\n")
-    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
         raise PenstockError("the WebSocket handshake was not answered: is this a WebSocket listener?") from None
     status, *lines = answer.decode("latin-1").split("\r\n")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}

@@ -6,4 +6,3 @@ USAGE = 2
 CONFIGURATION = 78  # EX_CONFIG of sysexits.h
 TIMEOUT = 27  # MOSQ_ERR_TIMEOUT: what mosquitto_sub -W answers
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-BROKEN_PIPE = 141  # 128 + SIGPIPE

@@ -33,7 +33,7 @@ class SessionStore(Protocol[S]):
 
 @dataclass(frozen=True, slots=True)
 class AuthStep:
-    """One answer of an enhanced authentication: go on with `data`, or the client is in (as `username`), or it is not."""
+    """An answer of enhanced authentication: go on with `data`, or the client is in (as `username`), or it is not."""
 
     outcome: str
     data: bytes | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock._ext.connection import Connection, Hub, Session
+from penstock._ext.connection import Hub, Session
 from penstock._ext.packets import Reason, WillPacket
 from penstock.core.ports import Scheduler, SessionStore, Timer
 
@@ -45,7 +45,7 @@ class SessionRegistry:
 
     def open(self, opening: Opening) -> tuple[Session, bool]:
         """The session for a new connection and whether it was there before (Session Present)."""
-        session = self._store.get(opening.client_id)
+        session = self._store.get(opening.client_id)  # [MQTT-3.1.3-2] [MQTT3-3.1.3-2] [MQTT-3.1.4-4] [MQTT3-3.1.4-3]
         if session is not None and session.connection is not None:
             self._take_over(session)
             session = self._store.get(opening.client_id)
@@ -53,20 +53,21 @@ class SessionRegistry:
         if session is not None and (opening.clean_start or session.username != opening.username):
             self.end(session)  # [MQTT-3.1.2-4] [MQTT3-3.1.2-6]
             session = None
-        present = session is not None
+        present = session is not None  # [MQTT-3.1.2-5] [MQTT3-3.1.2-4]
         if session is None:
-            session = Session(self._hub, opening.client_id, opening.username)
+            session = Session(self._hub, opening.client_id, opening.username)  # [MQTT-3.1.2-6]
             self._store.put(opening.client_id, session)
         else:
-            self._cancel(session)
+            self._cancel(session)  # a will that waits is withdrawn [MQTT-3.1.3-9]
         session.expiry_interval = opening.expiry_interval
-        session.will = opening.will
+        session.will = opening.will  # [MQTT-3.1.2-7]
         return session, present
 
     def _take_over(self, session: Session) -> None:
         """The same client id again: the older connection goes [MQTT-3.1.4-3] [MQTT3-3.1.4-2]."""
+        connection = session.connection
+        assert connection is not None
         self.taken_over_total += 1
-        connection: Connection = session.connection
         connection.disconnect(Reason.SESSION_TAKEN_OVER, "session taken over")
 
     def leave(self, session: Session, *, keep_will: bool) -> None:
@@ -104,7 +105,7 @@ class SessionRegistry:
 
     def _publish_will(self, session: Session) -> None:
         will: WillPacket | None = session.will
-        if will is None:
+        if will is None:  # [MQTT3-3.1.2-12]
             return
         session.will = None
         # The rules may have changed since CONNECT.

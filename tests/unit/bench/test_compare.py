@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from bench import compare
 from bench.brokers import COMMANDS, Broker, BrokerError, cpu_seconds, process_tree
 from bench.machine import describe_machine, describe_versions

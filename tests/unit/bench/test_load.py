@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from bench.brokers import Broker
 from tests.unit.bench.faulty_broker import FaultyBroker, Packets
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+
 from bench import report
 from bench.chart import draw_chart, position
 from bench.summary import summarise

@@ -1,6 +1,7 @@
 """Medians, ratios, targets and verdicts of a small canned result."""
 
 import pytest
+
 from bench.scenarios import REQUIRED, SCENARIOS, Target
 from bench.summary import faults_of, markdown_table, median_of, missed_targets, ordered_brokers, summarise
 

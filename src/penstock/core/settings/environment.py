@@ -14,7 +14,8 @@ from penstock.core.settings.schema import sections
 PREFIX = "PENSTOCK_"
 CONFIG = "PENSTOCK_CONFIG"
 INSECURE = "PENSTOCK_INSECURE"
-# Names with our prefix that are no settings: these two, and those of the build.
+TESTS = "PENSTOCK_TEST_"
+# Names with our prefix that are no settings: these two, those of the build, and those of the tests.
 NOT_SETTINGS = frozenset(
     (CONFIG, INSECURE, "PENSTOCK_DEBUG", "PENSTOCK_COVERAGE", "PENSTOCK_ANNOTATE", "PENSTOCK_MODULES")
 )
@@ -42,7 +43,7 @@ def read_environment(environ: Mapping[str, str]) -> Iterator[Assignment]:
             value = alias.translate(environ[name])
             yield Assignment(alias.key, value, f"environment {name}", f"environment {name} (setting {alias.key})")
     for name in sorted(environ, key=_natural):
-        if not name.startswith(PREFIX) or name in NOT_SETTINGS:
+        if not name.startswith(PREFIX) or name in NOT_SETTINGS or name.startswith(TESTS):
             continue
         if "__" not in name and _SERVICE_LINK.fullmatch(name):
             continue

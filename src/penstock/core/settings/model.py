@@ -58,11 +58,9 @@ class ListenerSettings(Section, frozen=True):
     ] = "127.0.0.1:1883"
     path: Annotated[str, Meta(pattern="^/"), _about("path of a WebSocket listener")] = "/mqtt"
     proxy_protocol: Annotated[bool, _about("expect a PROXY protocol v1 or v2 header on each connection")] = False
-    certificate: Annotated[str, _about("PEM file with the certificate chain (tls, wss)", live=True)] = ""
-    key: Annotated[str, _about("PEM file with the private key (tls, wss)", live=True)] = ""
-    client_ca: Annotated[
-        str, _about("PEM file with the authorities whose client certificates are accepted", live=True)
-    ] = ""
+    certificate: Annotated[str, _about("PEM file with the certificate chain (tls, wss)")] = ""
+    key: Annotated[str, _about("PEM file with the private key (tls, wss)")] = ""
+    client_ca: Annotated[str, _about("PEM file with the authorities whose client certificates are accepted")] = ""
     client_certificate: Annotated[
         Literal["none", "optional", "required"], _about("whether clients show a certificate")
     ] = "none"
@@ -70,12 +68,10 @@ class ListenerSettings(Section, frozen=True):
         Literal["none", "cn", "dn"], _about("take the user name from the client certificate: common or whole name")
     ] = "none"
     tls_minimum: Annotated[Literal["1.2", "1.3"], _about("oldest TLS version accepted")] = "1.2"
-    max_connections: Annotated[
-        Natural, _about("connections of this listener, 0 = only the limit of all", live=True)
-    ] = 0
+    max_connections: Annotated[Natural, _about("connections of this listener, 0 = only the limit of all")] = 0
     anonymous: Annotated[
         Literal["inherit", "loopback", "allow", "deny"],
-        _about("overrides access.anonymous for this listener", live=True),
+        _about("overrides access.anonymous for this listener"),
     ] = "inherit"
 
 
@@ -86,7 +82,6 @@ class AccessSettings(Section, frozen=True):
         Literal["loopback", "allow", "deny"],
         _about(
             "who may connect without a user name: clients of listeners on a loopback address or unix socket, all, none",
-            live=True,
         ),
     ] = "loopback"
     password_file: Annotated[

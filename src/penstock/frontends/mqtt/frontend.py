@@ -33,6 +33,7 @@ class MqttFrontend:
 
     def __init__(
         self,
+        *,
         settings: Settings,
         hub: Hub,
         registry: SessionRegistry,
@@ -48,7 +49,7 @@ class MqttFrontend:
         self.enhanced = enhanced
         self.is_draining = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._errors = RateLimited(log)
+        self._errors = RateLimited(interval=10.0)
 
     # ---- called by Connection ----
 
@@ -93,13 +94,15 @@ class MqttFrontend:
 
     def on_error(self, connection: Connection, error: BaseException) -> None:
         """An error of our own in a handler: told once in a while, with its traceback."""
+        suppressed = self._errors.try_pass(type(error).__name__)
+        if suppressed is None:
+            return
         session = connection.session
-        self._errors.error(
-            type(error).__name__,
+        log.exception(
             "internal error, the connection is closed",
             client_id=session.client_id if session is not None else None,
             error=repr(error),
-            exc_info=error,
+            suppressed=suppressed,
         )
 
     # ---- for the handlers ----

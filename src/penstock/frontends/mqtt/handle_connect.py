@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 log = get_logger("penstock.mqtt")
 
+# What a 3.x CONNACK can say about a CONNECT that breaks the rules; anything else is closed in silence.
+WORDS_OF_MQTT_3 = (Reason.UNSUPPORTED_PROTOCOL_VERSION, Reason.CLIENT_IDENTIFIER_NOT_VALID)
+
 
 @dataclass(slots=True)
 class Candidate:
@@ -52,9 +55,10 @@ def handle_connect(front: MqttFrontend, connection: Connection, body: bytes) -> 
     if reason:
         refuse(connection, packet.version, reason)
         return
+    # any id of one character or more [MQTT-3.1.3-5] [MQTT3-3.1.3-5]
     candidate = Candidate(packet, packet.client_id, False, packet.username)
     if not packet.client_id:
-        candidate.client_id = f"penstock-{secrets.token_hex(10)}"  # [MQTT-3.1.3-6] [MQTT3-3.1.3-6]
+        candidate.client_id = f"penstock-{secrets.token_hex(10)}"  # [MQTT-3.1.3-6] [MQTT3-3.1.3-6] [MQTT-3.1.3-7]
         candidate.is_assigned = True
     connection.context = candidate
     if packet.authentication_method is not None:
@@ -65,11 +69,11 @@ def handle_connect(front: MqttFrontend, connection: Connection, body: bytes) -> 
 
 def _refuse_malformed(front: MqttFrontend, connection: Connection, violation: ProtocolViolation) -> None:
     """A CONNECT against the rules: closed, with the reason where the protocol has a word for it [MQTT-3.1.4-1]."""
-    version = violation.version or 0
+    version, reason = violation.version or 0, violation.reason_code
     connack = None
-    if version == 5 or violation.reason_code == Reason.UNSUPPORTED_PROTOCOL_VERSION:
-        # An unknown version is answered in the form every client can read [MQTT-3.1.2-2] [MQTT3-3.1.2-2].
-        connack = build_connack(5 if version >= 5 else 4, False, violation.reason_code)
+    if version and (version == 5 or reason in WORDS_OF_MQTT_3):
+        # An unknown version is answered in the form its number asks for [MQTT-3.1.2-2] [MQTT3-3.1.2-2] [MQTT3-3.1.3-8].
+        connack = build_connack(version, False, reason) or None
     front.hub.count_protocol_error()
     connection.refuse(connack, violation.message)
 
@@ -137,6 +141,7 @@ async def _verify(
         refuse(connection, candidate.packet.version, Reason.BAD_USER_NAME_OR_PASSWORD, client_id=candidate.client_id)
 
 
+# [MQTT-3.1.4-2] [MQTT-3.2.2-8] [MQTT3-3.2.2-5] [MQTT-4.12.0-4]
 def refuse(connection: Connection, version: int, reason: int, *, client_id: str | None = None) -> None:
     """CONNACK with a reason, session present 0, then the end [MQTT-3.2.2-6] [MQTT-3.2.2-7] [MQTT3-3.2.2-4]."""
     if not connection.is_open:
@@ -164,7 +169,7 @@ def complete(front: MqttFrontend, connection: Connection, candidate: Candidate) 
     session.acl = program
     if present:
         front.hub.trie.bump()  # its rules may be others than before
-    keep_alive = packet.keep_alive
+    keep_alive = packet.keep_alive  # [MQTT-3.2.2-22]
     if packet.version == 5 and limits.max_keep_alive and not 0 < keep_alive <= limits.max_keep_alive:
         keep_alive = limits.max_keep_alive
     session.attach(
@@ -206,6 +211,7 @@ def _build_connack(front: MqttFrontend, candidate: Candidate, present: bool, exp
     packet = candidate.packet
     if packet.version != 5:
         # MQTT 3.1 has no session present flag: the bit is reserved there.
+        # [MQTT3-3.2.2-3]
         return build_connack(packet.version, present and packet.version == 4)  # [MQTT3-3.2.2-1] [MQTT3-3.2.2-2]
     settings, limits = front.settings.mqtt, front.settings.limits
     response = None

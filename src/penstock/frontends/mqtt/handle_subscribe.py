@@ -24,9 +24,10 @@ def handle_subscribe(front: MqttFrontend, connection: Connection, flags: int, bo
     for topic_filter, options, error in packet.entries:
         reason = error or _refusal(front, session, topic_filter, packet.identifier)
         if not reason:
+            # [MQTT-3.2.2-10] [MQTT-3.9.3-2]
             reason = min(options & QOS, front.settings.mqtt.maximum_qos)  # [MQTT-3.9.3-1] [MQTT-3.8.4-7]
             granted = options & ~QOS | reason
-            # Same filter again: the new options replace the old [MQTT-3.8.4-3] [MQTT3-3.8.4-3].
+            # Same filter again: the new options replace the old [MQTT-3.8.4-3] [MQTT3-3.8.4-3]. [MQTT-3.8.4-4]
             is_new = front.hub.trie.subscribe(session, topic_filter, granted, packet.identifier)
             if _wants_retained(topic_filter, options, is_new):
                 retained.append((topic_filter, granted))
@@ -49,7 +50,7 @@ def _refusal(front: MqttFrontend, session: Session, topic_filter: bytes, identif
     if identifier and not mqtt.subscription_identifiers:
         return Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED
     if not mqtt.wildcard_subscriptions and (b"+" in plain or b"#" in plain):
-        return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
+        return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED  # [MQTT3-3.8.3-2]
     if session.acl is not None and not session.acl.may_subscribe(plain):
         return Reason.NOT_AUTHORIZED
     trie = front.hub.trie

@@ -16,13 +16,15 @@ def handle_unsubscribe(front: MqttFrontend, connection: Connection, flags: int, 
     packet = parse_unsubscribe(flags, body, connection.version, limits.max_user_properties, limits.max_topic_levels)
     trie = front.hub.trie
     reasons = []
-    for topic_filter, error in packet.entries:
+    for topic_filter, error in packet.entries:  # [MQTT-3.10.4-6] [MQTT3-3.10.4-6] [MQTT-3.11.3-2]
         # Compared character by character [MQTT-3.10.4-1] [MQTT3-3.10.4-1].
         if error:
             reasons.append(error)
         elif trie.unsubscribe(connection.session, topic_filter):
+            # window and queue keep what they have [MQTT-3.10.4-2] [MQTT-3.10.4-3] [MQTT3-3.10.4-2] [MQTT3-3.10.4-3]
             reasons.append(int(Reason.SUCCESS))
         else:
             reasons.append(int(Reason.NO_SUBSCRIPTION_EXISTED))
-    # Answered even if nothing matched [MQTT-3.10.4-4] [MQTT-3.10.4-5] [MQTT-3.11.3-1] [MQTT3-3.10.4-4] [MQTT3-3.10.4-5].
+    # Answered even if nothing matched, in the order of the filters [MQTT-3.10.4-4] [MQTT-3.10.4-5] [MQTT-3.11.3-1]
+    # [MQTT3-3.10.4-4] [MQTT3-3.10.4-5].
     connection.send(build_unsuback(connection.version, packet.packet_id, reasons))

@@ -38,6 +38,7 @@ def _ignore(cause: str) -> None:
     """Nobody counts refusals."""
 
 
+# [MQTT-4.2.0-1] [MQTT3-7.1.1-1]
 class Listener:
     """Makes a connection object, by `factory()`, for each connection and gives it its transport.
 

@@ -246,7 +246,7 @@ class WebSocketHandshake(asyncio.BufferedProtocol):
             connection.peer = self._peer
         transport.write(response)
         # The seam is smaller than a whole protocol: what the transport calls is the connection's own business.
-        transport.set_protocol(connection)  # type: ignore[arg-type]
+        transport.set_protocol(connection)  # type: ignore[arg-type]  # see above
         connection.start_websocket(transport, leftover)
 
     def _refuse(self, error: HandshakeError) -> None:

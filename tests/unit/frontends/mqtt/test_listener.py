@@ -21,14 +21,14 @@ from typing import Any
 
 import pytest
 import uvloop
-from tests.support.certificates import Identity, TestCertificates
-from tests.support.echo import EchoConnection
 from websockets.asyncio.client import connect as websocket_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from penstock.core.settings.model import ListenerSettings
 from penstock.frontends.mqtt.listener import Listener, ListenerError
 from penstock.frontends.mqtt.tls import TlsError
+from tests.support.certificates import Identity, TestCertificates
+from tests.support.echo import EchoConnection
 
 V2_SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 V1_HEADER = b"PROXY TCP4 192.0.2.7 198.51.100.1 56324 1883\r\n"
@@ -51,6 +51,7 @@ class Started:
         self.made: list[EchoConnection] = []
         self.refused: Counter[str] = Counter()
         self._refusal = asyncio.Event()
+        self.clients: list[asyncio.StreamWriter] = []
         self.listener = Listener(settings, lambda: EchoConnection(self.made), on_refused=self._count, **options)
 
     def _count(self, cause: str) -> None:
@@ -62,7 +63,13 @@ class Started:
         return int(self.listener.address.rpartition(":")[2])
 
     async def connect(self, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.port, **options)
+        if self.listener.settings.transport == "unix":
+            streams = await asyncio.open_unix_connection(self.listener.address)
+        else:
+            host = self.listener.settings.address.rpartition(":")[0]
+            streams = await asyncio.open_connection(host, self.port, **options)
+        self.clients.append(streams[1])
+        return streams
 
     async def until(self, cause: str, count: int = 1) -> None:
         while self.refused[cause] < count:
@@ -81,6 +88,9 @@ async def started(transport: str, address: str = "127.0.0.1:0", **settings: Any)
         await it.listener.close()
         for connection in it.made:
             connection.transport.abort()
+        for client in it.clients:
+            client.transport.abort()
+        await asyncio.sleep(0)  # transports are closed by the next turn of the loop
 
 
 def tls_settings(identity: Identity, **more: Any) -> dict[str, Any]:
@@ -129,7 +139,7 @@ def test_several_listeners_at_once_and_the_loopback_of_ipv6():
     async def test() -> None:
         async with started("tcp") as one, started("ws") as two, started("tcp", "localhost:0") as named:
             assert len({one.port, two.port, named.port}) == 3
-            await assert_echo(await asyncio.open_connection("localhost", named.port))
+            await assert_echo(await named.connect())
 
     run(test())
 
@@ -371,6 +381,31 @@ def test_a_request_in_pieces_and_frames_right_behind_it(step):
     run(test())
 
 
+def test_the_answer_is_on_the_wire_before_the_connection_takes_over():
+    """The broker's connection writes to the descriptor itself: nothing of ours may still wait in the transport."""
+
+    class Direct(EchoConnection):
+        def start_websocket(self, transport: asyncio.Transport, leftover: bytes) -> None:
+            super().start_websocket(transport, leftover)
+            os.write(transport.get_extra_info("socket").fileno(), b"DIRECT")
+
+    async def test() -> None:
+        made: list[EchoConnection] = []
+        listener = Listener(ListenerSettings(transport="ws", address="127.0.0.1:0"), lambda: Direct(made))
+        await listener.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(listener.address.rpartition(":")[2]))
+        writer.write(upgrade_request())
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 101 ")
+        assert await reader.readexactly(6) == b"DIRECT"
+        await listener.close()
+        made[0].transport.abort()
+        writer.transport.abort()
+        await asyncio.sleep(0)
+
+    run(test())
+
+
 @pytest.mark.parametrize(
     ("request_bytes", "status"),
     [
@@ -422,10 +457,7 @@ def test_proxy_protocol_in_front_of(transport, header, certificates, tmp_path):
         secure = tls_settings(certificates.server) if transport == "tls" else {}
         address = str(tmp_path / "mqtt.sock") if transport == "unix" else "127.0.0.1:0"
         async with started(transport, address, proxy_protocol=True, **secure) as it:
-            if transport == "unix":
-                streams = await asyncio.open_unix_connection(address)
-            else:
-                streams = await it.connect()
+            streams = await it.connect()
             reader, writer = streams
             if transport == "ws":
                 writer.write(header + upgrade_request() + FRAME)
@@ -493,7 +525,7 @@ def test_unix_socket_is_private_and_removed_at_the_end(tmp_path):
         async with started("unix", str(path)) as it:
             assert it.listener.address == str(path)
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
-            await assert_echo(await asyncio.open_unix_connection(str(path)))
+            await assert_echo(await it.connect())
         assert not path.exists()
 
     run(test())
@@ -505,11 +537,11 @@ def test_unix_socket_of_a_dead_process_is_replaced_and_of_a_living_one_is_not(tm
         dead.bind(str(path))
 
     async def test() -> None:
-        async with started("unix", str(path)):
+        async with started("unix", str(path)) as it:
             with pytest.raises(ListenerError, match="in use"):
                 async with started("unix", str(path)):
                     pass
-            await assert_echo(await asyncio.open_unix_connection(str(path)))
+            await assert_echo(await it.connect())
 
     run(test())
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from tests.support.certificates import TestCertificates
 
 from penstock.core.settings.model import ListenerSettings
 from penstock.frontends.mqtt.tls import TlsError, build_context, username_from_certificate
+from tests.support.certificates import TestCertificates
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,92 @@
+# Two commands do everything: `make run` starts the broker, `make test` proves it. `make help` lists the rest.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := .stamps
+APT := python3-venv python3-dev build-essential
+APT_TEST := mosquitto mosquitto-clients
+SOURCES := setup.py $(shell find ext -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.h')
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+JOBS := $(shell nproc)
+
+.DEFAULT_GOAL := help
+.PHONY: help run build test lint types format bench bench-micro fuzz conformance docs-check annotate clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+run: $(STAMPS)/build ## start the broker on 127.0.0.1:1883; everything it needs is installed and built first
+	@exec $(BIN)/penstock serve $(ARGS)
+
+build: $(STAMPS)/build ## virtual environment and compiled modules
+
+test: $(STAMPS)/build $(STAMPS)/dev $(STAMPS)/services ## everything installed, built, started and tested
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMPS)/build $(STAMPS)/dev ## style of Python and Cython, types, layers
+	$(BIN)/python -m pytest tests/unit/source $(ARGS)
+
+format: $(STAMPS)/dev ## rewrite Python in the house style
+	$(BIN)/ruff check --fix src tests bench docs
+	$(BIN)/ruff format src tests bench docs
+
+bench: $(STAMPS)/build $(STAMPS)/dev $(STAMPS)/services ## load against mosquitto, interleaved; saves a dated result and redraws the README's table
+	$(BIN)/python bench/compare.py --save $(ARGS) && $(BIN)/python bench/report.py
+
+bench-micro: $(STAMPS)/build $(STAMPS)/dev ## pytest-benchmark of codec, trie and in-flight
+	$(BIN)/python -m pytest bench/micro --benchmark-only $(ARGS)
+
+fuzz: $(STAMPS)/build $(STAMPS)/dev ## the nightly fuzz run: a million executions of the decoder
+	$(BIN)/python tests/fuzz/fuzz_codec.py --runs 1000000
+
+conformance: $(STAMPS)/dev ## write docs/conformance.md from the tags in code and tests
+	$(BIN)/python docs/conformance/generate.py
+
+annotate: $(STAMPS)/venv ## Cython's annotated HTML of the compiled modules, in build/cython
+	PENSTOCK_ANNOTATE=1 $(BIN)/python setup.py -q build_ext --inplace --force
+	@find build/cython -name '*.html'
+
+clean: ## remove everything that was built or installed here
+	rm -rf $(VENV) $(STAMPS) build dist bench/bin
+	find src ext -name '*.so' -delete -o -name '*.c' -delete -o -name __pycache__ -prune -exec rm -rf {} +
+
+# ---- how it comes about ----
+
+$(STAMPS)/venv: constraints.txt
+	@mkdir -p $(STAMPS)
+	@echo "Penstock: preparing a virtual environment in $(VENV) (once)"
+	@$(PYTHON) -m venv $(VENV) 2>/dev/null || { $(call apt,$(APT)); $(PYTHON) -m venv $(VENV); }
+	@command -v cc >/dev/null || { $(call apt,$(APT)); }
+	@$(PIP) --upgrade pip setuptools wheel Cython
+	@touch $@
+
+$(STAMPS)/runtime: $(STAMPS)/venv pyproject.toml
+	@echo "Penstock: installing what it runs on"
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' > $(STAMPS)/runtime.txt
+	@$(PIP) -r $(STAMPS)/runtime.txt
+	@touch $@
+
+$(STAMPS)/build: $(STAMPS)/runtime $(SOURCES)
+	@echo "Penstock: compiling the hot path (about a minute, once)"
+	@$(BIN)/python setup.py -q build_ext --inplace -j $(JOBS) >$(STAMPS)/build.log 2>&1 || { cat $(STAMPS)/build.log; exit 1; }
+	@test -x $(BIN)/penstock || $(PIP) --no-deps --no-build-isolation --editable . >>$(STAMPS)/build.log 2>&1 || { cat $(STAMPS)/build.log; exit 1; }
+	@touch $@
+
+$(STAMPS)/dev: $(STAMPS)/runtime
+	@echo "Penstock: installing what the tests need"
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"], sep="\n")' > $(STAMPS)/dev.txt
+	@$(PIP) -r $(STAMPS)/dev.txt
+	@touch $@
+
+$(STAMPS)/services:
+	@mkdir -p $(STAMPS)
+	@command -v mosquitto_sub >/dev/null && { command -v mosquitto >/dev/null || test -x /usr/sbin/mosquitto; } || { $(call apt,$(APT_TEST)); }
+	@touch $@
+
+# Installs Debian packages as root; says what to do where that is not possible.
+define apt
+echo "Penstock: installing $(1)"; \
+if [ "$$(id -u)" = 0 ]; then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(1) >/dev/null; \
+else echo "Please install these packages and try again: sudo apt-get install $(1)"; exit 1; fi
+endef

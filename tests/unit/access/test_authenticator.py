@@ -1,0 +1,173 @@
+"""Verification beside the loop: bounded, shared, remembered."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from penstock.access import Authenticator, AuthenticatorBusy, PasswordFile
+from penstock.access.passwords import hash_password
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return hash_password(b"secret")
+
+
+class CountingFile(PasswordFile):
+    """Counts the verifications, and lets a test hold them up."""
+
+    def __init__(self, users):
+        super().__init__(users)
+        self.calls = 0
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def verify(self, username, password):
+        self.calls += 1
+        self.gate.wait(5)
+        return super().verify(username, password)
+
+
+@pytest.fixture
+def users(stored):
+    return CountingFile({"alice": stored})
+
+
+@pytest.fixture
+def make(users):
+    made = []
+
+    def make_authenticator(**limits):
+        made.append(Authenticator(users, **limits))
+        return made[-1]
+
+    yield make_authenticator
+    users.gate.set()
+    for authenticator in made:
+        authenticator.close()
+
+
+def test_right_and_wrong(make, users):
+    async def scenario():
+        authenticator = make()
+        assert await authenticator.authenticate("alice", b"secret")
+        assert not await authenticator.authenticate("alice", b"wrong")
+        assert not await authenticator.authenticate("bob", b"secret")
+        assert not await authenticator.authenticate("alice", b"x" * 70_000)
+
+    asyncio.run(scenario())
+
+
+def test_a_verified_pair_is_remembered_and_a_wrong_one_is_not(make, users):
+    async def scenario():
+        authenticator = make()
+        assert not authenticator.try_remembered("alice", b"secret")
+        for _ in range(3):
+            assert await authenticator.authenticate("alice", b"secret")
+        assert users.calls == 1
+        assert authenticator.try_remembered("alice", b"secret")
+        for _ in range(2):
+            assert not await authenticator.authenticate("alice", b"wrong")
+        assert users.calls == 3
+        assert not authenticator.try_remembered("alice", b"wrong")
+
+    asyncio.run(scenario())
+
+
+def test_the_memory_is_bounded(stored):
+    async def scenario():
+        users = CountingFile(dict.fromkeys("abc", stored))
+        authenticator = Authenticator(users, max_remembered=2)
+        for name in "abc":
+            assert await authenticator.authenticate(name, b"secret")
+        assert [authenticator.try_remembered(name, b"secret") for name in "abc"] == [False, True, True]
+        authenticator.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_reload_forgets_what_changed(make, stored):
+    async def scenario():
+        authenticator = make()
+        assert await authenticator.authenticate("alice", b"secret")
+        authenticator.replace(PasswordFile({"alice": hash_password(b"new")}))
+        assert not authenticator.try_remembered("alice", b"secret")
+        assert not await authenticator.authenticate("alice", b"secret")
+        assert await authenticator.authenticate("alice", b"new")
+
+    asyncio.run(scenario())
+
+
+def test_a_verification_that_ends_after_a_reload_does_not_count_for_the_new_file(make, users):
+    async def scenario():
+        authenticator = make()
+        users.gate.clear()
+        waiting = asyncio.create_task(authenticator.authenticate("alice", b"secret"))
+        await asyncio.sleep(0.05)
+        authenticator.replace(PasswordFile({"alice": hash_password(b"new")}))
+        users.gate.set()
+        await waiting
+        assert not authenticator.try_remembered("alice", b"secret")
+        assert not await authenticator.authenticate("alice", b"secret")
+
+    asyncio.run(scenario())
+
+
+def test_clients_with_the_same_password_wait_for_one_verification(make, users):
+    async def scenario():
+        authenticator = make()
+        answers = await asyncio.gather(*(authenticator.authenticate("alice", b"secret") for _ in range(50)))
+        assert all(answers)
+        assert users.calls == 1
+
+    asyncio.run(scenario())
+
+
+def test_too_many_waiting_is_busy(make, users):
+    """The reason code is Server busy, MQTT 5.0 table 3-1."""
+
+    async def scenario():
+        authenticator = make(max_pending=3)
+        users.gate.clear()
+        waiting = [asyncio.create_task(authenticator.authenticate("alice", b"%d" % n)) for n in range(3)]
+        await asyncio.sleep(0.05)
+        with pytest.raises(AuthenticatorBusy) as caught:
+            await authenticator.authenticate("alice", b"one too many")
+        assert caught.value.reason_code == 0x89
+        users.gate.set()
+        assert await asyncio.gather(*waiting) == [False] * 3
+        assert await authenticator.authenticate("alice", b"secret")
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_leaves_does_not_take_the_verification_from_the_others(make, users):
+    async def scenario():
+        authenticator = make()
+        users.gate.clear()
+        first, second = (asyncio.create_task(authenticator.authenticate("alice", b"secret")) for _ in range(2))
+        await asyncio.sleep(0.05)
+        first.cancel()
+        users.gate.set()
+        assert await second
+
+    asyncio.run(scenario())
+
+
+def test_the_loop_goes_on_while_a_password_is_checked(make):
+    async def scenario():
+        authenticator = make()
+        longest = 0.0
+        checking = asyncio.create_task(authenticator.authenticate("alice", b"secret"))
+        last = time.perf_counter()
+        while not checking.done():
+            await asyncio.sleep(0)
+            longest = max(longest, time.perf_counter() - last)
+            last = time.perf_counter()
+        assert await checking
+        # The verification itself takes about 25 ms; the machine may be busy, so only a block of the whole is an error.
+        assert longest < 0.2
+
+    asyncio.run(scenario())

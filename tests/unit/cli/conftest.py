@@ -1,0 +1,148 @@
+"""The command as a process, and a real broker to talk to."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.access import PasswordFile
+from penstock.access.passwords import hash_password
+
+SOURCE = Path(penstock.__file__).parents[1]
+
+
+def clean_environment():
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    return {**kept, "PYTHONPATH": str(SOURCE)}
+
+
+class Cli:
+    """Runs `python -m penstock`."""
+
+    def __init__(self, directory):
+        self.directory = directory
+
+    def start(self, *arguments, **environ):
+        return subprocess.Popen(
+            [sys.executable, "-m", "penstock", *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Unbuffered: what a test has not read yet must be there for communicate().
+            bufsize=0,
+            cwd=self.directory,
+            env={**clean_environment(), **environ},
+        )
+
+    def run(self, *arguments, input=b"", **environ):
+        process = self.start(*arguments, **environ)
+        try:
+            out, err = process.communicate(input, timeout=30)
+        finally:
+            process.kill()
+        return process.returncode, out, err.decode()
+
+
+@pytest.fixture
+def cli(tmp_path):
+    return Cli(tmp_path)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until_listening(port, process, log):
+    for _ in range(200):
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.02)
+    raise TimeoutError(f"nothing listens on {port}")
+
+
+class Mosquitto:
+    """Ports of a running mosquitto: open to all, with passwords, WebSocket."""
+
+    def __init__(self, directory):
+        self.open, self.closed, self.web = free_port(), free_port(), free_port()
+        passwords = directory / "passwords"
+        passwords.touch()
+        subprocess.run(["mosquitto_passwd", "-b", passwords, "alice", "secret"], check=True, capture_output=True)
+        (directory / "acl").write_text("user alice\ntopic ok/#\n")
+        (directory / "mosquitto.conf").write_text(
+            f"per_listener_settings true\n"
+            f"listener {self.open} 127.0.0.1\nallow_anonymous true\n"
+            f"listener {self.web} 127.0.0.1\nprotocol websockets\nallow_anonymous true\n"
+            f"listener {self.closed} 127.0.0.1\nallow_anonymous false\n"
+            f"password_file {passwords}\nacl_file {directory}/acl\n"
+        )
+        self.process = start_broker(directory, ["mosquitto", "-c", directory / "mosquitto.conf"])
+
+
+class Penstock:
+    """The same of our own."""
+
+    def __init__(self, directory):
+        self.open, self.closed, self.web = free_port(), free_port(), free_port()
+        PasswordFile({"alice": hash_password(b"secret")}).save(directory / "passwords")
+        (directory / "acl.toml").write_text(
+            '[[rules]]\neffect = "allow"\nusers = ["alice"]\ntopics = ["ok/#"]\n'
+            '[[rules]]\neffect = "allow"\nanonymous = true\ntopics = ["#"]\n'
+        )
+        (directory / "penstock.toml").write_text(
+            f'[[listeners]]\naddress = "127.0.0.1:{self.open}"\n'
+            f'[[listeners]]\naddress = "127.0.0.1:{self.web}"\ntransport = "ws"\n'
+            f'[[listeners]]\naddress = "127.0.0.1:{self.closed}"\nanonymous = "deny"\n'
+            f'[access]\npassword_file = "passwords"\nacl_file = "acl.toml"\n[admin]\naddress = ""\n'
+        )
+        self.process = start_broker(directory, [sys.executable, "-m", "penstock", "serve"])
+
+
+def start_broker(directory, command):
+    with (directory / "log").open("wb") as log:
+        return subprocess.Popen(command, cwd=directory, env=clean_environment(), stdout=log, stderr=log)
+
+
+@contextmanager
+def running(kind, directory):
+    # A broker started as root gives up its rights and must still read its files.
+    for path in (directory, *directory.parents[:2]):
+        path.chmod(0o755)
+    broker = kind(directory)
+    try:
+        for port in (broker.open, broker.closed, broker.web):
+            wait_until_listening(port, broker.process, directory / "log")
+        yield broker
+    finally:
+        broker.process.kill()
+        broker.process.wait()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory):
+    with running(Penstock, tmp_path_factory.mktemp("penstock")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session", params=[Penstock, Mosquitto])
+def any_broker(request, tmp_path_factory):
+    with running(request.param, tmp_path_factory.mktemp("broker")) as started:
+        yield started
+
+
+@pytest.fixture
+def password_file(tmp_path):
+    path = tmp_path / "passwords"
+    PasswordFile({"alice": hash_password(b"secret")}).save(path)
+    return path

@@ -1,0 +1,243 @@
+"""`penstock pub` and `penstock sub` against a real broker, and against each other."""
+
+import json
+import signal
+import subprocess
+import uuid
+
+import pytest
+
+VERSIONS = ["mqttv31", "mqttv311", "mqttv5"]
+
+
+@pytest.fixture
+def topic():
+    return f"test/{uuid.uuid4().hex}"
+
+
+class Subscriber:
+    """A `penstock sub` that is known to be subscribed."""
+
+    def __init__(self, cli, *arguments):
+        self.process = cli.start("sub", "-d", *arguments)
+        self.noise = []
+        while True:
+            line = self.process.stderr.readline().decode()
+            assert line, self.noise
+            self.noise.append(line)
+            if "received SUBACK" in line:
+                return
+
+    def output(self):
+        out, err = self.process.communicate(timeout=20)
+        return self.process.returncode, out, "".join(self.noise) + err.decode()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_messages_go_through(cli, any_broker, topic, version):
+    common = ("-p", any_broker.open, "-V", version)
+    subscriber = Subscriber(cli, *common, "-q", 2, "-t", f"{topic}/#", "-v", "-C", 3, "-W", 15)
+    for qos in (0, 1, 2):
+        assert cli.run("pub", *common, "-q", qos, "-t", f"{topic}/{qos}", "-m", "hi there")[:2] == (0, b"")
+    expected = "".join(f"{topic}/{qos} hi there\n" for qos in (0, 1, 2))
+    assert subscriber.output()[:2] == (0, expected.encode())
+
+
+def test_works_with_the_real_clients(cli, broker, topic):
+    assert cli.run("pub", "-p", broker.open, "-t", topic, "-m", "ours", "-q", 2, "-r")[0] == 0
+    theirs = ["mosquitto_sub", "-p", str(broker.open), "-t", topic, "-C", "1", "-W", "15", "-q", "2"]
+    assert subprocess.run(theirs, capture_output=True, check=True, timeout=20).stdout == b"ours\n"
+    subscriber = Subscriber(cli, "-p", broker.open, "-t", topic, "-R", "-C", 1, "-W", 15)
+    subprocess.run(["mosquitto_pub", "-p", str(broker.open), "-t", topic, "-m", "theirs"], check=True, timeout=20)
+    assert subscriber.output()[:2] == (0, b"theirs\n")
+
+
+def test_lines_files_and_standard_input(cli, broker, topic, tmp_path):
+    (tmp_path / "file").write_bytes(b"from\x00a file")
+    subscriber = Subscriber(cli, "-p", broker.open, "-t", topic, "-q", 2, "-C", 205, "-W", 20, "-F", "%p|")
+    target = ("-p", broker.open, "-t", topic, "-q", 2)
+    lines = b"".join(b"line %d\n" % number for number in range(200))
+    assert cli.run("pub", *target, "-l", input=lines)[0] == 0
+    assert cli.run("pub", *target, "-s", input=b"all\nof\nit")[0] == 0
+    assert cli.run("pub", *target, "-f", tmp_path / "file")[0] == 0
+    assert cli.run("pub", *target, "-n")[0] == 0
+    assert cli.run("pub", *target, "-m", "twice", "--repeat", 2, "--repeat-delay", 0.05)[0] == 0
+    code, out, _ = subscriber.output()
+    assert code == 0
+    messages = out.split(b"|\n")[:-1]
+    assert messages[:200] == [b"line %d" % number for number in range(200)]
+    assert messages[200:] == [b"all\nof\nit", b"from\x00a file", b"", b"twice", b"twice"]
+
+
+def test_retained_messages(cli, broker, topic):
+    target = ("-p", broker.open, "-t", topic)
+    assert cli.run("pub", *target, "-m", "kept", "-r")[0] == 0
+    assert cli.run("sub", *target, "-C", 1, "-W", 10, "-F", "%r %p")[:2] == (0, b"1 kept\n")
+    assert cli.run("sub", *target, "-R", "-C", 1, "-W", 1)[0] == 27
+    assert cli.run("sub", *target, "--remove-retained", "-C", 1, "-W", 10)[:2] == (0, b"kept\n")
+    assert cli.run("sub", *target, "-C", 1, "-W", 1)[:2] == (27, b"")
+
+
+def test_filter_out_and_no_newline(cli, broker, topic):
+    subscriber = Subscriber(
+        cli, "-p", broker.open, "-t", f"{topic}/#", "-T", f"{topic}/+/noise", "-N", "-C", 2, "-W", 15
+    )
+    for name in ("x/noise", "a", "b"):
+        cli.run("pub", "-p", broker.open, "-t", f"{topic}/{name}", "-m", name)
+    assert subscriber.output()[:2] == (0, b"ab")
+
+
+def test_properties(cli, broker, topic):
+    subscriber = Subscriber(cli, "-p", broker.open, "-V", 5, "-t", topic, "-F", "%j", "-C", 1, "-W", 15)
+    given = [
+        ("user-property", "a", "1"),
+        ("user-property", "b", "2"),
+        ("content-type", "text/plain"),
+        ("correlation-data", "xyz"),
+        ("response-topic", "answer"),
+        ("message-expiry-interval", "60"),
+    ]
+    properties = [word for entry in given for word in ("-D", "publish", *entry)]
+    assert cli.run("pub", "-p", broker.open, "-t", topic, "-m", "m", *properties)[0] == 0
+    code, out, _ = subscriber.output()
+    message = json.loads(out)
+    assert code == 0
+    assert (message["topic"], message["payload"], message["qos"]) == (topic, "m", 0)
+    assert message["properties"]["user_properties"] == [["a", "1"], ["b", "2"]]
+    assert message["properties"]["content_type"] == "text/plain"
+    assert message["properties"]["correlation_data"] == b"xyz".hex()
+    assert message["properties"]["response_topic"] == "answer"
+    assert 0 < message["properties"]["message_expiry"] <= 60
+
+
+def test_topic_aliases_from_the_broker_are_understood(cli, broker, topic):
+    subscriber = Subscriber(
+        cli, "-p", broker.open, "-t", topic, "-v", "-C", 2, "-W", 15, "-D", "connect", "topic-alias-maximum", "5"
+    )
+    cli.run("pub", "-p", broker.open, "-t", topic, "-m", "x", "--repeat", 2)
+    assert subscriber.output()[:2] == (0, f"{topic} x\n{topic} x\n".encode())
+
+
+def test_a_will_is_sent_when_the_client_vanishes(cli, broker, topic):
+    watcher = Subscriber(cli, "-p", broker.open, "-t", topic, "-q", 1, "-C", 1, "-W", 15, "-F", "%q %p")
+    dying = Subscriber(
+        cli, "-p", broker.open, "-t", "other", "--will-topic", topic, "--will-payload", "gone", "--will-qos", 1
+    )
+    dying.process.kill()
+    assert watcher.output()[:2] == (0, b"1 gone\n")
+    dying.output()
+
+
+def test_a_session_is_kept(cli, broker, topic):
+    client = ("-i", topic.replace("/", "-"), "-c", "-q", 1)
+    assert cli.run("sub", "-p", broker.open, *client, "-t", topic, "-E")[0] == 0
+    assert cli.run("pub", "-p", broker.open, "-t", topic, "-m", "while away", "-q", 1)[0] == 0
+    code, out, _ = cli.run("sub", "-p", broker.open, *client, "-t", topic, "-C", 1, "-W", 10)
+    assert (code, out) == (0, b"while away\n")
+    # -U ends the subscription; the session then gets nothing
+    cli.run("sub", "-p", broker.open, *client, "-U", topic, "-W", 0.5)
+    cli.run("pub", "-p", broker.open, "-t", topic, "-m", "again", "-q", 1)
+    assert cli.run("sub", "-p", broker.open, *client, "-U", "nothing", "-W", 1)[:2] == (27, b"")
+
+
+def test_over_websocket(cli, broker, topic):
+    big = b"x" * 70_000
+    subscriber = Subscriber(cli, "--ws", "-p", broker.web, "-t", topic, "-q", 1, "-C", 3, "-W", 15, "-F", "%l")
+    for payload in (b"", b"y" * 300, big):
+        assert cli.run("pub", "--ws", "-p", broker.web, "-t", topic, "-s", "-q", 1, input=payload)[0] == 0
+    assert subscriber.output()[:2] == (0, b"0\n300\n70000\n")
+
+
+def test_a_plain_port_is_no_websocket(cli, broker):
+    code, _, err = cli.run("pub", "--ws", "-p", broker.open, "-t", "x", "-m", "x")
+    assert code == 1
+    assert "WebSocket handshake" in err
+
+
+@pytest.mark.parametrize(("version", "code"), [("mqttv311", 5), ("mqttv5", 135)])
+def test_a_refused_connection_says_why_and_gives_the_code(cli, broker, version, code):
+    for command in (("pub", "-t", "x", "-m", "x"), ("sub", "-t", "x")):
+        got, out, err = cli.run(*command, "-p", broker.closed, "-V", version, "-u", "alice", "-P", "wrong")
+        assert (got, out) == (code, b"")
+        assert "refused the connection: not authori" in err
+        assert len(err.splitlines()) == 1
+
+
+def test_user_name_and_password(cli, broker, tmp_path):
+    (tmp_path / "pw").write_text("secret\n")
+    target = ("-p", broker.closed, "-t", "ok/x", "-m", "x", "-q", 1)
+    assert cli.run("pub", *target, "-u", "alice", "-P", "secret")[0] == 0
+    assert cli.run("pub", *target, "-u", "alice", "--pw-file", tmp_path / "pw")[0] == 0
+    assert cli.run("pub", "-L", f"mqtt://alice:secret@127.0.0.1:{broker.closed}/ok/x", "-m", "x", "-q", 1)[0] == 0
+
+
+def test_a_refused_publish_is_a_failure(cli, broker):
+    target = ("-p", broker.closed, "-V", 5, "-u", "alice", "-P", "secret", "-q", 1, "-m", "x")
+    code, _, err = cli.run("pub", *target, "-t", "forbidden")
+    assert code == 1
+    assert "publishing to 'forbidden' failed: not authorized" in err
+
+
+def test_nobody_listens(cli):
+    code, _, err = cli.run("pub", "-h", "127.0.0.1", "-p", 1, "-t", "x", "-m", "x")
+    assert code == 1
+    assert "cannot connect to 127.0.0.1:1: connection refused" in err
+    assert cli.run("pub", "-h", "127.0.0.1", "-p", 1, "-t", "x", "-m", "x", "--quiet") == (1, b"", "")
+
+
+def test_timeout(cli, broker, topic):
+    code, out, err = cli.run("sub", "-p", broker.open, "-t", topic, "-W", 0.5)
+    assert (code, out) == (27, b"")
+    assert "timed out" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_cleanly(cli, broker, topic, number):
+    subscriber = Subscriber(cli, "-p", broker.open, "-t", topic)
+    subscriber.process.send_signal(number)
+    code, out, err = subscriber.output()
+    assert (code, out) == (0, b"")
+    assert "sending DISCONNECT" in err
+    assert "Traceback" not in err
+
+
+def test_a_reader_that_leaves(cli, broker, topic):
+    subscriber = Subscriber(cli, "-p", broker.open, "-t", topic, "-W", 15)
+    subscriber.process.stdout.close()
+    subscriber.process.stdout = None
+    for _ in range(3):
+        cli.run("pub", "-p", broker.open, "-t", topic, "-m", "x")
+    code, _, err = subscriber.output()
+    assert code == 1
+    assert "Traceback" not in err
+    assert "Exception" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("pub", "-t", "x"), "one of -m, -f, -l, -n and -s"),
+        (("pub", "-t", "x", "-m", "a", "-n"), "one of -m, -f, -l, -n and -s"),
+        (("pub", "-m", "x"), "-t is missing"),
+        (("pub", "-t", "a/#", "-m", "x"), "has no + or #"),
+        (("pub", "-t", "x", "-m", "x", "-V", "4"), "use mqttv31, mqttv311 or mqttv5"),
+        (("pub", "-t", "x", "-m", "x", "-P", "pw"), "a password needs a user name"),
+        (("pub", "-t", "x", "-m", "x", "--will-qos", "1"), "a will needs --will-topic"),
+        (("pub", "-t", "x", "-m", "x", "-V", "311", "-D", "publish", "content-type", "a"), "-D needs -V mqttv5"),
+        (("pub", "-t", "x", "-m", "x", "-D", "publish", "nonsense", "a"), "for publish there are"),
+        (("pub", "-t", "x", "-m", "x", "-L", "http://x/"), "write mqtt://"),
+        (("pub", "-t", "x", "-m", "x", "-q", "3"), "'-q'"),
+        (("pub", "-t", "x", "-f", "/nowhere"), "-f /nowhere: No such file"),
+        (("sub",), "-t is missing"),
+        (("sub", "-t", "x", "-c"), "-c needs a client id"),
+        (("sub", "-t", "x", "-x", "soon"), "-x 'soon'"),
+        (("sub", "-t", "x", "-F", "%z"), "%z is unknown"),
+        (("sub", "-t", "x", "-i", "a", "-I", "b"), "-i and -I"),
+        (("sub", "-t", "x", "--cert", "/nowhere"), "--cert and --key go together"),
+    ],
+)
+def test_bad_usage(cli, broker, arguments, message):
+    code, out, err = cli.run(*arguments, *(() if "-L" in arguments else ("-p", broker.open)))
+    assert (code, out) == (2, b"")
+    assert message in err
+    assert "Traceback" not in err

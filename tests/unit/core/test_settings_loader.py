@@ -1,0 +1,239 @@
+"""One TOML file, overridden by the environment, overridden by flags; every mistake is named."""
+
+import pytest
+
+from penstock.core.errors import SettingsError
+from penstock.core.settings import flatten, load_settings
+from penstock.core.settings.schema import sections
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def write_file(text):
+        path = tmp_path / "some.toml"
+        path.write_text(text)
+        return path
+
+    return write_file
+
+
+def test_defaults_without_any_source(write):
+    loaded = load_settings(None, {})
+    assert loaded.path is None
+    assert loaded.warnings == []
+    assert set(loaded.origins.values()) == {"default"}
+    assert [listener.address for listener in loaded.settings.listeners] == ["127.0.0.1:1883"]
+    assert loaded.settings.limits.write_high_watermark == 1280 * 1024
+    assert loaded.settings.limits.write_low_watermark == 640 * 1024
+    assert loaded.settings.limits.max_packet_size == 1 << 20
+
+
+def test_every_key_has_a_description_and_an_origin():
+    loaded = load_settings(None, {})
+    assert list(loaded.origins) == [key for key, _ in flatten(loaded.settings)]
+    for keys in sections().values():
+        for key in keys.values():
+            assert key.description, key.name
+
+
+def test_flags_win_over_environment_over_file(write):
+    path = write("[limits]\nmax_packet_size = 1000\nmax_inflight = 7\nmax_subscriptions = 5\n")
+    environ = {"PENSTOCK_LIMITS__MAX_PACKET_SIZE": "2000", "PENSTOCK_LIMITS__MAX_INFLIGHT": "8"}
+    loaded = load_settings(path, environ, {"limits.max_packet_size": "3KB"}, flags={"limits.max_packet_size": "--x"})
+    limits = loaded.settings.limits
+    assert (limits.max_packet_size, limits.max_inflight, limits.max_subscriptions) == (3072, 8, 5)
+    assert loaded.origins["limits.max_packet_size"] == "flag --x"
+    assert loaded.origins["limits.max_inflight"] == "environment PENSTOCK_LIMITS__MAX_INFLIGHT"
+    assert loaded.origins["limits.max_subscriptions"] == f"file {path}"
+    assert loaded.origins["limits.receive_maximum"] == "default"
+
+
+def test_where_the_file_is_looked_for(write, tmp_path):
+    assert load_settings(None, {}).path is None
+    named = write("[server]\nnode_id = 'named'\n")
+    (tmp_path / "penstock.toml").write_text("[server]\nnode_id = 'here'\n")
+    assert load_settings(None, {}).settings.server.node_id == "here"
+    assert load_settings(None, {"PENSTOCK_CONFIG": str(named)}).settings.server.node_id == "named"
+    assert load_settings(tmp_path / "penstock.toml", {"PENSTOCK_CONFIG": "/nowhere"}).settings.server.node_id == "here"
+    with pytest.raises(SettingsError, match=r"cannot read the settings file /nowhere"):
+        load_settings(None, {"PENSTOCK_CONFIG": "/nowhere"})
+
+
+def test_units_in_the_file_and_the_environment(write):
+    path = write("[limits]\nmax_packet_size = '2MiB'\nconnect_timeout = '1500ms'\nmax_session_expiry = '7d'\n")
+    loaded = load_settings(path, {"PENSTOCK_SYS__INTERVAL": "1m", "PENSTOCK_MQTT__RETAIN_AVAILABLE": "no"})
+    assert loaded.settings.limits.max_packet_size == 2 << 20
+    assert loaded.settings.limits.connect_timeout == 1.5
+    assert loaded.settings.limits.max_session_expiry == 7 * 86400
+    assert loaded.settings.sys.interval == 60
+    assert loaded.settings.mqtt.retain_available is False
+
+
+def test_listeners_from_the_environment():
+    environ = {f"PENSTOCK_LISTENERS__{n}__ADDRESS": f"127.0.0.1:{2000 + n}" for n in range(11)}
+    listeners = load_settings(None, {**environ, "PENSTOCK_LISTENERS__1__TRANSPORT": "ws"}).settings.listeners
+    assert [listener.address for listener in listeners] == [f"127.0.0.1:{2000 + n}" for n in range(11)]
+    assert listeners[1].transport == "ws"
+    assert [listener.name for listener in listeners[:3]] == ["mqtt", "mqtt-2", "mqtt-3"]
+
+
+def test_the_environment_changes_one_listener_of_the_file(write):
+    path = write("[[listeners]]\naddress = '127.0.0.1:1'\n[[listeners]]\nname = 'web'\naddress = '127.0.0.1:2'\n")
+    loaded = load_settings(path, {"PENSTOCK_LISTENERS__1__TRANSPORT": "ws"})
+    assert [(x.name, x.transport, x.address) for x in loaded.settings.listeners] == [
+        ("mqtt", "tcp", "127.0.0.1:1"),
+        ("web", "ws", "127.0.0.1:2"),
+    ]
+    assert loaded.origins["listeners.1.transport"] == "environment PENSTOCK_LISTENERS__1__TRANSPORT"
+    assert loaded.origins["listeners.1.address"] == f"file {path}"
+
+
+def test_a_list_of_addresses_replaces_the_listeners(write, tmp_path):
+    path = write("[[listeners]]\naddress = '127.0.0.1:1'\nproxy_protocol = true\n")
+    given = {
+        "listeners.0.max_connections": "5",
+        "listeners": f"127.0.0.1:7,ws://127.0.0.1:8/x,unix:{tmp_path}/s",
+    }
+    loaded = load_settings(path, {}, given, flags={"listeners": "--listen"})
+    listeners = loaded.settings.listeners
+    assert [(x.transport, x.address) for x in listeners] == [
+        ("tcp", "127.0.0.1:7"),
+        ("ws", "127.0.0.1:8"),
+        ("unix", f"{tmp_path}/s"),
+    ]
+    assert listeners[1].path == "/x"
+    assert (listeners[0].proxy_protocol, listeners[0].max_connections) == (False, 5)
+    assert loaded.origins["listeners.0.address"] == "flag --listen"
+    assert loaded.origins["listeners.0.proxy_protocol"] == "default"
+
+
+def test_a_value_can_come_from_a_file_that_the_environment_names(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("from-a-file\n")
+    name = "PENSTOCK_SERVER__NODE_ID"
+    loaded = load_settings(None, {f"{name}_FILE": str(secret)})
+    assert loaded.settings.server.node_id == "from-a-file"
+    assert loaded.origins["server.node_id"] == f"environment {name}_FILE"
+    with pytest.raises(SettingsError, match="both set"):
+        load_settings(None, {f"{name}_FILE": str(secret), name: "x"})
+    with pytest.raises(SettingsError, match=rf"{name}_FILE: cannot read '/nowhere'"):
+        load_settings(None, {f"{name}_FILE": "/nowhere"})
+
+
+def test_names_of_the_seeds_are_aliases():
+    environ = {
+        "NETTY_WRITE_BUFFER_HIGH_WATER_MARK": "2000",
+        "NETTY_WRITE_BUFFER_LOW_WATER_MARK": "1000",
+        "MQTT_MAX_IN_FLIGHT_MSGS": "17",
+        "MQTT_KEEP_ALIVE_MAX_KEEP_ALIVE_SEC": "300",
+        "MQTT_TOPIC_ALIAS_MAX": "10",
+        "MQTT_CLIENT_SESSION_EXPIRY_MAX_EXPIRY_INTERVAL": "604800",
+        "MQTT_SHARED_SUBSCRIPTIONS_PROCESSING_TYPE": "ROUND_ROBIN",
+    }
+    loaded = load_settings(None, environ)
+    limits = loaded.settings.limits
+    assert (limits.write_high_watermark, limits.write_low_watermark) == (2000 * 1024, 1000 * 1024)
+    assert (limits.max_inflight, limits.max_keep_alive, limits.topic_alias_maximum) == (17, 300, 10)
+    assert limits.max_session_expiry == 604800
+    assert loaded.settings.mqtt.shared_strategy == "round-robin"
+    assert loaded.origins["limits.max_inflight"] == "environment MQTT_MAX_IN_FLIGHT_MSGS"
+    ours = load_settings(None, {**environ, "PENSTOCK_LIMITS__MAX_INFLIGHT": "18"})
+    assert ours.settings.limits.max_inflight == 18
+    with pytest.raises(SettingsError, match=r"MQTT_TOPIC_ALIAS_MAX \(setting limits.topic_alias_maximum\) = 'x'"):
+        load_settings(None, {"MQTT_TOPIC_ALIAS_MAX": "x"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[limits]\n\nmax_packet_siz = 1\n",
+            r":3: limits.max_packet_siz is not a setting: did you mean limits.max_packet_s",
+        ),
+        ("[limit]\nx = 1\n", r":1: limit is not a section of the settings: did you mean limits\?"),
+        ("[zzz]\n", r":1: zzz is not a section of the settings: there are access, admin"),
+        (
+            "[limits]\nmax_packet_size = 1\n",
+            r":2: limits.max_packet_size = 1 is not allowed: .*from 128 to 268,435,461",
+        ),
+        ("[limits]\nmax_packet_size = '1 banana'\n", r":2: limits.max_packet_size = '1 banana' is not allowed"),
+        ("[limits]\nmax_inflight = true\n", r":2: limits.max_inflight = True is not allowed: use a whole number"),
+        ("[limits]\nmax_inflight = 1.5\n", r":2: limits.max_inflight = 1.5 is not allowed"),
+        ("[limits]\nconnect_timeout = nan\n", r":2: limits.connect_timeout = nan is not allowed"),
+        ("[sys]\ninterval = '1500ms'\n", r":2: sys.interval = '1500ms' is not allowed"),
+        ("[logging]\nlevel = 'loud'\n", r':2: logging.level = \'loud\' is not allowed: use one of "debug", "info"'),
+        ("[mqtt]\nretain_available = 1\n", r":2: mqtt.retain_available = 1 is not allowed: use true or false"),
+        ("[server]\nnode_id = ''\n", r":2: server.node_id = '' is not allowed"),
+        ("server = 3\n", r":1: server must be a table"),
+        ("[listeners]\naddress = 'x'\n", r":1: listeners must be written as \[\[listeners\]\]"),
+        ("listeners = []\n", r":1: listeners is empty"),
+        (
+            "[[listeners]]\n[[listeners]]\nport = 3\n",
+            r":3: listeners.1.port is not a setting: did you mean listeners.1.",
+        ),
+        ("[access]\nenhanced = 3\n", r":2: access.enhanced = 3 is not allowed: use a table of texts"),
+        ("[access.enhanced]\nSCRAM = 3\n", r":1: access.enhanced = .* is not allowed: use a table of texts"),
+        ("[server\n", r"is not valid TOML: .*line 1"),
+    ],
+)
+def test_mistakes_in_the_file(write, text, message):
+    path = write(text)
+    with pytest.raises(SettingsError, match=message) as caught:
+        load_settings(path, {})
+    assert str(path) in caught.value.message
+    assert caught.value.exit_code == 78
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"PENSTOCK_FOO": "1"}, r"environment PENSTOCK_FOO is not a setting: there are access"),
+        ({"PENSTOCK_LIMITS": "1"}, r"environment PENSTOCK_LIMITS is not a setting"),
+        ({"PENSTOCK_LIMITS__MAX_INFLIGT": "1"}, r"did you mean PENSTOCK_LIMITS__MAX_INFLIGHT\?"),
+        ({"PENSTOCK_LIMIT__MAX_INFLIGHT": "1"}, r"did you mean PENSTOCK_LIMITS__MAX_INFLIGHT\?"),
+        (
+            {"PENSTOCK_LIMITS__MAX_INFLIGHT": "0"},
+            r"PENSTOCK_LIMITS__MAX_INFLIGHT = '0' is not allowed: .*from 1 to 65,535",
+        ),
+        ({"PENSTOCK_LISTENERS__1__ADDRESS": "127.0.0.1:1"}, r"there is no listener 0 before it"),
+        ({"PENSTOCK_LISTENERS__ADDRESS": "127.0.0.1:1"}, r"name the listener by its number"),
+        ({"PENSTOCK_LISTENERS": "ftp://127.0.0.1:1"}, r"is not allowed: use host:port, or a URL with tcp://"),
+        ({"PENSTOCK_LISTENERS": ","}, r"is not allowed: use at least one host:port"),
+        ({"PENSTOCK_INSECURE": "yes"}, r"PENSTOCK_INSECURE = 'yes' is not allowed: use 1 or 0"),
+    ],
+)
+def test_mistakes_in_the_environment(environ, message):
+    with pytest.raises(SettingsError, match=message):
+        load_settings(None, environ)
+
+
+def test_what_kubernetes_puts_into_the_environment_is_no_mistake():
+    load_settings(
+        None,
+        {
+            "PENSTOCK_PORT": "tcp://10.0.0.1:1883",
+            "PENSTOCK_SERVICE_HOST": "10.0.0.1",
+            "PENSTOCK_SERVICE_PORT_MQTT": "1883",
+            "PENSTOCK_PORT_1883_TCP_ADDR": "10.0.0.1",
+            "PENSTOCK_ADMIN_SERVICE_PORT": "1883",
+        },
+    )
+
+
+def test_enhanced_authentication_is_a_table_of_texts(write):
+    path = write("[access.enhanced]\nSCRAM = 'a:b'\n")
+    loaded = load_settings(path, {"PENSTOCK_ACCESS__ENHANCED__Kerberos": "c:d"}, {"access.enhanced.X": "e:f"})
+    assert loaded.settings.access.enhanced == {"SCRAM": "a:b", "Kerberos": "c:d", "X": "e:f"}
+
+
+def test_reload_reads_the_same_sources_again(write):
+    path = write("[limits]\nmax_inflight = 5\n")
+    loaded = load_settings(path, {}, {"sys.interval": "3"})
+    write("[limits]\nmax_inflight = 6\n")
+    again = loaded.reload()
+    assert (again.settings.limits.max_inflight, again.settings.sys.interval) == (6, 3)
+    write("[limits]\nmax_inflight = 0\n")
+    with pytest.raises(SettingsError):
+        loaded.reload()

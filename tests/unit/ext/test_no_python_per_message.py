@@ -1,0 +1,157 @@
+"""Does a message, or its acknowledgement, ever enter Python? A profiled broker counts every call while 10,000 pass."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import uvloop
+
+from penstock._ext import packets
+from penstock.app import Broker
+from penstock.core.settings.loader import load_settings
+
+MESSAGES = 10_000
+WINDOW = 100
+PUBACK, PUBREC, PUBREL, PUBCOMP = 4, 5, 6, 7
+
+
+class Client:
+    """A client on the same loop whose own calls are not counted: it runs in another thread."""
+
+    def __init__(self, port: int) -> None:
+        import socket  # noqa: PLC0415  # only the thread that speaks needs it
+
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.buffer = b""
+
+    def take(self) -> tuple[int, bytes]:
+        """The next packet: first byte, body (all are shorter than 128 bytes here)."""
+        while len(self.buffer) < 2 or len(self.buffer) < 2 + self.buffer[1]:
+            received = self.socket.recv(1 << 16)
+            assert received, "the broker closed the connection"
+            self.buffer += received
+        size = 2 + self.buffer[1]
+        packet, self.buffer = self.buffer[:size], self.buffer[size:]
+        return packet[0], packet[2:]
+
+    def open(self, name: str, version: int) -> None:
+        self.socket.sendall(packets.build_connect(name, version=version))
+        assert self.take()[0] == 0x20
+
+
+def publish_all(port: int, version: int, qos: int, messages: int) -> None:
+    """One publisher and one subscriber, everything acknowledged in batches."""
+    publisher, subscriber = Client(port), Client(port)
+    publisher.open("publisher", version)
+    subscriber.open("subscriber", version)
+    subscriber.socket.sendall(packets.build_subscribe(1, [("bench/topic", qos)], version=version))
+    assert subscriber.take()[0] == 0x90
+    for start in range(0, messages, WINDOW):
+        ids = [1 + (start + i) % 60_000 for i in range(WINDOW)]
+        publisher.socket.sendall(
+            b"".join(
+                packets.build_publish("bench/topic", b"x" * 20, qos=qos, packet_id=i if qos else 0, version=version)
+                for i in ids
+            )
+        )
+        if qos == 1:
+            for _ in ids:
+                assert publisher.take()[0] >> 4 == PUBACK
+        if qos == 2:
+            for _ in ids:
+                assert publisher.take()[0] >> 4 == PUBREC
+            publisher.socket.sendall(b"".join(packets.build_ack(PUBREL, i, version=version) for i in ids))
+            for _ in ids:
+                assert publisher.take()[0] >> 4 == PUBCOMP
+        receive_all(subscriber, qos, version)
+    publisher.socket.close()
+    subscriber.socket.close()
+
+
+def receive_all(subscriber: Client, qos: int, version: int) -> None:
+    received = []
+    for _ in range(WINDOW):
+        first, body = subscriber.take()
+        assert first >> 4 == 3
+        received.append(int.from_bytes(body[13:15]))
+    if qos == 1:
+        subscriber.socket.sendall(b"".join(packets.build_ack(PUBACK, i, version=version) for i in received))
+    if qos == 2:
+        subscriber.socket.sendall(b"".join(packets.build_ack(PUBREC, i, version=version) for i in received))
+        for _ in received:
+            assert subscriber.take()[0] >> 4 == PUBREL
+        subscriber.socket.sendall(b"".join(packets.build_ack(PUBCOMP, i, version=version) for i in received))
+
+
+@contextmanager
+def counted_calls() -> Iterator[list[int]]:
+    """Counts every call of Python and C functions on this thread, the loop's."""
+    calls = [0]
+
+    def profile(frame: object, event: str, argument: object) -> None:
+        if event in ("call", "c_call"):
+            calls[0] += 1
+
+    sys.setprofile(profile)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+
+
+def calls_of(version: int, qos: int, messages: int) -> tuple[int, dict[str, int]]:
+    async def main() -> tuple[int, dict[str, int]]:
+        overrides = {"listeners.0.address": "127.0.0.1:0", "admin.address": "", "sys.interval": "0"}
+        broker = Broker(load_settings(None, {}, {**overrides, "logging.level": "error"}))
+        for listener in broker.listeners:
+            await listener.start()
+        port = int(broker.listeners[0].address.rpartition(":")[2])
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+        failures: list[BaseException] = []
+
+        def drive() -> None:
+            try:
+                publish_all(port, version, qos, messages)
+            except BaseException as error:
+                failures.append(error)
+            finally:
+                loop.call_soon_threadsafe(done.set)
+
+        thread = threading.Thread(target=drive)
+        with counted_calls() as calls:
+            thread.start()
+            await done.wait()
+        thread.join()
+        if failures:
+            raise failures[0]
+        counters = broker.hub.counters_now()
+        await broker.close()
+        return calls[0], counters
+
+    return uvloop.run(main())
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("version", [4, 5])
+def test_calls_do_not_grow_with_messages(version: int, qos: int) -> None:
+    few, _ = calls_of(version, qos, 1_000)
+    many, counters = calls_of(version, qos, MESSAGES)
+    assert counters[f"messages_received_qos{qos}"] == MESSAGES
+    assert counters[f"messages_sent_qos{qos}"] == MESSAGES
+    # What grows is loop iterations: reads and flushes, a handful of calls each, never a call per message.
+    reads_and_flushes = counters["socket_reads"] + counters["flushes"]
+    assert many - few < 6 * reads_and_flushes
+    assert many < MESSAGES, f"{many} calls for {MESSAGES} messages"
+
+
+def test_one_write_per_connection_and_iteration() -> None:
+    """Output leaves with one write per connection and loop iteration: 10,000 deliveries and acknowledgements."""
+    _, counters = calls_of(4, 1, MESSAGES)
+    assert counters["socket_writes"] <= 2 * counters["flushes"] + 10
+    assert counters["socket_writes"] < MESSAGES / 4

@@ -1,0 +1,81 @@
+"""Does the C code of the hot functions touch Python objects? It must not: no call, no allocation, no attribute."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+# What a message passes through while its subscribers are connected.
+HOT = {
+    "connection": [
+        "route",
+        "deliver",
+        "send_shape",
+        "encode_shape",
+        "take_slot",
+        "send_copy",
+        "send_message",
+        "use_alias",
+        "choose_member",
+        "deliver_to_group",
+        "handle_publish",
+        "handle_ack",
+        "find_topic",
+        "find_congested",
+        "send_ack",
+        "resolve_alias",
+        "store_retained",
+        "10Connection_feed",
+        "10Connection_parse",
+        "10Connection_dispatch",
+        "7Session_pump",
+        "7Session_enqueue",
+    ],
+    "codec": ["parse_publish", "parse_ack", "check_topic_name"],
+    "inflight": ["window_add", "window_release", "queue_push", "queue_pop", "ids_add", "ids_has", "ids_discard"],
+    "buffer": ["buffer_grow"],
+    "message": ["message_new"],
+}
+# Calls into the interpreter that make, look up or call an object; not reference counts, not error reports.
+FORBIDDEN = re.compile(
+    r"\b(?:PyObject_(?:Call|GetAttr|SetAttr|RichCompare|GetItem|SetItem|IsTrue)\w*|__Pyx_PyObject_(?:Fast|Vector)?Call\w*"
+    r"|__Pyx_PyObject_GetAttr\w*|__Pyx_GetModuleGlobalName\w*|__Pyx_GetBuiltinName|__Pyx_GetItem\w*"
+    r"|Py(?:Long|Float|Bool)_From\w+|__Pyx_PyLong_From\w+|__Pyx_PyInt_From\w+|PyBytes_\w+|__Pyx_PyBytes_\w+|PyUnicode_\w+"
+    r"|PyTuple_New|PyTuple_Pack|PyList_\w+|__Pyx_PyList_\w+|PyDict_\w+|PySet_\w+|PyNumber_\w+|PySequence_\w+|PyMemoryView_\w+"
+    r"|__Pyx_PyNumber_\w+|PyEval_\w+|PyIter_\w+)\s*\("
+)
+
+
+def function_body(source: str, module: str, name: str) -> str:
+    """The C text of one function in Cython's output."""
+    symbol = f"__pyx_f_8penstock_4_ext_{len(module)}{module}_{name}"
+    found = re.search(rf"^(?:static|CYTHON_INLINE|__PYX_EXTERN_C|extern)?[^\n;]*\b{symbol}\([^;{{]*\{{\n", source, re.M)
+    assert found, f"{symbol} is not in the generated C"
+    end = source.index("\n}\n", found.end())
+    return source[found.end() : end]
+
+
+def without_error_paths(body: str) -> str:
+    """A raised exception may cost what it likes; only `raise` lines and what follows the error label are left out."""
+    body = re.split(r"\n\s*/\* function exit code \*/", body)[0]
+    lines = body.splitlines()
+    kept: list[str] = []
+    is_raise = False
+    for line in lines:
+        marker = re.match(r"\s*\* (?P<code>.*)# <{14}", line)
+        if marker:
+            is_raise = marker["code"].strip().startswith("raise ")
+        if not is_raise:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+@pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in HOT.items() for name in names])
+def test_hot_function_is_c(module: str, name: str) -> None:
+    path = ROOT / "build/cython/ext/penstock/_ext" / f"{module}.c"
+    body = without_error_paths(function_body(path.read_text(), module, name))
+    assert not FORBIDDEN.findall(body)
