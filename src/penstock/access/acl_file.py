@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from penstock._ext import acl
 from penstock.core.errors import AccessFileError
@@ -116,9 +116,11 @@ class AclFile:
         )
 
 
-def _fill_level(level: str, client_id: str, username: str) -> str | bytes:
-    if level in ("+", "#"):
-        return level
+def _fill_level(level: str, client_id: str, username: str) -> Literal["+", "#"] | bytes:
+    if level == "+":
+        return "+"
+    if level == "#":
+        return "#"
     words = {"c": client_id, "u": username, "%": "%"}
     # bytes is a literal for AclProgram, which lets one with + # or / match nothing.
     return _PLACEHOLDER.sub(lambda found: words[found[1]], level).encode()

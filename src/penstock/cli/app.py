@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
 
 import typer
@@ -40,9 +39,11 @@ class LazyGroup(TyperGroup):
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        # Reading metadata is slow to import, and only this option needs it.
+        metadata = import_module("importlib.metadata")
         try:
-            number = version("penstock")
-        except PackageNotFoundError:
+            number = metadata.version("penstock")
+        except metadata.PackageNotFoundError:
             number = "(not installed)"
         typer.echo(f"penstock {number}")
         raise typer.Exit

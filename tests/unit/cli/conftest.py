@@ -13,6 +13,7 @@ import pytest
 import penstock
 from penstock.access import PasswordFile
 from penstock.access.passwords import hash_password
+from tests.support.certificates import Authority
 
 SOURCE = Path(penstock.__file__).parents[1]
 
@@ -91,10 +92,13 @@ class Mosquitto:
 
 
 class Penstock:
-    """The same of our own."""
+    """The same of our own, and a listener with TLS that wants client certificates, and a unix socket."""
 
     def __init__(self, directory):
-        self.open, self.closed, self.web = free_port(), free_port(), free_port()
+        self.open, self.closed, self.web, self.tls = (free_port() for _ in range(4))
+        self.unix = directory / "socket"
+        self.authority = Authority(directory)
+        server = self.authority.issue("broker")
         PasswordFile({"alice": hash_password(b"secret")}).save(directory / "passwords")
         (directory / "acl.toml").write_text(
             '[[rules]]\neffect = "allow"\nusers = ["alice"]\ntopics = ["ok/#"]\n'
@@ -104,6 +108,10 @@ class Penstock:
             f'[[listeners]]\naddress = "127.0.0.1:{self.open}"\n'
             f'[[listeners]]\naddress = "127.0.0.1:{self.web}"\ntransport = "ws"\n'
             f'[[listeners]]\naddress = "127.0.0.1:{self.closed}"\nanonymous = "deny"\n'
+            f'[[listeners]]\naddress = "{self.unix}"\ntransport = "unix"\n'
+            f'[[listeners]]\naddress = "127.0.0.1:{self.tls}"\ntransport = "tls"\n'
+            f'certificate = "{server.certificate}"\nkey = "{server.key}"\n'
+            f'client_ca = "{self.authority.path}"\nclient_certificate = "required"\n'
             f'[access]\npassword_file = "passwords"\nacl_file = "acl.toml"\n[admin]\naddress = ""\n'
         )
         self.process = start_broker(directory, [sys.executable, "-m", "penstock", "serve"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from penstock.__main__ import main
 from penstock.access import PasswordFile
 from penstock.cli.banner import render_banner
 from penstock.core.settings import ListenerSettings
-from tests.unit.cli.conftest import clean_environment
+from tests.unit.cli.conftest import clean_environment, free_port
 
 
 @pytest.fixture(autouse=True)
@@ -215,6 +216,21 @@ def test_acl_import(tmp_path, capsys):
     (tmp_path / "ours.toml").write_text(out)
     assert main(["acl", "check", "ours.toml", "-u", "roger", "--subscribe", "foo/bar"]) == 0
     assert main(["acl", "import-mosquitto", "nowhere"]) == 2
+
+
+def test_serve_says_where_it_listens_and_ends_with_0(cli, tmp_path):
+    port = free_port()
+    process = cli.start("serve", "--port", port, "--admin", "", "--data-dir", tmp_path / "data")
+    lines = []
+    while not any("penstock pub" in line for line in lines):
+        lines.append(process.stdout.readline().decode())
+        assert lines[-1], process.stderr.read()
+    assert f"mqtt://127.0.0.1:{port}" in "".join(lines)
+    assert cli.run("pub", "-p", port, "-t", "demo/hello", "-m", "hi", "-q", 1)[0] == 0
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert all(json.loads(line)["level"] == "info" for line in err.decode().splitlines())
 
 
 def test_banner_says_where_and_what_next(tmp_path):

@@ -1,7 +1,8 @@
 """Every setting of the broker: its name, type, default, bounds and meaning. The reference in docs/ is made from this.
 
 Two facts about a setting travel with its description: the unit a person may write it in (`bytes`: "1280KiB",
-`seconds`: "10s") and whether it can change while the broker runs (`live`, see reload.py).
+`seconds`: "10s") and whether it can change while the broker runs (`live`, see reload.py). Names of files that a
+listener uses are not live, but the files are read again on every reload.
 """
 
 from __future__ import annotations
@@ -70,8 +71,7 @@ class ListenerSettings(Section, frozen=True):
     tls_minimum: Annotated[Literal["1.2", "1.3"], _about("oldest TLS version accepted")] = "1.2"
     max_connections: Annotated[Natural, _about("connections of this listener, 0 = only the limit of all")] = 0
     anonymous: Annotated[
-        Literal["inherit", "loopback", "allow", "deny"],
-        _about("overrides access.anonymous for this listener"),
+        Literal["inherit", "loopback", "allow", "deny"], _about("overrides access.anonymous for this listener")
     ] = "inherit"
 
 
@@ -80,9 +80,7 @@ class AccessSettings(Section, frozen=True):
 
     anonymous: Annotated[
         Literal["loopback", "allow", "deny"],
-        _about(
-            "who may connect without a user name: clients of listeners on a loopback address or unix socket, all, none",
-        ),
+        _about("who may connect without a user name: clients of loopback and unix socket listeners, all, none"),
     ] = "loopback"
     password_file: Annotated[
         str, _about("users and their argon2id hashes, written by `penstock passwd`", live=True)

@@ -1,0 +1,30 @@
+# The stored form of a PUBLISH: protobuf wire format of penstock_schema/publish.proto, written and read in C.
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
+
+
+# A record's contents. WARNING: borrowed, from the read buffer when writing, from the record when reading.
+cdef struct EnvelopeView:
+    const uint8_t* topic
+    const uint8_t* payload
+    const uint8_t* props        # MQTT 5 properties that are forwarded, in MQTT's own encoding (codec.PublishView.props)
+    const uint8_t* client_id
+    const uint8_t* username     # NULL = none
+    uint32_t topic_size
+    uint32_t payload_size
+    uint32_t props_size
+    uint32_t client_id_size
+    uint32_t username_size
+    int64_t received_at         # ms since the epoch
+    int64_t expires_at          # ms since the epoch, 0 = never
+    uint8_t qos
+    uint8_t retain
+
+
+# Exact size of the encoded record; put_envelope writes exactly so many bytes and returns the end.
+cdef uint32_t envelope_size(const EnvelopeView* view) noexcept nogil
+cdef uint8_t* put_envelope(uint8_t* p, const EnvelopeView* view) noexcept nogil
+# 0, or -1 if the bytes are not an envelope of a version we read. Unknown fields are skipped. The properties come back
+# in MQTT's encoding, through `scratch` (codec's Buffer) because protobuf lays them out differently.
+from penstock._ext.buffer cimport Buffer
+
+cdef int get_envelope(const uint8_t* data, uint32_t size, EnvelopeView* view, Buffer* scratch) except -2 nogil

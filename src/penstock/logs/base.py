@@ -1,0 +1,232 @@
+"""The port of the logs: what every provider (embedded, kafka, memory) does in the same way.
+
+Everything is called on the event loop's thread and never blocks it. Records travel packed: many of them in one
+`RecordPack` (penstock._ext.segment), appended as a whole, read as a whole, opened only by who needs a single record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock._ext.segment import RecordPack
+from penstock.core.errors import PenstockError
+
+EARLIEST = -2
+LATEST = -1
+
+
+class LogError(PenstockError):
+    """An operation of a log failed; `is_retryable` says whether the same call may succeed later."""
+
+    is_retryable = False
+
+
+class LogUnavailable(LogError):
+    """The log cannot take or give anything now: Kafka is away, the disk is full. It comes back by itself."""
+
+    is_retryable = True
+
+
+class TopicNotFound(LogError):
+    """There is no such topic, or it has fewer partitions."""
+
+
+class OffsetOutOfRange(LogError):
+    """The offset is before the first record kept or behind the last."""
+
+    def __init__(self, message: str, first: int, end: int) -> None:
+        super().__init__(message)
+        self.first = first
+        self.end = end
+
+
+class LogDamaged(LogError):
+    """The files are damaged where they must not be; the message names the command that repairs them."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A pack is durable: its records have the offsets base_offset … base_offset + count - 1."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Consecutive records of one partition. With gaps (compaction) `offsets` of the pack tell the real ones."""
+
+    topic: str
+    partition: int
+    pack: RecordPack
+
+    @property
+    def next_offset(self) -> int:
+        return self.pack.next_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    offset: int
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """The first offset kept and the offset the next record will get."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    name: str
+    partitions: int
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """`retention.ms:604800000;segment.bytes:26214400` as in the seeds' settings; the last colon-free form is an error."""
+    properties: dict[str, str] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(";"))):
+        name, colon, value = part.partition(":")
+        if not colon or not name.strip() or not value.strip():
+            raise ValueError(f"{part!r} is not name:value in the topic properties {text!r}")
+        properties[name.strip()] = value.strip()
+    return properties
+
+
+OnAppended = Callable[[Appended | LogError], None]
+OnPartitions = Callable[[Sequence[TopicPartition]], None]
+
+
+class Producer(Protocol):
+    """Appends packs. Packs of one partition become durable in the order they were appended."""
+
+    def append(self, topic: str, partition: int, pack: RecordPack, on_done: OnAppended | None = None) -> None:
+        """Takes the pack over. `on_done` is called on the loop, once, with the offsets when they are durable (or with
+        the error). Never blocks and never raises for what the log itself cannot do."""
+        ...
+
+    async def send(self, topic: str, partition: int, pack: RecordPack) -> Appended:
+        """The same as a coroutine; raises LogError."""
+        ...
+
+    @property
+    def pending_bytes(self) -> int:
+        """Appended and not yet durable: who appends more than it can bear should wait."""
+        ...
+
+
+class Consumer(Protocol):
+    """Reads packs of the partitions it has. `group` shares the partitions of subscribed topics among its members."""
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Exactly these partitions, without a group's say. Position: committed, else `auto.offset.reset`."""
+        ...
+
+    def subscribe(
+        self, topics: Iterable[str], on_assigned: OnPartitions | None = None, on_revoked: OnPartitions | None = None
+    ) -> None:
+        """Its share of the topics' partitions, changing with the members of the group (sticky, cooperative)."""
+        ...
+
+    async def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[Fetched]:
+        """At most max_records records; waits up to `timeout` for the first, without spinning. Raises LogError."""
+        ...
+
+    def assignment(self) -> list[TopicPartition]: ...
+    def pause(self, partitions: Iterable[TopicPartition]) -> None: ...
+    def resume(self, partitions: Iterable[TopicPartition]) -> None: ...
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """An offset, EARLIEST or LATEST."""
+        ...
+
+    async def seek_to_time(self, partition: TopicPartition, timestamp_ms: int) -> int:
+        """To the first record at or after the time (or the end); returns the offset."""
+        ...
+
+    def position(self, partition: TopicPartition) -> int: ...
+    async def commit(self, offsets: Mapping[TopicPartition, Committed] | None = None) -> None:
+        """The group's offsets (None: the positions of everything assigned), durable when it returns."""
+        ...
+
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed | None]: ...
+    async def watermarks(self, partition: TopicPartition) -> Watermarks: ...
+    async def lag(self) -> dict[TopicPartition, int]:
+        """Records between the position and the end, for each assigned partition."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Admin(Protocol):
+    async def create(
+        self, topic: str, partitions: int = 1, properties: Mapping[str, str] | None = None, *, exist_ok: bool = True
+    ) -> None: ...
+    async def describe(self, topic: str) -> TopicDescription: ...
+    async def delete(self, topic: str) -> None: ...
+    async def list(self) -> list[str]: ...
+    async def truncate(self, partition: TopicPartition, before_offset: int) -> None:
+        """Records before the offset may go (whole segments at the least); `first` moves to it at once."""
+        ...
+
+    async def groups(self) -> list[str]: ...
+    async def group_offsets(self, group: str) -> dict[TopicPartition, Committed]: ...
+    async def delete_group(self, group: str) -> None: ...
+
+
+class Log(Protocol):
+    """A provider. Made by app.py, started before anything else and closed after everything else."""
+
+    @property
+    def producer(self) -> Producer: ...
+    @property
+    def admin(self) -> Admin: ...
+    def consumer(
+        self, group: str, *, instance_id: str | None = None, auto_offset_reset: str = "earliest"
+    ) -> Consumer: ...
+    async def start(self) -> None: ...
+    async def close(self) -> None: ...
+    def check(self) -> bool | str:
+        """For readiness: True, or why it cannot take records now."""
+        ...
+
+    def counters(self) -> dict[str, int | float]: ...
+
+
+async def read_state(log: Log, topic: str, on_record: Callable[[bytes | None, bytes | None], None]) -> int:
+    """Reads a (compacted) state topic from its beginning to where it ends now and stops; records read."""
+    consumer = log.consumer(group="")
+    description = await log.admin.describe(topic)
+    partitions = [TopicPartition(topic, number) for number in range(description.partitions)]
+    ends = {partition: (await consumer.watermarks(partition)).end for partition in partitions}
+    firsts = {partition: (await consumer.watermarks(partition)).first for partition in partitions}
+    waiting = {partition for partition in partitions if firsts[partition] < ends[partition]}
+    count = 0
+    try:
+        consumer.assign(sorted(waiting))
+        for partition in waiting:
+            await consumer.seek(partition, EARLIEST)
+        while waiting:
+            for fetched in await consumer.poll(max_records=10_000, timeout=5.0):
+                for record in fetched.pack:
+                    on_record(record.key, record.value)
+                    count += 1
+                partition = TopicPartition(fetched.topic, fetched.partition)
+                if fetched.next_offset >= ends[partition]:
+                    waiting.discard(partition)
+    finally:
+        await consumer.close()
+    return count

@@ -1,0 +1,331 @@
+"""Every example in the documents is run, loaded, or checked as far as it goes; none is left out by accident.
+
+The language of a block says what happens to it:
+
+    console run, sh run   run by bash in a directory of the page's own, against a real broker, whose port stands for
+                          1883; lines of a `console` block without `$` must be in what was printed
+    console, sh           not run: each `penstock` command goes through the real parser, each `make` target must exist
+    python                run
+    toml                  loaded as settings or, with [[rules]], as ACL; a first line `# name.toml` also saves it
+    ini                   parsed
+    text, mermaid         for people only
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from penstock.access import AclFile
+from penstock.cli.app import app
+from penstock.core.settings import load_settings
+from tests.support.broker import Broker, free_port
+
+ROOT = Path(__file__).resolve().parents[3]
+FENCE = re.compile(r"^```(?P<language>[^\n`]*)\n(?P<body>.*?)^```[ \t]*$", re.M | re.S)
+LINK = re.compile(r"(?<!\\)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
+ONLY_FOR_PEOPLE = {"text", "mermaid"}
+# Their plain `console` blocks are complete in themselves, so they are run as well.
+RUN_WHOLE = {"docs/access-control.md", "docs/settings.md"}
+# What a page supposes to be there.
+GIVEN = {"docs/access-control.md": {"mosquitto.acl": "topic read public/#\n\nuser carol\ntopic sensors/#\n"}}
+OWN_METRICS = ("docs/architecture.md", "docs/flow-control.md", "docs/operations.md")
+SECONDS = 60
+
+PENSTOCK = """#!{python}
+import os, sys
+arguments = sys.argv[1:]
+given = {{word.split("=")[0] for word in arguments}}
+if arguments[:1] in (["pub"], ["sub"]) and not given & {{"-p", "--port", "-L", "--url", "--unix"}}:
+    arguments += ["-h", "127.0.0.1", "-p", "{port}"]
+if arguments[:1] == ["serve"] and "--admin" not in given:
+    arguments += ["--admin", ""]
+os.execv("{python}", ["{python}", "-m", "penstock", *arguments])
+"""
+MOSQUITTO = """#!/bin/sh
+case " $* " in *" -p "*) exec {real} "$@" ;; *) exec {real} -h 127.0.0.1 -p {port} "$@" ;; esac
+"""
+# A command in the background has to be at work before the next line: a subscriber subscribed, a broker listening.
+AWAIT = """#!{python}
+import re, socket, sys, time, urllib.request
+def subscriptions():
+    text = urllib.request.urlopen("http://127.0.0.1:{admin}/metrics", timeout=5).read().decode()
+    return float(re.search(r"^penstock_subscriptions (.*)$", text, re.M)[1])
+def is_there(wanted):
+    if wanted == "subscription":
+        return subscriptions() >= int(sys.argv[2])
+    try:
+        socket.create_connection(("127.0.0.1", int(wanted)), 1).close()
+        return True
+    except OSError:
+        return False
+deadline = time.monotonic() + 15
+while not is_there(sys.argv[1]):
+    if time.monotonic() > deadline:
+        sys.exit("nothing came of the command in the background: " + sys.argv[1])
+    time.sleep(0.1)
+"""
+
+
+def all_pages() -> list[str]:
+    """Every Markdown file of the tree, by its path."""
+    found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("docker/*.md"), *ROOT.glob("bench/*.md")]
+    return sorted(str(path.relative_to(ROOT)) for path in found)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block: where it is, its language and the words behind that, its text."""
+
+    where: str
+    language: str
+    is_run: bool
+    text: str
+
+
+def blocks_of(page: str) -> list[Block]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = []
+    for match in FENCE.finditer(text):
+        language, _, rest = match["language"].strip().partition(" ")
+        where = f"{page}:{text.count(chr(10), 0, match.start()) + 1}"
+        assert rest in ("", "run"), f"{where}: ```{match['language']} is not known here"
+        is_run = rest == "run" or (page in RUN_WHOLE and language == "console")
+        found.append(Block(where, language, is_run, match["body"]))
+    return found
+
+
+class Workshop:
+    """A directory for one page, the broker its examples talk to, and commands that find it."""
+
+    def __init__(self, directory: Path, broker: Broker, admin_port: int) -> None:
+        self.directory = directory / "page"
+        self.directory.mkdir()
+        self._broker, self._admin_port = broker, admin_port
+        self._ports = {"1883": broker.port, "9883": admin_port, "8883": free_port(), "8083": free_port()}
+        commands = directory / "bin"
+        commands.mkdir()
+        here = {"python": sys.executable, "port": broker.port, "admin": admin_port}
+        scripts = {"penstock": PENSTOCK.format(**here), "await-it": AWAIT.format(**here)}
+        for name in ("mosquitto_pub", "mosquitto_sub"):
+            scripts[name] = MOSQUITTO.format(real=f"/usr/bin/{name}", **here)
+        for name, script in scripts.items():
+            (commands / name).write_text(script)
+            (commands / name).chmod(0o755)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        self._environment = {
+            **kept,
+            "PATH": os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PYTHONPATH": str(ROOT / "src"),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def with_ports(self, text: str) -> str:
+        return re.sub(r"\b(?:1883|9883|8883|8083)\b", lambda found: str(self._ports[found[0]]), text)
+
+    def run(self, block: Block) -> None:
+        if block.language == "python":
+            self._execute(block, [sys.executable, "-c", self.with_ports(block.text)])
+            return
+        commands, expected = split_session(block)
+        # Jobs that a block leaves behind end with it: a subscriber has a count, a broker is killed by the page itself.
+        script = ["set -eu -o pipefail", "subscribers=0", *self._script(commands), "wait"]
+        printed = self._execute(block, ["bash", "-c", self.with_ports("\n".join(script))])
+        for line in expected:
+            assert self.with_ports(line) in printed, f"{block.where}: {line!r} is not in the output:\n{printed}"
+
+    def _script(self, commands: list[str]) -> Iterator[str]:
+        for command in commands:
+            yield command
+            if not command.endswith("&"):
+                continue
+            if " serve " in command:
+                yield "await-it 8883" if "secure" in command else "await-it 8083"
+            else:
+                yield "subscribers=$((subscribers + 1)); await-it subscription $subscribers"
+
+    def _execute(self, block: Block, command: list[str]) -> str:
+        done = subprocess.run(
+            command,
+            cwd=self.directory,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, f"{block.where} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def save(self, block: Block) -> None:
+        """A file whose first line says its name is there for the commands of the page."""
+        name = re.match(r"# (?P<name>[\w.-]+\.toml)\n", block.text)
+        if name:
+            (self.directory / name["name"]).write_text(self.with_ports(block.text))
+
+    def metrics(self) -> set[str]:
+        url = f"http://127.0.0.1:{self._admin_port}/metrics"
+        text = urllib.request.urlopen(url, timeout=10).read().decode()
+        return set(re.findall(r"^(penstock_\w+)", text, re.M))
+
+
+def split_session(block: Block) -> tuple[list[str], list[str]]:
+    """Commands and expected output; in `sh` everything is a command."""
+    lines = [line for line in block.text.splitlines() if line.strip()]
+    if block.language == "sh":
+        return lines, []
+    commands = [line[2:] for line in lines if line.startswith("$ ")]
+    return commands, [line for line in lines if not line.startswith("$ ")]
+
+
+@pytest.fixture
+def workshop(start_broker: Callable[..., Broker], tmp_path: Path) -> Workshop:
+    admin_port = free_port()
+    broker = start_broker({"admin.address": f"127.0.0.1:{admin_port}"})
+    return Workshop(tmp_path, broker, admin_port)
+
+
+def simple_commands(line: str) -> Iterator[list[str]]:
+    """The commands of a shell line as words, without assignments in front and redirections behind."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
+    lexer.whitespace_split = True
+    words: list[str] = []
+    for word in [*lexer, ";"]:
+        if set(word) <= set("|&;"):
+            while words and re.fullmatch(r"[A-Z_0-9]+=.*", words[0]):
+                words.pop(0)
+            if words:
+                yield words
+            words = []
+        else:
+            words.append(word)
+
+
+def parse_penstock(words: list[str]) -> None:
+    """Fails as the command itself would: an unknown command or flag, a value out of its range."""
+    command: Any = get_command(app)
+    arguments = list(words)
+    while hasattr(command, "resolve_command"):
+        known = {flag for parameter in command.params for flag in parameter.opts}
+        assert arguments, "a command is missing"
+        if arguments[0].startswith("-"):
+            # Options of a group act as soon as they are parsed, as --install-completion does: look at their names only.
+            assert arguments[0] in {*known, "--help"}, f"{arguments[0]} is not an option"
+            return
+        context = command.make_context("penstock", [], resilient_parsing=True)
+        _, command, arguments = command.resolve_command(context, arguments)
+    command.make_context(command.name, arguments)
+
+
+def check_commands(block: Block, targets: set[str]) -> None:
+    for line in split_session(block)[0]:
+        for words in simple_commands(line):
+            if words[0] == "penstock" and len(words) > 1:
+                redirected = next((at for at, word in enumerate(words) if set(word) <= set("<>")), len(words))
+                try:
+                    parse_penstock(words[1:redirected])
+                except Exception as error:
+                    raise AssertionError(f"{block.where}: {line}: {error}") from error
+            elif words[0] == "make":
+                wanted = [word for word in words[1:] if "=" not in word and not word.startswith(("-", "#"))]
+                assert set(wanted[:1]) <= targets, f"{block.where}: make {wanted} is not in the Makefile"
+            elif words[0].startswith(("bench/", ".venv/", "tests/")):
+                assert words[0].startswith(".venv/") or (ROOT / words[0]).exists(), f"{block.where}: no {words[0]}"
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.M))
+
+
+def needs_broker(block: Block) -> bool:
+    return block.is_run or block.language == "python"
+
+
+@pytest.mark.parametrize("page", all_pages())
+def test_examples_are_checked(page: str, tmp_path: Path) -> None:
+    """All that needs no broker, and that every block has a language this file knows."""
+    for block in blocks_of(page):
+        if needs_broker(block) or block.language in ("toml", *ONLY_FOR_PEOPLE):
+            continue
+        if block.language in ("console", "sh"):
+            check_commands(block, make_targets())
+        elif block.language == "ini":
+            configparser.ConfigParser(strict=False, interpolation=None).read_string(block.text)
+        else:
+            pytest.fail(f"{block.where}: ```{block.language} is not known here: see the top of {Path(__file__).name}")
+
+
+@pytest.mark.parametrize("page", [page for page in all_pages() if any(b.language == "toml" for b in blocks_of(page))])
+def test_settings_are_loaded(page: str, tmp_path: Path) -> None:
+    """As a broker would; certificates and the like, which the reader supplies, are not asked for."""
+    for number, block in enumerate(block for block in blocks_of(page) if block.language == "toml"):
+        path = tmp_path / f"{number}.toml"
+        path.write_text(block.text)
+        try:
+            if set(tomllib.loads(block.text)) == {"rules"}:
+                AclFile.load(path)
+            else:
+                load_settings(path, {}, check=False)
+        except Exception as error:
+            raise AssertionError(f"{block.where}: {error}") from error
+
+
+@pytest.mark.parametrize("page", [page for page in all_pages() if any(map(needs_broker, blocks_of(page)))])
+def test_examples_run(page: str, workshop: Workshop) -> None:
+    for name, text in GIVEN.get(page, {}).items():
+        (workshop.directory / name).write_text(text)
+    blocks = blocks_of(page)
+    for block in blocks:
+        if block.language == "toml":
+            workshop.save(block)
+    for block in blocks:
+        if needs_broker(block):
+            workshop.run(block)
+
+
+def test_metrics_that_are_named_exist(workshop: Workshop) -> None:
+    exported = workshop.metrics()
+    for page in OWN_METRICS:
+        named = set(re.findall(r"\bpenstock_(?!schema|spark)[a-z_]+[a-z]\b", (ROOT / page).read_text()))
+        assert named <= exported, f"{page}: {sorted(named - exported)} are not exported"
+
+
+def anchors_of(path: Path) -> set[str]:
+    """The anchors GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", path.read_text(encoding="utf-8")), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", all_pages())
+def test_links_lead_somewhere(page: str) -> None:
+    path = ROOT / page
+    for found in LINK.finditer(FENCE.sub("", path.read_text(encoding="utf-8"))):
+        target, _, anchor = found["target"].partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        linked = (path.parent / target).resolve() if target else path
+        assert linked.exists(), f"{page}: {found[0]} leads nowhere"
+        if anchor and linked.suffix == ".md":
+            assert anchor in anchors_of(linked), f"{page}: {found[0]} has no such heading"
+
+
+def test_every_document_is_in_the_index() -> None:
+    """docs/index.md is the table of contents: a page that is not in it is not found."""
+    index = (ROOT / "docs/index.md").read_text()
+    for page in ROOT.glob("docs/**/*.md"):
+        name = str(page.relative_to(ROOT / "docs"))
+        assert name in ("index.md", "adr/template.md") or f"]({name})" in index, f"docs/{name} is not in docs/index.md"
