@@ -58,6 +58,11 @@ class TrieMachine(RuleBasedStateMachine):
         for trie, subscribers in self.everywhere():
             assert trie.subscribe(subscribers[i], topic_filter, option, identifier) is is_new
 
+    @rule(topic_filter=filters, order=st.permutations(range(4)), option=options)
+    def subscribe_all(self, topic_filter: bytes, order: list[int], option: int) -> None:
+        for i in order:
+            self.subscribe(i, topic_filter, option, i)
+
     @rule(i=who, topic_filter=filters)
     def unsubscribe(self, i: int, topic_filter: bytes) -> None:
         was_there = self.model.pop((i, topic_filter), None) is not None

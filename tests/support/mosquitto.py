@@ -32,7 +32,9 @@ OF_LISTENER = {"max_connections", "max_qos"}
 
 
 def mosquitto_configuration(port: int, settings: Mapping[str, Any], listeners: Sequence[Listener]) -> str:
-    general, of_listener = ["allow_anonymous true", "persistence false", "log_dest stdout"], ["max_topic_alias 16"]
+    # `user root`: it would not read the certificates of the tests as its own user.
+    general = ["user root", "allow_anonymous true", "persistence false", "log_dest stdout"]
+    of_listener = ["max_topic_alias 16"]
     for name, value in {**DEFAULTS, **settings}.items():
         if name not in NAMES:
             pytest.skip(f"mosquitto has nothing like {name}")
@@ -48,13 +50,13 @@ def mosquitto_configuration(port: int, settings: Mapping[str, Any], listeners: S
 def _listener_lines(listener: Listener) -> list[str]:
     if listener.options.get("proxy_protocol"):
         pytest.skip("mosquitto 2.0 knows no PROXY protocol")
+    if listener.transport in {"ws", "wss"}:
+        pytest.skip("mosquitto's WebSocket support is not in every build")
     if listener.transport == "unix":
         return [f"listener 0 {listener.address}"]
     host, port = listener.host_and_port
     lines = [f"listener {port} {host}"]
-    if listener.transport in {"ws", "wss"}:
-        lines.append("protocol websockets")
-    if listener.transport in {"tls", "wss"}:
+    if listener.transport == "tls":
         lines += [f"certfile {listener.options['certificate']}", f"keyfile {listener.options['key']}"]
         if listener.options.get("client_certificate") == "required":
             lines += [f"cafile {listener.options['client_ca']}", "require_certificate true"]

@@ -245,6 +245,10 @@ class RawClient:
                 packets.append(self.receive(seconds))
         return packets
 
+    def forget_received(self) -> None:
+        """Drop what came aside while something else was awaited."""
+        self._inbox.clear()
+
     @staticmethod
     def _check_reason(packet: Packet, reason: int | Collection[int]) -> None:
         allowed = {reason} if isinstance(reason, int) else set(reason)

@@ -6,7 +6,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from penstock._ext.buffer cimport Buffer
-from penstock._ext.inflight cimport IdSet, Queue, Window
+from penstock._ext.inflight cimport IdSet, Queue, Queued, Window
 from penstock._ext.retained cimport RetainedTree
 from penstock._ext.trie cimport Match, Subscriber, Trie
 from penstock._ext.websocket cimport WsReader
@@ -56,6 +56,9 @@ cdef struct Counters:
     uint64_t unmatched
     uint64_t protocol_errors
     uint64_t paused         # times a publisher was made to wait
+    uint64_t inflight       # of all sessions, now; so are the two below
+    uint64_t queued
+    uint64_t queued_bytes
     uint64_t dropped[7]
 
 
@@ -142,6 +145,7 @@ cdef class Session(Subscriber):
     cdef int64_t forgiven_at            # until then it may not make anybody wait
     cdef list waiters                   # connections waiting for it, or None
 
+    cdef inline bint take(self, Queued* item) noexcept
     cdef int pump(self) except -1
     cdef int enqueue(self, void* message, void* extras, uint8_t qos, uint8_t flags) except -1
     cdef inline bint over(self, uint32_t part) noexcept

@@ -117,8 +117,10 @@ cdef class Connection:
     def connection_made(self, transport):
         self.transport = transport
         # any byte the transport has to hold pauses us: what waits is counted against our own watermarks
-        transport.set_write_buffer_limits(high=0, low=0)
-        if transport.get_extra_info("sslcontext") is None:
+        if transport.get_extra_info("sslcontext") is not None:
+            transport.set_write_buffer_limits(high=1, low=0)    # uvloop's TLS pauses at the mark, not above it
+        else:
+            transport.set_write_buffer_limits(high=0, low=0)
             sock = transport.get_extra_info("socket")
             if sock is not None:
                 self.fd = sock.fileno()

@@ -259,11 +259,11 @@ cdef class Hub:
             "sessions": self.session_count,
             "sessions_connected": self.attached_count,
             "subscriptions": self.trie.filter_count,
-            "shared_groups": self.trie.group_count,
+            "shared_subscriptions": self.trie.group_count,
             "retained_messages": self.retained.count,
             "retained_bytes": self.retained.bytes,
-            "payload_bytes_received": c.payload_received,
-            "payload_bytes_sent": c.payload_sent,
+            "publish_bytes_received": c.payload_received,
+            "publish_bytes_sent": c.payload_sent,
             "bytes_received": c.bytes_received,
             "bytes_sent": c.bytes_sent,
             "packets_received": c.packets_received,
@@ -275,6 +275,9 @@ cdef class Hub:
             "protocol_errors": c.protocol_errors,
             "publishers_paused": c.paused,
             "congested_subscribers": self.congested_count,
+            "inflight": c.inflight,
+            "queued_messages": c.queued,
+            "queued_bytes": c.queued_bytes,
         }
         for qos in range(3):
             values[f"messages_received_qos{qos}"] = c.received[<int> qos]

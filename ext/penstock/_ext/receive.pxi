@@ -207,6 +207,7 @@ cdef int handle_ack(Connection c, uint8_t packet_type, uint8_t flags, const uint
         return 0                                # late or unknown: nothing waits for it
     if slot.flags & SLOT_COUNTED:
         s.outstanding -= 1
+    c.hub.counters.inflight -= 1
     # also after a refusal, which nobody else gets [MQTT-4.3.2-3] [MQTT-4.3.3-3] [MQTT-4.4.0-2] [MQTT-4.8.2-6]
     window_release(&s.window, slot)             # the id may be used again [MQTT-2.2.1-4]
     if s.queue.count or s.resend_count or s.congested:

@@ -187,6 +187,7 @@ cdef uint16_t take_slot(Session s, Message* kept, Extras* extras, uint8_t qos, u
     slot.state = AWAIT_PUBACK if qos == 1 else AWAIT_PUBREC
     slot.flags = flags | SLOT_COUNTED
     s.outstanding += 1                      # [MQTT-4.9.0-2]
+    s.hub.counters.inflight += 1
     return slot.packet_id
 
 

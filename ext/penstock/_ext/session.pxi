@@ -98,8 +98,10 @@ cdef class Session(Subscriber):
         self._ended = True
         self.hub.trie.remove(self)
         self.hub.session_count -= 1
+        self.hub.counters.inflight -= self.window.count
+        self.hub.counters.queued -= self.queue.count
+        self.hub.counters.queued_bytes -= self.queue.bytes
         self._hand_over()
-        self.hub.counters.dropped[<int> DROP_SESSION_ENDED] += self.queue.count
         window_clear(&self.window)
         queue_clear(&self.queue)
         ids_clear(&self.received)
@@ -126,6 +128,8 @@ cdef class Session(Subscriber):
         while queue_pop(&rest, &item):
             if item.flags & DELIVERY_SHARED:
                 redeliver(self.hub, item.message, item.qos, item.extras)
+            else:
+                self.hub.counters.dropped[<int> DROP_SESSION_ENDED] += 1
             queued_release(&item)
 
     # ---- what waits ----
@@ -144,13 +148,22 @@ cdef class Session(Subscriber):
                     free(extras)
                     count_drop(self, DROP_QUEUE_FULL)
                     return 0
-                queue_pop(&self.queue, &oldest)
+                self.take(&oldest)
                 queued_release(&oldest)
                 count_drop(self, DROP_QUEUE_FULL)
         queue_push(&self.queue, <Message*> message, <Extras*> extras, qos, flags)
+        hub.counters.queued += 1
+        hub.counters.queued_bytes += weight
         if self.connection is not None:
             self.watch()
         return 0
+
+    cdef inline bint take(self, Queued* item) noexcept:
+        if not queue_pop(&self.queue, item):
+            return False
+        self.hub.counters.queued -= 1
+        self.hub.counters.queued_bytes -= message_weight(item.message)
+        return True
 
     # Sends again what a resumed session has in flight, then what waits, while the connection takes it.
     cdef int pump(self) except -1:
@@ -164,7 +177,7 @@ cdef class Session(Subscriber):
         while self.queue.count and c.writable:
             if self.queue.items[self.queue.head].qos and (self.outstanding >= self.limit or self.resend_count):
                 break
-            queue_pop(&self.queue, &item)
+            self.take(&item)
             if item.flags & DELIVERY_BACKLOG:
                 self.backlog -= 1
                 self.backlog_bytes -= message_weight(item.message)
@@ -208,6 +221,7 @@ cdef class Session(Subscriber):
                 c, self, slot.message, 1 if slot.state == AWAIT_PUBACK else 2, slot.flags, slot.extras, packet_id,
                 True):                          # DUP [MQTT-3.3.1-1] [MQTT3-3.3.1-1]
             window_release(&self.window, slot)
+            self.hub.counters.inflight -= 1
         else:
             slot.flags |= SLOT_COUNTED
             self.outstanding += 1

@@ -17,11 +17,12 @@ import configparser
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tomllib
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from typer.main import get_command
 
 from penstock.access import AclFile
 from penstock.cli.app import app
+from penstock.core.metrics import BY_BEGINNING, PREFIX
 from penstock.core.settings import load_settings
 from tests.support.broker import Broker, free_port
 
@@ -43,7 +45,7 @@ RUN_WHOLE = {"docs/access-control.md", "docs/settings.md"}
 # What a page supposes to be there.
 GIVEN = {"docs/access-control.md": {"mosquitto.acl": "topic read public/#\n\nuser carol\ntopic sensors/#\n"}}
 OWN_METRICS = ("docs/architecture.md", "docs/flow-control.md", "docs/operations.md")
-SECONDS = 60
+SECONDS = 20
 
 PENSTOCK = """#!{python}
 import os, sys
@@ -111,14 +113,14 @@ def blocks_of(page: str) -> list[Block]:
 class Workshop:
     """A directory for one page, the broker its examples talk to, and commands that find it."""
 
-    def __init__(self, directory: Path, broker: Broker, admin_port: int) -> None:
+    def __init__(self, directory: Path, broker: WatchedBroker) -> None:
         self.directory = directory / "page"
         self.directory.mkdir()
-        self._broker, self._admin_port = broker, admin_port
-        self._ports = {"1883": broker.port, "9883": admin_port, "8883": free_port(), "8083": free_port()}
+        self._admin_port = broker.admin_port
+        self._ports = {"1883": broker.port, "9883": broker.admin_port, "8883": free_port(), "8083": free_port()}
         commands = directory / "bin"
         commands.mkdir()
-        here = {"python": sys.executable, "port": broker.port, "admin": admin_port}
+        here = {"python": sys.executable, "port": broker.port, "admin": broker.admin_port}
         scripts = {"penstock": PENSTOCK.format(**here), "await-it": AWAIT.format(**here)}
         for name in ("mosquitto_pub", "mosquitto_sub"):
             scripts[name] = MOSQUITTO.format(real=f"/usr/bin/{name}", **here)
@@ -142,7 +144,8 @@ class Workshop:
             return
         commands, expected = split_session(block)
         # Jobs that a block leaves behind end with it: a subscriber has a count, a broker is killed by the page itself.
-        script = ["set -eu -o pipefail", "subscribers=0", *self._script(commands), "wait"]
+        clean_up = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"
+        script = ["set -eu -o pipefail", clean_up, "subscribers=0", *self._script(commands), "wait"]
         printed = self._execute(block, ["bash", "-c", self.with_ports("\n".join(script))])
         for line in expected:
             assert self.with_ports(line) in printed, f"{block.where}: {line!r} is not in the output:\n{printed}"
@@ -158,18 +161,23 @@ class Workshop:
                 yield "subscribers=$((subscribers + 1)); await-it subscription $subscribers"
 
     def _execute(self, block: Block, command: list[str]) -> str:
-        done = subprocess.run(
+        process = subprocess.Popen(
             command,
             cwd=self.directory,
             env=self._environment,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=SECONDS,
-            check=False,
+            start_new_session=True,
         )
-        assert done.returncode == 0, f"{block.where} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-        return done.stdout
+        try:
+            out, err = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+        assert process.returncode == 0, f"{block.where} ended with {process.returncode}:\n{out}\n{err}"
+        return out
 
     def save(self, block: Block) -> None:
         """A file whose first line says its name is there for the commands of the page."""
@@ -192,11 +200,25 @@ def split_session(block: Block) -> tuple[list[str], list[str]]:
     return commands, [line for line in lines if not line.startswith("$ ")]
 
 
+class WatchedBroker(Broker):
+    """The broker of the tests, with its admin address."""
+
+    def __init__(self, directory: Path) -> None:
+        self.admin_port = free_port()
+        super().__init__(directory)
+
+    def _penstock_command(self) -> list[str]:
+        return [word or f"127.0.0.1:{self.admin_port}" for word in super()._penstock_command()]
+
+
 @pytest.fixture
-def workshop(start_broker: Callable[..., Broker], tmp_path: Path) -> Workshop:
-    admin_port = free_port()
-    broker = start_broker({"admin.address": f"127.0.0.1:{admin_port}"})
-    return Workshop(tmp_path, broker, admin_port)
+def workshop(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Iterator[Workshop]:
+    broker = WatchedBroker(tmp_path_factory.mktemp("broker"))
+    try:
+        broker.wait_until_listening()
+        yield Workshop(tmp_path, broker)
+    finally:
+        broker.stop()
 
 
 def simple_commands(line: str) -> Iterator[list[str]]:
@@ -205,7 +227,7 @@ def simple_commands(line: str) -> Iterator[list[str]]:
     lexer.whitespace_split = True
     words: list[str] = []
     for word in [*lexer, ";"]:
-        if set(word) <= set("|&;"):
+        if word and set(word) <= set("|&;"):
             while words and re.fullmatch(r"[A-Z_0-9]+=.*", words[0]):
                 words.pop(0)
             if words:
@@ -235,7 +257,7 @@ def check_commands(block: Block, targets: set[str]) -> None:
     for line in split_session(block)[0]:
         for words in simple_commands(line):
             if words[0] == "penstock" and len(words) > 1:
-                redirected = next((at for at, word in enumerate(words) if set(word) <= set("<>")), len(words))
+                redirected = next((at for at, word in enumerate(words) if word in ("<", ">", ">>")), len(words))
                 try:
                     parse_penstock(words[1:redirected])
                 except Exception as error:
@@ -298,7 +320,8 @@ def test_examples_run(page: str, workshop: Workshop) -> None:
 
 
 def test_metrics_that_are_named_exist(workshop: Workshop) -> None:
-    exported = workshop.metrics()
+    # A labelled metric is there from its first sample on.
+    exported = workshop.metrics() | {f"{PREFIX}{meaning.name}_total" for meaning in BY_BEGINNING.values()}
     for page in OWN_METRICS:
         named = set(re.findall(r"\bpenstock_(?!schema|spark)[a-z_]+[a-z]\b", (ROOT / page).read_text()))
         assert named <= exported, f"{page}: {sorted(named - exported)} are not exported"

@@ -8,106 +8,33 @@ import contextlib
 import os
 import socket
 import ssl
-import stat
-import subprocess
-import sys
-import textwrap
-import threading
-import time
-from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
-from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 from websockets.asyncio.client import connect as websocket_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from penstock.core.settings.model import ListenerSettings
 from penstock.frontends.mqtt.listener import Listener, ListenerError
 from penstock.frontends.mqtt.tls import TlsError
-from tests.support.certificates import Identity, TestCertificates
+from tests.support.certificates import CertificateSet, Identity
 from tests.support.echo import EchoConnection
-
-V2_SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
-V1_HEADER = b"PROXY TCP4 192.0.2.7 198.51.100.1 56324 1883\r\n"
-V2_HEADER = V2_SIGNATURE + bytes.fromhex("21 11 000c c0000207 c6336401 dc04 075b")
+from tests.support.listening import (
+    V1_HEADER,
+    V2_HEADER,
+    V2_SIGNATURE,
+    Started,
+    assert_closed,
+    assert_echo,
+    run,
+    started,
+    tls_settings,
+)
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> TestCertificates:
-    return TestCertificates(tmp_path_factory.mktemp("certificates"))
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    uvloop.run(asyncio.wait_for(test, 20))
-
-
-class Started:
-    """A listener that runs, what it made and what it refused."""
-
-    def __init__(self, settings: ListenerSettings, **options: Any) -> None:
-        self.made: list[EchoConnection] = []
-        self.refused: Counter[str] = Counter()
-        self._refusal = asyncio.Event()
-        self.clients: list[asyncio.StreamWriter] = []
-        self.listener = Listener(settings, lambda: EchoConnection(self.made), on_refused=self._count, **options)
-
-    def _count(self, cause: str) -> None:
-        self.refused[cause] += 1
-        self._refusal.set()
-
-    @property
-    def port(self) -> int:
-        return int(self.listener.address.rpartition(":")[2])
-
-    async def connect(self, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        if self.listener.settings.transport == "unix":
-            streams = await asyncio.open_unix_connection(self.listener.address)
-        else:
-            host = self.listener.settings.address.rpartition(":")[0]
-            streams = await asyncio.open_connection(host, self.port, **options)
-        self.clients.append(streams[1])
-        return streams
-
-    async def until(self, cause: str, count: int = 1) -> None:
-        while self.refused[cause] < count:
-            self._refusal.clear()
-            await self._refusal.wait()
-
-
-@contextlib.asynccontextmanager
-async def started(transport: str, address: str = "127.0.0.1:0", **settings: Any) -> AsyncIterator[Started]:
-    options = {name: settings.pop(name) for name in ("handshake_seconds", "max_handshakes") if name in settings}
-    it = Started(ListenerSettings(transport=transport, address=address, **settings), **options)
-    await it.listener.start()
-    try:
-        yield it
-    finally:
-        await it.listener.close()
-        for connection in it.made:
-            connection.transport.abort()
-        for client in it.clients:
-            client.transport.abort()
-        await asyncio.sleep(0)  # transports are closed by the next turn of the loop
-
-
-def tls_settings(identity: Identity, **more: Any) -> dict[str, Any]:
-    return {"certificate": str(identity.certificate), "key": str(identity.key), **more}
-
-
-async def assert_echo(
-    streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], data: bytes = b"\xc0\x00", first: bytes = b""
-) -> None:
-    reader, writer = streams
-    writer.write(first + data)
-    assert await reader.readexactly(len(data)) == data
-
-
-async def assert_closed(streams: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
-    with contextlib.suppress(ConnectionResetError):
-        assert await streams[0].read() == b""
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> CertificateSet:
+    return CertificateSet(tmp_path_factory.mktemp("certificates"))
 
 
 def test_tcp_echoes_and_says_which_port_it_got():
@@ -198,9 +125,7 @@ def test_tls_refuses_what_is_older_than_the_setting(certificates):
 
 
 def test_client_certificates_required(certificates):
-    settings = tls_settings(
-        certificates.server, client_ca=str(certificates.ca.certificate), client_certificate="required"
-    )
+    settings = tls_settings(certificates.server, client_ca=str(certificates.ca.path), client_certificate="required")
 
     async def test() -> None:
         async with started("tls", **settings) as it:
@@ -220,9 +145,7 @@ def test_client_certificates_required(certificates):
 
 
 def test_client_certificates_optional(certificates):
-    settings = tls_settings(
-        certificates.server, client_ca=str(certificates.ca.certificate), client_certificate="optional"
-    )
+    settings = tls_settings(certificates.server, client_ca=str(certificates.ca.path), client_certificate="optional")
 
     async def test() -> None:
         async with started("tls", **settings) as it:
@@ -516,99 +439,3 @@ def test_no_proxy_header_no_connection():
             assert it.made == []
 
     run(test())
-
-
-def test_unix_socket_is_private_and_removed_at_the_end(tmp_path):
-    path = tmp_path / "mqtt.sock"
-
-    async def test() -> None:
-        async with started("unix", str(path)) as it:
-            assert it.listener.address == str(path)
-            assert stat.S_IMODE(path.stat().st_mode) == 0o600
-            await assert_echo(await it.connect())
-        assert not path.exists()
-
-    run(test())
-
-
-def test_unix_socket_of_a_dead_process_is_replaced_and_of_a_living_one_is_not(tmp_path):
-    path = tmp_path / "mqtt.sock"
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(path))
-
-    async def test() -> None:
-        async with started("unix", str(path)) as it:
-            with pytest.raises(ListenerError, match="in use"):
-                async with started("unix", str(path)):
-                    pass
-            await assert_echo(await it.connect())
-
-    run(test())
-
-
-def test_a_file_that_is_no_socket_is_left_alone(tmp_path):
-    path = tmp_path / "precious"
-    path.write_text("data")
-
-    async def test() -> None:
-        with pytest.raises(ListenerError, match="no socket"):
-            async with started("unix", str(path)):
-                pass
-
-    run(test())
-    assert path.read_text() == "data"
-
-
-# Runs a listener with few descriptors left and prints the processor time it took while they were used up.
-STARVED = """
-    import asyncio, resource, sys, time
-    import uvloop
-    from penstock.core.settings.model import ListenerSettings
-    from penstock.frontends.mqtt.listener import Listener
-    from tests.support.echo import EchoConnection
-
-    async def main():
-        made = []
-        settings = ListenerSettings(address="127.0.0.1:0", proxy_protocol=sys.argv[1] == "proxy")
-        listener = Listener(settings, lambda: EchoConnection(made))
-        await listener.start()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
-        print(listener.address.rpartition(":")[2], flush=True)
-        before = time.process_time()
-        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
-        print(time.process_time() - before, flush=True)
-        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
-
-    uvloop.run(main())
-"""
-
-
-@pytest.mark.parametrize("mode", ["plain", "proxy"])
-def test_no_descriptors_left_costs_no_processor_time_and_passes(mode):
-    header = V1_HEADER if mode == "proxy" else b""
-    root = Path(__file__).parents[4]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(STARVED), mode],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True,
-    ) as process:  # fmt: skip
-        guard = threading.Timer(30, process.kill)
-        guard.start()
-        try:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            port = int(process.stdout.readline())
-            crowd = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(60)]
-            time.sleep(1.2)
-            process.stdin.write("\n")
-            process.stdin.flush()
-            assert float(process.stdout.readline()) < 0.5
-            for one in crowd:
-                one.close()
-            time.sleep(1.0)
-            with socket.create_connection(("127.0.0.1", port), timeout=5) as later:
-                later.sendall(header + b"x")
-                assert later.recv(1) == b"x"
-        finally:
-            guard.cancel()
-            process.kill()

@@ -10,12 +10,12 @@ from cryptography.hazmat.primitives import serialization
 
 from penstock.core.settings.model import ListenerSettings
 from penstock.frontends.mqtt.tls import TlsError, build_context, username_from_certificate
-from tests.support.certificates import TestCertificates
+from tests.support.certificates import CertificateSet
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> TestCertificates:
-    return TestCertificates(tmp_path_factory.mktemp("certificates"))
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> CertificateSet:
+    return CertificateSet(tmp_path_factory.mktemp("certificates"))
 
 
 def settings(certificate: Path | str, key: Path | str, **more: str) -> ListenerSettings:
@@ -34,7 +34,7 @@ def test_sessions_are_not_resumed_where_client_certificates_are_checked(certific
             certificates.server.certificate,
             certificates.server.key,
             client_certificate="required",
-            client_ca=str(certificates.ca.certificate),
+            client_ca=str(certificates.ca.path),
         )
     )
     assert context.verify_mode == ssl.CERT_REQUIRED

@@ -1,0 +1,73 @@
+"""Fixtures of the scenarios about settings files, certificates and passwords."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.broker import REPOSITORY, Listener
+from tests.support.certificates import Authority
+from tests.support.file_broker import FileBroker, running_broker
+
+PASSWORDS = {"alice": "alice-secret", "bob": "bob-secret"}
+
+
+@pytest.fixture
+def start_file_broker(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., FileBroker]]:
+    """start_file_broker({"limits": {...}}, [Listener(...)]) starts a broker whose settings file can be rewritten."""
+    request.node.broker_logs = [*getattr(request.node, "broker_logs", [])]
+    with contextlib.ExitStack() as stack:
+
+        def start(
+            tables: Mapping[str, Mapping[str, Any]] | None = None, listeners: Sequence[Listener] = ()
+        ) -> FileBroker:
+            broker = stack.enter_context(running_broker(tmp_path_factory.mktemp("broker"), tables, listeners))
+            request.node.broker_logs.append((broker, 0))
+            return broker
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def penstock_command() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """penstock_command("passwd", "-c", ...) runs the command to its end."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src")}
+
+    def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "penstock", *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+            **options,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def password_file(
+    tmp_path_factory: pytest.TempPathFactory, penstock_command: Callable[..., subprocess.CompletedProcess[str]]
+) -> Path:
+    """alice and bob with the passwords of PASSWORDS, as `penstock passwd` writes it."""
+    path = tmp_path_factory.mktemp("access") / "passwords"
+    for number, (user, password) in enumerate(PASSWORDS.items()):
+        made = penstock_command("passwd", *(["-c"] if number == 0 else []), str(path), user, input=f"{password}\n")
+        assert made.returncode == 0, made.stderr
+    return path
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
