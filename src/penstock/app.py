@@ -70,6 +70,7 @@ class Broker:
         self._loop = loop
         self.hub = Hub(loop, match_cache=settings.limits.match_cache, **hub_limits(settings))
         self.access = AccessControl(settings.access)
+        self.hub.trie.checks_acl = bool(settings.access.acl_file)
         self.admission = Admission(settings.limits, settings.listeners)
         self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop)
         self.frontend = MqttFrontend(
@@ -169,6 +170,7 @@ class Broker:
         configure_logging(settings.logging.level, settings.logging.format)
         for session in self.registry.sessions():
             session.acl = self.access.program_for(session.client_id, session.username)
+        self.hub.trie.checks_acl = bool(settings.access.acl_file)
         self.hub.trie.bump()
         if "sys.interval" in live:
             self._loop.create_task(self._restart_sys_topics())

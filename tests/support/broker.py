@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -17,7 +16,7 @@ from typing import Any
 
 from tests.support.mosquitto import mosquitto_configuration
 from tests.support.raw_client import RawClient
-from tests.support.streams import open_tcp
+from tests.support.streams import open_tcp, open_unix
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 IS_MOSQUITTO = os.environ.get("PENSTOCK_TEST_BROKER") == "mosquitto"
@@ -44,10 +43,23 @@ class Listener:
         host, _, port = self.address.rpartition(":")
         return host, int(port)
 
+    @property
+    def connect_address(self) -> tuple[str, int] | str:
+        return self.address if self.transport == "unix" else self.host_and_port
+
 
 def toml_value(value: Any) -> str:
     """Strings, numbers, booleans and lists are written alike in TOML and JSON."""
     return json.dumps(value)
+
+
+def _accepts(address: tuple[str, int] | str) -> bool:
+    try:
+        connection = open_unix(address, 1.0) if isinstance(address, str) else open_tcp(address, 1.0)
+    except OSError:
+        return False
+    connection.close()
+    return True
 
 
 class Broker:
@@ -73,7 +85,11 @@ class Broker:
 
     def _start(self) -> subprocess.Popen[bytes]:
         command = self._mosquitto_command() if IS_MOSQUITTO else self._penstock_command()
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), "PYTHONUNBUFFERED": "1"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{REPOSITORY / 'src'}{os.pathsep}{REPOSITORY}",
+            "PYTHONUNBUFFERED": "1",
+        }
         with self.log_path.open("wb") as log:
             return subprocess.Popen(
                 command, cwd=self.directory, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -108,14 +124,17 @@ class Broker:
         return ["mosquitto", "-c", str(configuration), "-v"]
 
     def wait_until_listening(self) -> None:
+        """Until every listener accepts."""
         deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                raise AssertionError(f"the broker exited with {self.process.returncode} at its start:\n{self.log()}")
-            with contextlib.suppress(OSError), open_tcp(self.address, 1.0):
-                return
-            time.sleep(0.02)
-        raise AssertionError(f"the broker did not listen within {START_SECONDS} s:\n{self.log()}")
+        for address in [self.address, *(listener.connect_address for listener in self.listeners)]:
+            while not _accepts(address):
+                if self.process.poll() is not None:
+                    raise AssertionError(
+                        f"the broker exited with {self.process.returncode} at its start:\n{self.log()}"
+                    )
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"no answer on {address} within {START_SECONDS} s:\n{self.log()}")
+                time.sleep(0.02)
 
     def client(self, version: int) -> RawClient:
         """A network connection on which nothing has been sent yet."""

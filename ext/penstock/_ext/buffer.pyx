@@ -2,7 +2,6 @@
 
 from libc.stdint cimport UINT32_MAX
 from libc.stdlib cimport free, realloc
-from libc.string cimport memmove
 
 # Output of one loop iteration usually fits: a few small packets, or one of a usual size.
 cdef enum:
@@ -10,15 +9,9 @@ cdef enum:
 
 
 cdef int buffer_grow(Buffer* b, uint32_t more) except -1 nogil:
-    cdef uint32_t held = b.end - b.start
-    cdef size_t wanted
+    # Nothing is moved to the front: what lies before `start` may be room its owner keeps for a header.
+    cdef size_t wanted = <size_t> b.end + more
     cdef uint8_t* data
-    if b.start and b.capacity - held >= more and b.start >= held:
-        # what was taken from the front leaves enough room, and moving is cheaper than growing
-        memmove(b.data, b.data + b.start, held)
-        b.start, b.end = 0, held
-        return 0
-    wanted = <size_t> b.end + more
     if wanted < SMALLEST:
         wanted = SMALLEST
     elif wanted < 2 * <size_t> b.capacity:

@@ -203,6 +203,7 @@ cdef class Connection:
     cdef int dispatch(self, uint8_t first, const uint8_t* body, uint32_t size) except -1
     cdef int dispatch_control(self, uint8_t first, const uint8_t* body, uint32_t size) except -1
     cdef int feed_websocket(self, uint8_t* data, uint32_t size) except -1
+    cdef inline void frame_output(self) noexcept
     cdef int flush(self) except -1
     cdef int watch_output(self) except -1
     cdef int settle(self) except -1

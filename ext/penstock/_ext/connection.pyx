@@ -57,6 +57,9 @@ cdef enum:
     NO_MATCHING_SUBSCRIBERS = 0x10
     NOT_AUTHORIZED = 0x87
     KEEP_ALIVE_TIMEOUT = 0x8D
+    WS_BINARY_FRAME = 2
+    WS_CLOSE_FRAME = 8
+    WS_PONG_FRAME = 10
     LARGEST_FRAME = 0x7FFFFFFF  # a frame is read as a stream: its size costs nothing, and packets have their own limit
 
 include "hub.pxi"
@@ -358,16 +361,16 @@ cdef class Connection:
                     memmove(data + held, payload, payload_size)
                 held += payload_size
             elif event == WS_PING:
-                self.send_frame(10, PyBytes_FromStringAndSize(<const char*> payload, payload_size))
+                self.send_frame(WS_PONG_FRAME, PyBytes_FromStringAndSize(<const char*> payload, payload_size))
             elif event == WS_CLOSE or event == WS_ERROR:
                 if held:
                     self.feed(data, held)
                 if self.state < CLOSING:
                     self.close_reason = "WebSocket closed" if event == WS_CLOSE else "bad WebSocket frame"
                     if event == WS_CLOSE:
-                        self.send_frame(8, PyBytes_FromStringAndSize(<const char*> payload, min(payload_size, 2)))
+                        self.send_frame(WS_CLOSE_FRAME, PyBytes_FromStringAndSize(<const char*> payload, min(payload_size, 2)))
                     else:
-                        self.send_frame(8, close_code.to_bytes(2, "big"))
+                        self.send_frame(WS_CLOSE_FRAME, close_code.to_bytes(2, "big"))
                     self.shutdown(self.close_reason)
                 return 0
         return self.feed(data, held) if held else 0
@@ -377,8 +380,17 @@ cdef class Connection:
         cdef uint8_t head[WS_MAX_HEADER]
         cdef uint32_t size
         self.flush()
+        if self.transport_busy and opcode == WS_PONG_FRAME:
+            return                              # who does not read gets no answer; a later ping may
         size = ws_put_header(head + WS_MAX_HEADER, opcode, len(payload))
         self.transport.write(head[WS_MAX_HEADER - size:WS_MAX_HEADER] + payload)
+        if self.transport_busy:
+            self.transport_pending += size + <uint32_t> len(payload)
+
+    # Puts the WebSocket header in front of what waits, which has room for it (Hub.open_output).
+    cdef inline void frame_output(self) noexcept:
+        if self.websocket != NULL:
+            self.out.start -= ws_put_header(self.out.data + self.out.start, WS_BINARY_FRAME, buffer_size(&self.out))
 
     # ---- bytes out ----
 
@@ -398,13 +410,10 @@ cdef class Connection:
         if self.state == CLOSED or self.broken:
             buffer_free(&self.out)
             return 0
-        if self.websocket != NULL:
-            sent = ws_put_header(self.out.data + self.out.start, 2, size)
-            self.out.start -= <uint32_t> sent
-            size += <uint32_t> sent
+        self.frame_output()
+        size = buffer_size(&self.out)
         self.hub.counters.writes += 1
         self.hub.counters.bytes_sent += size
-        sent = 0
         if self.fd >= 0:
             sent = send(self.fd, self.out.data + self.out.start, size, MSG_NOSIGNAL | MSG_DONTWAIT)
             if sent < 0:
@@ -559,6 +568,7 @@ cdef class Connection:
             self.flush()
             if buffer_size(&self.out) and not self.broken:
                 # behind what the transport holds, in order
+                self.frame_output()
                 self.transport.write(PyBytes_FromStringAndSize(
                     <const char*> self.out.data + self.out.start, buffer_size(&self.out)))
                 buffer_free(&self.out)

@@ -110,6 +110,7 @@ cdef struct MatchScratch:
     ShareGroup** groups
     uint32_t target_capacity
     Target* targets
+    bint checks_acl
 
 
 cdef class Trie:

@@ -74,6 +74,7 @@ cdef class Trie:
         self.version = 1
         self._cache.max_topics = cache_topics
         self._cache.max_bytes = cache_bytes
+        self._scratch.checks_acl = True
         tree_init(&self._tree, self.seed)
 
     def __dealloc__(self):
@@ -307,6 +308,16 @@ cdef class Trie:
 
     def count(self, Subscriber subscriber not None):
         return subscriber._node_count if subscriber._trie == <void*> self else 0
+
+    @property
+    def checks_acl(self):
+        """Whether subscribers have rules at all: without any, a match need not ask them."""
+        return self._scratch.checks_acl
+
+    @checks_acl.setter
+    def checks_acl(self, bint value):
+        self._scratch.checks_acl = value
+        self.version += 1
 
     def bump(self):
         """Voids every match, e.g. after the access rules have changed."""

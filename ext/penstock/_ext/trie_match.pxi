@@ -108,6 +108,14 @@ cdef inline void add_to_target(Target* target, uint64_t packed, uint64_t* id_tot
             target.own_id_count += 1
 
 
+cdef inline void start_target(Target* target, void* owner) noexcept nogil:
+    target.owner = owner
+    target.qos = target.flags = 0
+    target.own_qos = QOS_NONE
+    target.id_count = target.own_id_count = 0
+    target.ids = NULL
+
+
 # Fills scratch.targets from scratch.hits; returns how many.
 cdef int64_t merge(TopicTree* tree, MatchScratch* scratch, const uint8_t* topic, uint32_t size,
                    uint64_t* id_total) except -1:
@@ -124,6 +132,13 @@ cdef int64_t merge(TopicTree* tree, MatchScratch* scratch, const uint8_t* topic,
     if total >= UINT32_MAX:
         raise MemoryError()
     reserve(<void**> &scratch.targets, &scratch.target_capacity, <uint32_t> total, sizeof(Target))
+    if total == 1 and not scratch.checks_acl:
+        # likeliest: nothing to merge and no rules, so the subscriber itself need not be looked at
+        items = subscriptions_of(tree_node(tree, scratch.hits[0]), &count)
+        if count and packed_identifier(items[0].packed) == 0:
+            start_target(scratch.targets, items[0].owner)
+            add_to_target(scratch.targets, items[0].packed, id_total)
+            return 1
     last_mark += 1
     for h in range(scratch.hit_count):
         items = subscriptions_of(tree_node(tree, scratch.hits[h]), &count)
@@ -139,11 +154,7 @@ cdef int64_t merge(TopicTree* tree, MatchScratch* scratch, const uint8_t* topic,
                 (<Subscriber> owner)._mark_index = found
                 target = scratch.targets + found
                 found += 1
-                target.owner = owner
-                target.qos = target.flags = 0
-                target.own_qos = QOS_NONE
-                target.id_count = target.own_id_count = 0
-                target.ids = NULL
+                start_target(target, owner)
             elif (<Subscriber> owner)._mark_index == DENIED:
                 continue
             else:

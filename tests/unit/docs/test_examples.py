@@ -62,13 +62,10 @@ case " $* " in *" -p "*) exec {real} "$@" ;; *) exec {real} -h 127.0.0.1 -p {por
 """
 # A command in the background has to be at work before the next line: a subscriber subscribed, a broker listening.
 AWAIT = """#!{python}
-import re, socket, sys, time, urllib.request
-def subscriptions():
-    text = urllib.request.urlopen("http://127.0.0.1:{admin}/metrics", timeout=5).read().decode()
-    return float(re.search(r"^penstock_subscriptions (.*)$", text, re.M)[1])
+import pathlib, socket, sys, time
 def is_there(wanted):
-    if wanted == "subscription":
-        return subscriptions() >= int(sys.argv[2])
+    if not wanted.isdigit():
+        return "SUBACK" in pathlib.Path(wanted).read_text()
     try:
         socket.create_connection(("127.0.0.1", int(wanted)), 1).close()
         return True
@@ -78,7 +75,7 @@ deadline = time.monotonic() + 15
 while not is_there(sys.argv[1]):
     if time.monotonic() > deadline:
         sys.exit("nothing came of the command in the background: " + sys.argv[1])
-    time.sleep(0.1)
+    time.sleep(0.02)
 """
 
 
@@ -120,7 +117,7 @@ class Workshop:
         self._ports = {"1883": broker.port, "9883": broker.admin_port, "8883": free_port(), "8083": free_port()}
         commands = directory / "bin"
         commands.mkdir()
-        here = {"python": sys.executable, "port": broker.port, "admin": broker.admin_port}
+        here = {"python": sys.executable, "port": broker.port}
         scripts = {"penstock": PENSTOCK.format(**here), "await-it": AWAIT.format(**here)}
         for name in ("mosquitto_pub", "mosquitto_sub"):
             scripts[name] = MOSQUITTO.format(real=f"/usr/bin/{name}", **here)
@@ -145,20 +142,26 @@ class Workshop:
         commands, expected = split_session(block)
         # Jobs that a block leaves behind end with it: a subscriber has a count, a broker is killed by the page itself.
         clean_up = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"
-        script = ["set -eu -o pipefail", clean_up, "subscribers=0", *self._script(commands), "wait"]
+        script = ["set -eu -o pipefail", clean_up, *self._script(commands), "wait"]
         printed = self._execute(block, ["bash", "-c", self.with_ports("\n".join(script))])
         for line in expected:
             assert self.with_ports(line) in printed, f"{block.where}: {line!r} is not in the output:\n{printed}"
 
     def _script(self, commands: list[str]) -> Iterator[str]:
-        for command in commands:
-            yield command
-            if not command.endswith("&"):
-                continue
-            if " serve " in command:
-                yield "await-it 8883" if "secure" in command else "await-it 8083"
+        for number, command in enumerate(commands):
+            served = re.fullmatch(r"penstock serve --config (\S+) &", command)
+            subscribed = re.fullmatch(r"(penstock sub .*) &", command)
+            if served:
+                yield command
+                # Here its ports are already those of the test.
+                for port in re.findall(r'^address = ".*:(\d+)"', (self.directory / served[1]).read_text(), re.M):
+                    yield f"await-it {port}"
+            elif subscribed:
+                yield f"{subscribed[1]} --debug 2>subscriber-{number}.log &"
+                yield f"await-it subscriber-{number}.log"
             else:
-                yield "subscribers=$((subscribers + 1)); await-it subscription $subscribers"
+                assert not command.endswith("&"), f"how to wait for this one? {command}"
+                yield command
 
     def _execute(self, block: Block, command: list[str]) -> str:
         process = subprocess.Popen(

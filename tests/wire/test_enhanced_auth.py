@@ -1,0 +1,101 @@
+"""Does a plugged-in method of enhanced authentication get its exchange of AUTH packets, at CONNECT and later?"""
+
+import pytest
+
+from tests.support.packets import V5, PacketType, Reason, pack_auth, pack_publish
+
+AUTH, CONNACK = PacketType.AUTH, PacketType.CONNACK
+METHODS = {"challenge": "Challenge", "slow": "SlowChallenge"}
+
+
+@pytest.fixture
+def challenged(start_broker, open_client):
+    """A client that has sent CONNECT with the method and got the question."""
+    targets = {name: f"tests.support.enhanced_auth:{kind}" for name, kind in METHODS.items()}
+    brokers = []
+
+    def begin(method, client_id="client"):
+        if not brokers:
+            brokers.append(start_broker({"access.enhanced": targets}))
+        client = open_client(V5, broker=brokers[0])
+        client.send_connect(client_id, properties={"authentication_method": method, "authentication_data": b"hello"})
+        question = client.expect(AUTH, reason=Reason.CONTINUE_AUTHENTICATION)
+        assert question.properties["authentication_method"] == method
+        assert question.properties["authentication_data"] == b"question"
+        return client
+
+    return begin
+
+
+def answer(method, data, reason=Reason.CONTINUE_AUTHENTICATION):
+    return pack_auth(reason, {"authentication_method": method, "authentication_data": data})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_right_answer(challenged, method):
+    """[MQTT-4.12.0-2] [MQTT-4.12.0-3] [MQTT-4.12.0-5]: CONNACK with the method and the last data."""
+    client = challenged(method)
+    client.send_raw(answer(method, b"right"))
+    connack = client.expect(CONNACK, reason=0)
+    assert connack.properties["authentication_method"] == method
+    assert connack.properties["authentication_data"] == b"welcome"
+    client.ping()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_wrong_answer(challenged, method):
+    """[MQTT-4.12.0-4]: refused and closed."""
+    client = challenged(method)
+    client.send_raw(answer(method, b"wrong"))
+    client.expect_refused_connect((Reason.NOT_AUTHORIZED, Reason.BAD_CREDENTIALS))
+
+
+def test_another_method_within_the_exchange(challenged):
+    """[MQTT-4.12.0-5]: refused."""
+    client = challenged("challenge")
+    client.send_raw(answer("slow", b"right"))
+    client.expect_refused_connect((Reason.BAD_AUTHENTICATION_METHOD, Reason.PROTOCOL_ERROR, Reason.NOT_AUTHORIZED))
+
+
+def test_other_packets_within_the_exchange(challenged):
+    """[MQTT-3.1.2-30] [MQTT-3.2.0-1] [MQTT-3.14.0-1]: closed, and not before a CONNACK with anything but CONNACK."""
+    client = challenged("challenge")
+    client.send_raw(pack_publish(V5, "topic", b"x"))
+    packets = client.receive_all(1)
+    assert all(packet.type == CONNACK and packet.reason >= 0x80 for packet in packets)
+    client.expect_closed()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_authenticating_again(challenged, method):
+    """[MQTT-4.12.1-1], 4.12.1: while connected; other packets go on meanwhile."""
+    client = challenged(method)
+    client.send_raw(answer(method, b"right"))
+    client.expect(CONNACK, reason=0)
+    client.send_raw(answer(method, b"again", Reason.REAUTHENTICATE))
+    client.expect(AUTH, reason=Reason.CONTINUE_AUTHENTICATION)
+    client.ping()
+    client.send_raw(answer(method, b"right"))
+    success = client.expect(AUTH, reason=Reason.SUCCESS)
+    assert success.properties["authentication_method"] == method
+    client.ping()
+
+
+def test_failing_to_authenticate_again(challenged):
+    """[MQTT-4.12.1-2]: DISCONNECT and closed."""
+    client = challenged("challenge")
+    client.send_raw(answer("challenge", b"right"))
+    client.expect(CONNACK, reason=0)
+    client.send_raw(answer("challenge", b"again", Reason.REAUTHENTICATE))
+    client.expect(AUTH, reason=Reason.CONTINUE_AUTHENTICATION)
+    client.send_raw(answer("challenge", b"wrong"))
+    client.expect_disconnect(Reason.NOT_AUTHORIZED)
+
+
+def test_authenticating_again_with_another_method(challenged):
+    """[MQTT-4.12.1-1]"""
+    client = challenged("challenge")
+    client.send_raw(answer("challenge", b"right"))
+    client.expect(CONNACK, reason=0)
+    client.send_raw(answer("slow", b"again", Reason.REAUTHENTICATE))
+    client.expect_disconnect((Reason.BAD_AUTHENTICATION_METHOD, Reason.PROTOCOL_ERROR))
