@@ -11,6 +11,7 @@ EXT = Path("ext")
 PACKAGE = "penstock._ext"
 # One line per compiled module, leaves first.
 MODULES = (
+    "partition",
     "buffer",
     "message",
     "codec",
@@ -23,9 +24,12 @@ MODULES = (
     "retained",
     "inflight",
     "websocket",
+    "segment",
+    "kafka_records",
+    "envelope",
+    "calls",
     "connection",
 )
-DEBUG = bool(os.environ.get("PENSTOCK_DEBUG"))
 COVERAGE = bool(os.environ.get("PENSTOCK_COVERAGE"))
 ANNOTATE = bool(os.environ.get("PENSTOCK_ANNOTATE"))
 # A subset for quick rebuilds: PENSTOCK_MODULES=trie,acl python setup.py build_ext --inplace
@@ -36,9 +40,9 @@ Cython.Compiler.Options.warning_errors = True
 
 def extension(name: str) -> Extension:
     source = EXT.joinpath(*PACKAGE.split("."), f"{name}.pyx")
-    macros = [("PENSTOCK_DEBUG", "1")] if DEBUG else []
+    macros = []
     if COVERAGE:
-        macros += [("CYTHON_TRACE", "1"), ("CYTHON_TRACE_NOGIL", "1"), ("CYTHON_USE_SYS_MONITORING", "0")]
+        macros = [("CYTHON_TRACE", "1"), ("CYTHON_TRACE_NOGIL", "1"), ("CYTHON_USE_SYS_MONITORING", "0")]
     return Extension(
         f"{PACKAGE}.{name}",
         [str(source)],

@@ -25,9 +25,12 @@ from penstock.core.settings import ListenerSettings, Settings
 from penstock.core.settings.checks import is_anonymous_allowed
 from penstock.core.settings.loader import Loaded
 from penstock.core.settings.reload import diff
+from penstock.dispatch.ingest import Ingest
 from penstock.frontends.mqtt.admission import Admission
 from penstock.frontends.mqtt.frontend import ListenerContext, MqttFrontend
 from penstock.frontends.mqtt.listener import Listener
+from penstock.logs.base import Log, parse_properties
+from penstock.logs.memory import MemoryLog
 from penstock.session.registry import SessionRegistry
 from penstock.stores.memory import MemorySessionStore
 
@@ -81,8 +84,12 @@ class Broker:
             admission=self.admission,
             enhanced=load_exchanges(settings),
         )
+        self.log = make_log(settings)
+        self.ingest = None if self.log is None else make_ingest(settings, self.hub, self.log)
         self.listeners = [self._make_listener(index) for index in range(len(settings.listeners))]
-        self.admin = AdminServer(settings.admin, {"listeners": self._check_ready}, self.counters)
+        self.admin = AdminServer(
+            settings.admin, {"listeners": self._check_ready, "log": self._check_log}, self.counters
+        )
         self.sys_topics = self._make_sys_topics(settings)
         self._tick_handle: asyncio.TimerHandle | None = None
         self._lag = 0.0
@@ -92,11 +99,12 @@ class Broker:
     # ---- life ----
 
     async def start(self) -> None:
+        self._handle_signals()  # before anybody can see that it listens
         prepare_data_dir(self.settings.server.data_dir)
+        await self._start_log()
         for listener in self.listeners:
             await listener.start()
         await self.admin.start()
-        self._handle_signals()
         self._schedule_tick()
         self.sys_topics.start()
         self._is_ready = True
@@ -141,8 +149,17 @@ class Broker:
         for listener in self.listeners:
             await listener.close()
         await self.admin.stop()
+        if self.log is not None:
+            await self.log.close()
         self.access.close()
         log.info("stopped")
+
+    async def _start_log(self) -> None:
+        if self.log is None or self.ingest is None:
+            return
+        await self.log.start()
+        ingest, limit = self.settings.ingest, self.settings.log.max_pending_bytes
+        await self.ingest.start(ingest.log, ingest.hash_function, limit)
 
     # ---- signals ----
 
@@ -157,12 +174,13 @@ class Broker:
             loaded = self._loaded.reload()
             live, needs_restart = diff(self.settings, loaded.settings)
             settings = apply_live(self.settings, live)
-            self.access.reload(settings.access)
+            files = self.access.prepare(settings.access)
             for listener in self.listeners:
                 listener.reload_certificates()
         except PenstockError as error:
             log.error("reload refused, the old settings stay", error=str(error))
             return
+        self.access.apply(files)
         self._loaded = loaded
         self.settings = self.frontend.settings = settings
         self.hub.configure(**hub_limits(settings))
@@ -207,10 +225,14 @@ class Broker:
             "sessions_expired": self.registry.expired_total,
             "sessions_taken_over": self.registry.taken_over_total,
             "loop_lag": self._lag,
+            **({} if self.log is None else self.log.counters()),
         }
 
     def _check_ready(self) -> bool | str:
         return self._is_ready or "starting or draining"
+
+    def _check_log(self) -> bool | str:
+        return True if self.log is None else self.log.check()
 
     def _schedule_tick(self) -> None:
         due = self._loop.time() + TICK_SECONDS
@@ -221,6 +243,20 @@ class Broker:
         self._schedule_tick()
         self.hub.tick()
         self.hub.sweep_retained(RETAINED_SWEEP)
+
+
+def make_log(settings: Settings) -> Log | None:
+    """The provider of the settings; none where nothing is logged."""
+    if settings.ingest.log == "none":
+        return None
+    if settings.log.provider == "memory":
+        return MemoryLog(max_pending_bytes=2 * settings.log.max_pending_bytes)
+    raise SettingsError(f"log.provider = {settings.log.provider} is not available")
+
+
+def make_ingest(settings: Settings, hub: Hub, log_provider: Log) -> Ingest:
+    ingest = settings.ingest
+    return Ingest(hub, log_provider, ingest.topic, ingest.partitions, parse_properties(ingest.properties))
 
 
 def hub_limits(settings: Settings) -> dict[str, int | float | str | bool]:

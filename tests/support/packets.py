@@ -304,12 +304,12 @@ def _read_suback(packet: Packet, cursor: Cursor, header: int, version: int) -> N
         raise WireError("an UNSUBACK of MQTT 3.1.1 has no payload")
 
 
-def _read_disconnect(packet: Packet, cursor: Cursor, header: int, version: int) -> None:
+def _read_end_or_auth(packet: Packet, cursor: Cursor, header: int, version: int) -> None:
     if version != V5:
         raise WireError("a server sends no DISCONNECT in MQTT 3.1.1")
     packet.reason = cursor.u8() if cursor.left else 0
     if cursor.left:
-        packet.properties = read_properties(cursor, "DISCONNECT")
+        packet.properties = read_properties(cursor, packet.type.name)
 
 
 def _read_pingresp(packet: Packet, cursor: Cursor, header: int, version: int) -> None:
@@ -326,8 +326,8 @@ READERS = {
     PacketType.SUBACK: _read_suback,
     PacketType.UNSUBACK: _read_suback,
     PacketType.PINGRESP: _read_pingresp,
-    PacketType.DISCONNECT: _read_disconnect,
-    PacketType.AUTH: _read_disconnect,
+    PacketType.DISCONNECT: _read_end_or_auth,
+    PacketType.AUTH: _read_end_or_auth,
 }
 
 

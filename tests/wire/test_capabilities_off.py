@@ -46,13 +46,14 @@ def test_lower_maximum_qos(start_broker, connect, open_client, topic, maximum):
 
 
 def test_no_wildcards(start_broker, connect, topic):
-    """3.2.2.3.11: 0xA2."""
+    """3.2.2.3.11, [MQTT3-3.8.3-2]: 0xA2, or 0x80 for 3.1.1."""
     broker = start_broker({"mqtt.wildcard_subscriptions": False})
     client = connect(V5, broker=broker)
     assert client.connack.properties["wildcard_subscription_available"] == 0
     assert client.subscribe(topic) == [0]
     client.send_subscribe((f"{topic}/#", 0))
     refused(client, Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED)
+    assert connect(V311, broker=broker).subscribe(topic, f"{topic}/+", "#") == [0, 0x80, 0x80]
 
 
 def test_no_shared_subscriptions(start_broker, connect, topic):
@@ -74,7 +75,7 @@ def test_no_subscription_identifiers(start_broker, connect, topic):
 
 
 def test_no_empty_client_ids(start_broker, open_client):
-    """[MQTT-3.1.3-8] [MQTT3-3.1.3-9]: 0x85, code 2."""
+    """[MQTT-3.1.3-8] [MQTT3-3.1.3-9] [MQTT3-3.2.2-5]: 0x85, code 2, then closed."""
     broker = start_broker({"mqtt.allow_zero_length_client_id": False})
     for version in (V311, V5):
         client = open_client(version, broker=broker)

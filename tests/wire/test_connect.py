@@ -117,7 +117,7 @@ def test_empty_client_id_with_clean_start_gets_an_id(open_client, version):
 
 
 def test_empty_client_id_without_clean_session_is_refused(open_client):
-    """[MQTT3-3.1.3-7] [MQTT3-3.1.3-8]"""
+    """[MQTT3-3.1.3-7] [MQTT3-3.1.3-8] [MQTT3-3.2.2-4] [MQTT3-3.2.2-5]"""
     client = open_client(V311)
     client.send_connect("", clean_start=False)
     client.expect_refused_connect(Reason.CLIENT_ID_INVALID, code=2)

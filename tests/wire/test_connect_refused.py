@@ -111,7 +111,8 @@ MALFORMED_5 = {
 
 @pytest.mark.parametrize(("reason", "packet"), MALFORMED_5.values(), ids=MALFORMED_5.keys())
 def test_malformed_connect_5_is_answered_with_its_reason(open_client, bystander, reason, packet):
-    """[MQTT-3.1.4-1] [MQTT-3.1.4-2] [MQTT-3.2.2-6] [MQTT-3.2.2-7] [MQTT-3.14.0-1] [MQTT-4.13.1-1] [MQTT-4.13.2-1]"""
+    """[MQTT-3.1.4-1] [MQTT-3.1.4-2] [MQTT-3.2.2-6] [MQTT-3.2.2-7] [MQTT-3.2.2-8] [MQTT-3.14.0-1]
+    [MQTT-4.13.1-1] [MQTT-4.13.2-1]"""
     client = open_client(V5)
     client.send_raw(packet)
     client.expect_refused_connect(reason)
@@ -127,7 +128,7 @@ def test_reserved_fixed_header_flags(open_client, flags):
 
 @pytest.mark.parametrize("level", [0, 1, 2, 6, 7, 127])
 def test_unknown_protocol_level(open_client, client_id, level):
-    """[MQTT-3.1.2-2] [MQTT3-3.1.2-2]: code 1 in the form of 3.1.1 or 0x84 in the form of 5, then closed."""
+    """[MQTT-3.1.2-2] [MQTT3-3.1.2-2] [MQTT3-3.2.2-5]: code 1 of 3.1.1 or 0x84 of 5, then closed."""
     client = open_client(V311)
     client.send_raw(pack_connect(V311, client_id, protocol_level=level))
     assert read_until_closed(client) in (b"\x20\x02\x00\x01", b"\x20\x03\x00\x84\x00")

@@ -14,7 +14,7 @@ def test_server_closes_after_disconnect(connect, version):
 
 
 def test_packets_after_disconnect_are_ignored(connect, topic, version):
-    """[MQTT-3.14.4-1] [MQTT3-3.14.4-1]"""
+    """[MQTT-3.14.4-1] [MQTT3-3.14.4-2]"""
     watcher = connect(version)
     watcher.subscribe(topic)
     client = connect(version)
@@ -51,7 +51,8 @@ def test_bad_disconnect(connect, bystander, reason, packet):
 
 
 def test_bad_disconnect_311_is_not_a_normal_one(connect, topic):
-    """[MQTT3-2.2.2-2] [MQTT3-3.14.4-2]: reserved bits or a body make it a violation, after which the will is sent."""
+    """[MQTT3-2.2.2-2] [MQTT3-3.14.1-1] [MQTT3-3.14.4-3]: reserved bits or a body
+    make it a violation, after which the will is sent."""
     watcher = connect(V311)
     watcher.subscribe(topic)
     for packet in (pack(14, flags=1), pack(14, b"\0")):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, PacketType, Reason, pack_auth, pack_publish
+from tests.support.packets import V5, PacketType, Reason, pack_auth, pack_connect, pack_publish
 
 AUTH, CONNACK = PacketType.AUTH, PacketType.CONNACK
 METHODS = {"challenge": "Challenge", "slow": "SlowChallenge"}
@@ -11,12 +11,12 @@ METHODS = {"challenge": "Challenge", "slow": "SlowChallenge"}
 @pytest.fixture
 def challenged(start_broker, open_client):
     """A client that has sent CONNECT with the method and got the question."""
-    targets = {name: f"tests.support.enhanced_auth:{kind}" for name, kind in METHODS.items()}
+    settings = {f"access.enhanced.{name}": f"tests.support.enhanced_auth:{kind}" for name, kind in METHODS.items()}
     brokers = []
 
     def begin(method, client_id="client"):
         if not brokers:
-            brokers.append(start_broker({"access.enhanced": targets}))
+            brokers.append(start_broker(settings))
         client = open_client(V5, broker=brokers[0])
         client.send_connect(client_id, properties={"authentication_method": method, "authentication_data": b"hello"})
         question = client.expect(AUTH, reason=Reason.CONTINUE_AUTHENTICATION)
@@ -50,20 +50,29 @@ def test_wrong_answer(challenged, method):
     client.expect_refused_connect((Reason.NOT_AUTHORIZED, Reason.BAD_CREDENTIALS))
 
 
-def test_another_method_within_the_exchange(challenged):
-    """[MQTT-4.12.0-5]: refused."""
-    client = challenged("challenge")
-    client.send_raw(answer("slow", b"right"))
-    client.expect_refused_connect((Reason.BAD_AUTHENTICATION_METHOD, Reason.PROTOCOL_ERROR, Reason.NOT_AUTHORIZED))
+INTRUDERS = {
+    "another method [MQTT-4.12.0-5]": answer("slow", b"right"),
+    "no method [MQTT-4.12.0-5]": pack_auth(Reason.CONTINUE_AUTHENTICATION),
+    "re-authentication": answer("challenge", b"right", Reason.REAUTHENTICATE),
+    "publish [MQTT-3.1.2-30]": pack_publish(V5, "topic", b"x"),
+    "second connect [MQTT-3.1.0-2]": pack_connect(V5, "client"),
+}
 
 
-def test_other_packets_within_the_exchange(challenged):
-    """[MQTT-3.1.2-30] [MQTT-3.2.0-1] [MQTT-3.14.0-1]: closed, and not before a CONNACK with anything but CONNACK."""
+@pytest.mark.parametrize("packet", INTRUDERS.values(), ids=INTRUDERS.keys())
+def test_packets_that_have_no_place_in_the_exchange(challenged, packet):
+    """[MQTT-3.2.0-1] [MQTT-3.14.0-1] [MQTT-4.12.0-4]: closed; before that, if anything, a CONNACK that refuses."""
     client = challenged("challenge")
-    client.send_raw(pack_publish(V5, "topic", b"x"))
+    client.send_raw(packet)
     packets = client.receive_all(1)
     assert all(packet.type == CONNACK and packet.reason >= 0x80 for packet in packets)
     client.expect_closed()
+
+
+def test_disconnect_within_the_exchange(challenged):
+    """[MQTT-3.1.2-30]: a client may give up."""
+    client = challenged("challenge")
+    client.disconnect()
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -58,7 +58,7 @@ def test_connections(start_broker, connect, open_client):
 
 
 def test_receive_maximum_and_alias_maximum_are_announced(start_broker, connect, topic):
-    """limits.receive_maximum, limits.topic_alias_maximum, limits.max_keep_alive, limits.max_session_expiry"""
+    """limits.receive_maximum, topic_alias_maximum [MQTT-3.2.2-18], max_keep_alive and max_session_expiry"""
     broker = start_broker(
         {
             "limits.receive_maximum": 5,
@@ -125,3 +125,16 @@ def test_retained_messages(start_broker, connect, topic):
     client.ping()
     found = {packet.topic.rpartition("/")[2]: packet.payload for packet in client.receive_all(0.1)}
     assert found == {"0": b"second", "2": b"first", "4": b"now there is room"}
+
+
+def test_retained_bytes(start_broker, connect, topic):
+    """limits.max_retained_bytes: a message that takes the place of another is counted once."""
+    broker = start_broker({"limits.max_retained_bytes": 100_000, "sys.interval": 0})
+    publisher = connect(V5, broker=broker)
+    publisher.publish(topic, b"a" * 60_000, qos=1, retain=True)
+    publisher.publish(f"{topic}/more", b"b" * 60_000, qos=1, retain=True)
+    publisher.publish(topic, b"c" * 60_000, qos=1, retain=True)
+    client = connect(V5, broker=broker)
+    client.subscribe(f"{topic}/#")
+    client.expect_publish(topic, b"c" * 60_000, retain=True)
+    client.expect_nothing(0.1)

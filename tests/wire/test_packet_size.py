@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, V311, PacketType, Reason, pack_publish
+from tests.support.packets import V5, V311, PacketType, Reason, pack_publish, pack_unsubscribe
 from tests.support.wire_types import varint
 
 SERVER_MAXIMUM = 1024 * 1024
@@ -101,8 +101,9 @@ def test_own_maximum_packet_size(start_broker, connect, topic):
 
 
 def test_acknowledgements_stay_within_the_clients_maximum(connect):
-    """[MQTT-3.4.2-2] [MQTT-3.5.2-2] [MQTT-3.7.2-2] [MQTT-3.9.2-1] [MQTT-3.11.2-1] [MQTT-3.14.2-3]: reason strings
-    give way to the limit."""
+    """[MQTT-3.4.2-2] [MQTT-3.4.2-3] [MQTT-3.5.2-2] [MQTT-3.5.2-3] [MQTT-3.6.2-2] [MQTT-3.6.2-3] [MQTT-3.7.2-2]
+    [MQTT-3.7.2-3] [MQTT-3.9.2-1] [MQTT-3.9.2-2] [MQTT-3.11.2-1] [MQTT-3.11.2-2] [MQTT-3.14.2-3] [MQTT-3.14.2-4]:
+    reason strings and user properties give way to the limit."""
     client = connect(V5, properties={"maximum_packet_size": 100})
     for qos in (1, 2):
         assert len(client.publish("$SYS/forbidden", b"x", qos=qos).raw) <= 100
@@ -110,5 +111,21 @@ def test_acknowledgements_stay_within_the_clients_maximum(connect):
     assert len(client.expect(PacketType.SUBACK).raw) <= 100
     client.send_ack(PacketType.PUBREL, 9)
     assert len(client.expect(PacketType.PUBCOMP).raw) <= 100
+    client.send_ack(PacketType.PUBREC, 9)
+    assert len(client.expect(PacketType.PUBREL).raw) <= 100
+    client.send_raw(pack_unsubscribe(V5, 9, ["never/subscribed"]))
+    assert len(client.expect(PacketType.UNSUBACK).raw) <= 100
     client.send_raw(b"\x82\x00")
     assert len(client.expect_disconnect((Reason.MALFORMED, Reason.PROTOCOL_ERROR)).raw) <= 100
+
+
+def test_message_that_fits_without_a_topic_alias_is_sent(connect, topic):
+    """[MQTT-3.1.2-25]: the alias a server may add is no reason to drop what fits as it is."""
+    payload = payload_for(topic, CLIENT_MAXIMUM)
+    client = connect(V5, properties={"maximum_packet_size": CLIENT_MAXIMUM, "topic_alias_maximum": 5})
+    client.subscribe(topic)
+    publisher = connect(V5)
+    for _ in range(3):
+        publisher.publish(topic, payload)
+    publishes = [client.expect_publish(payload=payload) for _ in range(3)]
+    assert publishes[0].topic == topic

@@ -136,3 +136,48 @@ def test_mqtt_311_knows_no_receive_maximum(connect, topic):
     for packet_id in range(1, 201):
         client.send_ack(PUBREL, packet_id)
         client.expect(PUBCOMP, packet_id=packet_id)
+
+
+@pytest.fixture
+def resume(connect, client_id):
+    """Connects to one and the same persistent session with the given receive maximum."""
+
+    def connect_again(receive_maximum):
+        properties = {"session_expiry_interval": 60, "receive_maximum": receive_maximum}
+        return connect(V5, client_id, clean_start=False, properties=properties)
+
+    return connect_again
+
+
+def test_full_quota_does_not_delay_pubrel_on_resume(connect, resume, topic):
+    """[MQTT-3.3.4-10] [MQTT-4.4.0-1]: PUBREL is no PUBLISH and goes out at once."""
+    client = resume(10)
+    client.subscribe(topic, qos=2)
+    publisher = connect(V5)
+    for payload in (b"first", b"second"):
+        publisher.publish(topic, payload, qos=2)
+    _, second = client.expect_payloads([b"first", b"second"], ack=False)
+    client.send_ack(PUBREC, second.packet_id)
+    client.expect(PUBREL, packet_id=second.packet_id)
+    client.close()
+    kinds = {(packet.type, packet.packet_id) for packet in resume(1).receive_all(0.2)}
+    assert (PUBREL, second.packet_id) in kinds
+
+
+def test_acknowledgement_of_what_was_not_sent_again_yet_gives_no_quota(connect, resume, topic):
+    """[MQTT-3.3.4-9]: after a resume only what is on the way in this connection counts."""
+    client = resume(10)
+    client.subscribe(topic, qos=1)
+    publisher = connect(V5)
+    payloads = [b"%d" % number for number in range(4)]
+    for payload in payloads:
+        publisher.publish(topic, payload, qos=1)
+    in_flight = client.expect_payloads(payloads, ack=False)
+    client.close()
+    client = resume(1)
+    first = client.expect_publish(topic, b"0", dup=True)
+    client.send_ack(PacketType.PUBACK, in_flight[3].packet_id)
+    client.expect_nothing()
+    client.ack(first)
+    client.expect_payloads([b"1", b"2"], dup=True)
+    client.expect_nothing(0.1)

@@ -21,8 +21,8 @@ def test_new_session_is_not_present(connect, version):
 
 @pytest.mark.parametrize("gracefully", [True, False])
 def test_session_is_resumed(connect, client_id, topic, version, gracefully):
-    """[MQTT-3.1.2-5] [MQTT-3.1.2-23] [MQTT-3.2.2-3] [MQTT-4.1.0-1] [MQTT3-3.1.2-4] [MQTT3-3.2.2-2]: with its
-    subscriptions."""
+    """[MQTT-3.1.2-5] [MQTT-3.1.2-23] [MQTT-3.2.2-3] [MQTT-4.1.0-1] [MQTT3-3.1.2-4] [MQTT3-3.2.2-2]
+    [MQTT3-4.1.0-1] [MQTT3-4.1.0-2]: with its subscriptions."""
     first = connect(version, client_id, **persistent(version))
     first.subscribe(topic, qos=1)
     first.disconnect() if gracefully else first.close()

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.support.packets import V5, V311, Reason
+from tests.support.packets import V5, V311, PacketType, Reason
 
 # Topic below $SYS/broker/ and what its payload looks like
 TOPICS = {
@@ -102,6 +102,17 @@ def test_clients_may_not_publish_there(connect, name):
     client.ping()
     watcher.ping()
     assert all(packet.payload != b"forged" for packet in watcher.receive_all(0.1))
+
+
+def test_refused_qos_2_publish_leaves_its_id_free(connect, topic):
+    """[MQTT-4.3.3-9]: after PUBREC 0x87 the same id is a new message, without PUBREL and PUBCOMP between."""
+    watcher = connect(V5)
+    watcher.subscribe(topic)
+    client = connect(V5)
+    client.send_publish("$SYS/x", b"forged", qos=2, packet_id=5)
+    client.expect(PacketType.PUBREC, packet_id=5, reason=Reason.NOT_AUTHORIZED)
+    assert client.publish(topic, b"new", qos=2, packet_id=5).reason == Reason.SUCCESS
+    watcher.expect_publish(topic, b"new")
 
 
 def test_clients_of_311_may_not_publish_there(connect):

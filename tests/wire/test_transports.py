@@ -62,7 +62,7 @@ def open_transport(start_broker, authority, server_identity):
 
 
 def test_every_transport_to_every_other(open_transport, topic, new_name):
-    """[MQTT-4.2.0-1] [MQTT3-4.2.0-1]: one broker, all transports, both versions; small and large payloads."""
+    """[MQTT-4.2.0-1] [MQTT3-7.1.1-1]: one broker, all transports, both versions; small and large payloads."""
     subscribers = []
     for version in (V311, V5):
         for name in TRANSPORTS:

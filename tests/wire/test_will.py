@@ -25,7 +25,7 @@ def test_will_after_an_abnormal_end(connect, watcher, topic, version, qos):
 
 @ALL_VERSIONS
 def test_no_will_after_disconnect(connect, watcher, topic, version):
-    """[MQTT-3.1.2-10] [MQTT-3.14.4-3] [MQTT3-3.1.2-10] [MQTT3-3.14.4-2]"""
+    """[MQTT-3.1.2-10] [MQTT-3.14.4-3] [MQTT3-3.1.2-10] [MQTT3-3.14.4-3]"""
     connect(version, will=Will(topic, b"gone")).disconnect()
     watcher.expect_nothing()
 

@@ -7,6 +7,7 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from penstock._ext.buffer cimport Buffer
 from penstock._ext.inflight cimport IdSet, Queue, Queued, Window
+from penstock._ext.partition cimport HashFunction
 from penstock._ext.retained cimport RetainedTree
 from penstock._ext.trie cimport Match, Subscriber, Trie
 from penstock._ext.websocket cimport WsReader
@@ -40,6 +41,20 @@ cdef enum ShareStrategy:
     SHARE_HASH_TOPIC = 4
 
 
+cdef enum IngestMode:
+    INGEST_NONE = 0
+    INGEST_PERSISTENT = 1   # QoS 1 and 2
+    INGEST_ALL = 2
+
+
+# An answer to a publish that waits until the log has it.
+cdef struct PendingAck:
+    uint64_t ticket         # of the batch the publish is in
+    uint16_t packet_id
+    uint8_t packet_type     # PUBACK or PUBREC
+    uint8_t reason
+
+
 cdef struct Counters:
     uint64_t received[3]    # PUBLISH by QoS
     uint64_t sent[3]
@@ -59,12 +74,15 @@ cdef struct Counters:
     uint64_t inflight       # of all sessions, now; so are the two below
     uint64_t queued
     uint64_t queued_bytes
+    uint64_t logged         # publishes handed to the log
+    uint64_t log_failures   # publishes the log did not take
     uint64_t dropped[7]
 
 
 # A publisher's recent topics: who gets them, and whether it may publish there.
 cdef struct TopicSlot:
     Match* match
+    uint32_t partition      # of the ingest log
     bint allowed
 
 
@@ -100,6 +118,21 @@ cdef class Hub:
     # scratch of the publish under way
     cdef Buffer _props
     cdef Buffer _templates
+    # the ingest log, see ingest.pxi
+    cdef IngestMode ingest_mode
+    cdef HashFunction ingest_hash
+    cdef uint32_t ingest_partitions
+    cdef readonly uint64_t ingest_pending       # bytes handed over and not yet durable
+    cdef uint64_t ingest_limit                  # above which publishers wait
+    cdef uint64_t ticket                        # of the last batch submitted
+    cdef uint64_t committed                     # every batch up to this one is durable, or has failed
+    cdef object _submit                         # takes (ticket, [(partition, pack)], bytes), once per iteration
+    cdef void** _packs                          # the pack being filled of each partition, or NULL: strong references
+    cdef uint32_t* _open_packs                  # partitions that have one
+    cdef uint32_t _open_count
+    cdef uint64_t _open_bytes
+    cdef list _awaiting                         # connections with answers that wait for the log
+    cdef list _log_waiters                      # connections that wait for room in it
     # limits, see core/settings/model.py; set by configure()
     cdef uint32_t max_packet_size, connect_packet_size, max_topic_levels, max_topic_length, max_user_properties
     cdef uint32_t receive_maximum, max_inflight, max_queued_messages, max_queued_bytes, topic_alias_maximum
@@ -112,6 +145,7 @@ cdef class Hub:
     cdef ShareStrategy strategy
 
     cdef int open_output(self, Connection c) except -1
+    cdef int await_log(self, Connection c) except -1
     cdef int add_connection(self, Connection c) except -1
     cdef void remove_connection(self, Connection c) noexcept
     cdef void update_clock(self) noexcept
@@ -120,7 +154,10 @@ cdef class Hub:
 cdef class Session(Subscriber):
     cdef readonly Hub hub
     cdef readonly str client_id
-    cdef public object username         # str or None
+    cdef readonly object username       # str or None
+    cdef const uint8_t* id_text         # UTF-8 of client_id and username, borrowed from them
+    cdef const uint8_t* user_text       # NULL without a user name
+    cdef uint32_t id_size, user_size
     cdef public object will             # penstock.session's business
     cdef public object timer            # the same: when the session ends, when its will is due
     cdef public uint32_t expiry_interval
@@ -145,8 +182,10 @@ cdef class Session(Subscriber):
     cdef int64_t forgiven_at            # until then it may not make anybody wait
     cdef list waiters                   # connections waiting for it, or None
 
+    cdef inline bint is_full(self) noexcept
     cdef inline bint take(self, Queued* item) noexcept
     cdef int pump(self) except -1
+    cdef bint take_retained(self, Queued* item) noexcept
     cdef int enqueue(self, void* message, void* extras, uint8_t qos, uint8_t flags) except -1
     cdef inline bint over(self, uint32_t part) noexcept
     cdef int _plan_resend(self) except -1
@@ -194,6 +233,10 @@ cdef class Connection:
     cdef Alias* aliases_out
     cdef uint16_t aliases_in_max, aliases_out_max, aliases_out_count
     cdef WsReader* websocket
+    cdef PendingAck* acks               # ring of answers that wait for the log, in order
+    cdef uint32_t acks_capacity, acks_head, acks_count
+    cdef uint32_t acks_qos1             # PUBACKs among them: they take part of our receive maximum
+    cdef bint awaits_log
 
     cdef int feed(self, uint8_t* data, uint32_t size) except -1
     cdef int feed_partial(self) except -1
@@ -208,5 +251,6 @@ cdef class Connection:
     cdef int watch_output(self) except -1
     cdef int settle(self) except -1
     cdef int wait_for(self, Session subscriber) except -1
+    cdef int wait_for_log(self) except -1
     cdef int violation(self, int reason, str text) except -1
     cdef void release(self) noexcept

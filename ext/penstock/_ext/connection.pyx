@@ -8,6 +8,7 @@ side: bytes in, packets out of them, bytes out, watermarks.
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.buffer cimport PyBUF_WRITE
 from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cython cimport final
 from libc.errno cimport EAGAIN, EINTR, errno
@@ -20,9 +21,10 @@ from penstock._ext.acl cimport ACL_PUBLISH, ACL_RECEIVE
 from penstock._ext.buffer cimport buffer_free, buffer_reserve, buffer_size
 from penstock._ext.codec cimport (AUTH, CONNECT, DISCONNECT, MALFORMED_PACKET, PACKET_IDENTIFIER_NOT_FOUND,
                                   PACKET_TOO_LARGE, PINGREQ, PINGRESP, PROTOCOL_ERROR, PUBACK, PUBCOMP, PUBLISH, PUBREC,
-                                  PUBREL, QOS_NOT_SUPPORTED, RECEIVE_MAXIMUM_EXCEEDED, RETAIN_NOT_SUPPORTED, SUBSCRIBE,
+                                  PUBREL, QOS_NOT_SUPPORTED, QUOTA_EXCEEDED, RECEIVE_MAXIMUM_EXCEEDED, RETAIN_NOT_SUPPORTED, SUBSCRIBE,
                                   SUCCESS, TOPIC_ALIAS_INVALID, TOPIC_NAME_INVALID, UNSUBSCRIBE, AckView, PublishView,
                                   check_topic_name, parse_ack, parse_publish, publish_body_size)
+from penstock._ext.envelope cimport EnvelopeView, envelope_size, put_envelope
 from penstock._ext.inflight cimport (AWAIT_PUBACK, AWAIT_PUBCOMP, AWAIT_PUBREC, DELIVERY_BACKLOG, DELIVERY_RETAIN,
                                      DELIVERY_SHARED, SLOT_COUNTED, Extras, Queue, Queued, Slot, extras_group_name,
                                      extras_new, ids_add, ids_clear, ids_discard, ids_has, queue_clear, queue_pop,
@@ -30,7 +32,9 @@ from penstock._ext.inflight cimport (AWAIT_PUBACK, AWAIT_PUBCOMP, AWAIT_PUBREC, 
                                      window_release)
 from penstock._ext.message cimport (Message, message_new, message_payload, message_props, message_ref, message_topic,
                                     message_unref, message_weight)
+from penstock._ext.partition cimport HashFunction, partition_of
 from penstock._ext.retained cimport MessageList, RetainedTree
+from penstock._ext.segment cimport RecordPack
 from penstock._ext.trie cimport (QOS_NONE, TARGET_NO_LOCAL, TARGET_RETAIN_AS_PUBLISHED, Match, Member, ShareGroup,
                                  Subscriber, Target, Trie, match_unref)
 from penstock._ext.websocket cimport (WS_CLOSE, WS_DATA, WS_ERROR, WS_MAX_HEADER, WS_PING, WsEvent, WsReader, ws_next,
@@ -65,6 +69,7 @@ cdef enum:
 include "hub.pxi"
 include "session.pxi"
 include "route.pxi"
+include "ingest.pxi"
 include "receive.pxi"
 
 
@@ -114,6 +119,9 @@ cdef class Connection:
         self.aliases_out_count = self.aliases_out_max = 0
         free(self.websocket)
         self.websocket = NULL
+        free(self.acks)
+        self.acks = NULL
+        self.acks_count = self.acks_capacity = 0
 
     # ---- the transport's side ----
 
@@ -464,6 +472,13 @@ cdef class Connection:
         if subscriber.waiters is None:
             subscriber.waiters = []
         subscriber.waiters.append(self)
+        return 0
+
+    cdef int wait_for_log(self) except -1:
+        self.hub.counters.paused += 1
+        self.blocked = True
+        self.pause_reading()
+        self.hub._log_waiters.append(self)
         return 0
 
     def unblock(self):

@@ -1,6 +1,8 @@
 # What all connections of the process share.
 
 DROP_NAMES = ("not_writable", "queue_full", "expired", "too_large", "denied", "retained_full", "session_ended")
+INGEST_MODES = ("none", "persistent", "all")
+HASH_FUNCTIONS = ("murmur3_128", "murmur3_32", "sha256", "murmur2")
 STRATEGIES = ("round-robin", "random", "sticky", "hash-client", "hash-topic")
 
 
@@ -26,6 +28,8 @@ cdef class Hub:
         self.trie = Trie(cache_topics=match_cache)
         self.retained = RetainedTree()
         self.random_state = self.trie.seed
+        self._awaiting = []
+        self._log_waiters = []
         self._flush_soon = self._flush_all
         self.configure(**limits)
         self.update_clock()
@@ -34,6 +38,10 @@ cdef class Hub:
         cdef uint32_t i
         for i in range(self._dirty_count):
             Py_DECREF(<object> self._dirty[i])
+        for i in range(self._open_count):
+            Py_DECREF(<object> self._packs[self._open_packs[i]])
+        free(self._packs)
+        free(self._open_packs)
         free(self._dirty)
         free(self._connections)
         free(self._read_buffer)
@@ -108,6 +116,8 @@ cdef class Hub:
         n = self._dirty_count
         self._flush_scheduled = False
         self.counters.flushes += 1
+        if self._open_count:
+            self._submit_packs()
         # what becomes dirty meanwhile is flushed in the next iteration
         self._dirty = NULL
         self._dirty_count = self._dirty_capacity = 0
@@ -126,6 +136,65 @@ cdef class Hub:
             self._dirty_capacity = n
         else:
             free(batch)
+
+    # ---- the ingest log ----
+
+    def log_to(self, submit, *, str mode not None, uint32_t partitions, str hash_function="murmur3_128",
+               uint64_t max_pending=67_108_864):
+        """Publishes are logged from now on: `submit(ticket, [(partition, pack)], bytes)` gets those of one iteration."""
+        self._packs = <void**> calloc(partitions, sizeof(void*))
+        self._open_packs = <uint32_t*> calloc(partitions, sizeof(uint32_t))
+        if self._packs == NULL or self._open_packs == NULL:
+            raise MemoryError()
+        self._submit = submit
+        self.ingest_mode = <IngestMode> <int> INGEST_MODES.index(mode)
+        self.ingest_partitions = partitions
+        self.ingest_hash = <HashFunction> <int> HASH_FUNCTIONS.index(hash_function)
+        self.ingest_limit = max_pending
+
+    def _submit_packs(self):
+        """One batch: what this iteration published, a pack for each partition."""
+        cdef uint32_t i, partition
+        cdef list batch = []
+        cdef RecordPack pack
+        cdef uint64_t size = self._open_bytes
+        for i in range(self._open_count):
+            partition = self._open_packs[i]
+            pack = <RecordPack> self._packs[partition]
+            Py_DECREF(pack)
+            self._packs[partition] = NULL
+            batch.append((partition, pack))
+        self._open_count = 0
+        self._open_bytes = 0
+        self.ticket += 1
+        self._submit(self.ticket, batch, size)
+
+    cdef int await_log(self, Connection c) except -1:
+        c.awaits_log = True
+        self._awaiting.append(c)
+        return 0
+
+    def log_committed(self, uint64_t ticket, uint64_t size, uint64_t failures=0):
+        """The batch is durable, or failed as a whole. Called in the order of tickets."""
+        cdef Connection c
+        cdef list awaiting = self._awaiting
+        self.committed = ticket
+        self.ingest_pending -= size
+        self.counters.log_failures += failures
+        self._awaiting = []
+        for connection in awaiting:
+            c = <Connection> connection
+            c.awaits_log = False
+            try:
+                release_acks(c, failures > 0)
+                if c.acks_count:
+                    self.await_log(c)
+            except BaseException as error:
+                c.fail_hard(error)
+        if self._log_waiters and self.ingest_pending <= self.ingest_limit // 2:
+            waiters, self._log_waiters = self._log_waiters, []
+            for connection in waiters:
+                self.loop.call_soon((<Connection> connection).unblock)
 
     # ---- connections ----
 
@@ -203,6 +272,9 @@ cdef class Hub:
             match_unref(match)
         if retain:
             store_retained(self, &view, expires_at)
+        if is_logged(self, qos) and not topic.startswith("$SYS"):
+            log_publish(self, &view, origin, expires_at,
+                        partition_of(view.topic, view.topic_size, self.ingest_partitions, self.ingest_hash))
 
     def send_retained(self, Session session not None, bytes topic_filter not None, uint8_t options,
                       uint32_t identifier):
@@ -210,8 +282,11 @@ cdef class Hub:
         cdef MessageList found
         cdef uint32_t i
         cdef Message* m
-        cdef uint8_t qos
+        cdef Message* ticket
         cdef int64_t now
+        if session.backlog >= self.max_retained_messages:
+            count_drop(session, DROP_QUEUE_FULL)
+            return
         memset(&found, 0, sizeof(MessageList))
         self.update_clock()
         now = self.wall
@@ -224,18 +299,21 @@ cdef class Hub:
                 if session.backlog >= self.max_retained_messages:
                     count_drop(session, DROP_QUEUE_FULL)
                     continue
-                qos = min(m.qos, options & 3)
+                ticket = message_new(message_topic(m), m.topic_size, NULL, 0, NULL, 0, 0, 1, now, 0)
                 # RETAIN is set: it was stored before the subscription [MQTT-3.3.1-8] [MQTT3-3.3.1-8]
-                session.enqueue(m, make_extras(&identifier, 1 if identifier else 0, NULL), qos,
+                session.enqueue(ticket, make_extras(&identifier, 1 if identifier else 0, NULL), options & 3,
                                 DELIVERY_RETAIN | DELIVERY_BACKLOG)
+                message_unref(ticket)
         finally:
             free(found.items)
         session.pump()
 
     def has_work(self):
-        """Whether a connected client still has something to acknowledge or to read."""
+        """Whether a connected client still has something to acknowledge or to read, or the log to write."""
         cdef uint32_t i
         cdef Connection c
+        if self.ingest_pending:
+            return True
         for i in range(self.connection_count):
             c = <Connection> self._connections[i]
             if c.state == CONNECTED and (c.session.outstanding or c.session.received.count
@@ -278,6 +356,9 @@ cdef class Hub:
             "inflight": c.inflight,
             "queued_messages": c.queued,
             "queued_bytes": c.queued_bytes,
+            "publish_logged": c.logged,
+            "publish_log_failures": c.log_failures,
+            "log_pending_bytes": self.ingest_pending,
         }
         for qos in range(3):
             values[f"messages_received_qos{qos}"] = c.received[<int> qos]

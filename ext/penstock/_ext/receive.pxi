@@ -76,6 +76,8 @@ cdef TopicSlot* find_topic(Connection c, const PublishView* view) except? NULL:
         match_unref(slot.match)
     slot.match = match
     slot.allowed = may_publish(c.session, view.topic, view.topic_size)
+    if hub.ingest_mode != INGEST_NONE:
+        slot.partition = partition_of(view.topic, view.topic_size, hub.ingest_partitions, hub.ingest_hash)
     return slot
 
 
@@ -131,7 +133,8 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
     cdef Match* match
     cdef Session busy
     cdef int64_t expires_at = 0
-    cdef uint8_t answer = SUCCESS
+    cdef uint8_t verdict = SUCCESS
+    cdef uint64_t ticket = 0
     cdef int reason = parse_publish(first & 15, body, size, c.version, hub.max_user_properties, &view, &hub._props)
     if reason == 0 and view.alias:
         reason = resolve_alias(c, &view)
@@ -148,27 +151,35 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
     if view.qos == 2:
         if ids_has(&s.received, view.packet_id):
             # a message the broker owns already: acknowledged again, not delivered again [MQTT-4.3.3-10] [MQTT3-4.3.3-2]
-            return send_ack(c, PUBREC, view.packet_id, SUCCESS)
-        if s.received.count >= hub.receive_maximum and c.version == 5:  # [MQTT-3.3.4-7]
-            return c.violation(RECEIVE_MAXIMUM_EXCEEDED, "more QoS 2 messages than the receive maximum")
+            return answer(c, PUBREC, view.packet_id, SUCCESS, 0)
+    if view.qos and c.version == 5:
+        if s.received.count + c.acks_qos1 >= hub.receive_maximum:  # [MQTT-3.3.4-7]
+            return c.violation(RECEIVE_MAXIMUM_EXCEEDED, "more unacknowledged messages than the receive maximum")
     if topic.allowed:
         if hub.congested_count:
             busy = find_congested(match, s)
             if busy is not None:
                 c.wait_for(busy)
                 return 1
+        if is_logged(hub, view.qos) and hub.ingest_pending > hub.ingest_limit:
+            c.wait_for_log()
+            return 1
+        if is_logged(hub, view.qos):
+            ticket = hub.ticket + 1             # of the batch that leaves at the end of this iteration
         if view.has_expiry:
             expires_at = hub.wall + <int64_t> view.expiry * 1000
         if match.target_count or match.group_count:
             route(hub, &view, match, s, expires_at)  # [MQTT-4.5.0-1] [MQTT3-4.5.0-1]
         else:
             hub.counters.unmatched += 1
-            answer = NO_MATCHING_SUBSCRIBERS
+            verdict = NO_MATCHING_SUBSCRIBERS
         if view.retain:  # [MQTT-3.3.1-8] [MQTT3-3.3.1-12]
             store_retained(hub, &view, expires_at)
+        if ticket:
+            log_publish(hub, &view, s, expires_at, topic.partition)
     else:
         # MQTT 3 has no way to say no but to close; it is told yes, and the message goes nowhere [MQTT3-3.3.5-2]
-        answer = NOT_AUTHORIZED
+        verdict = NOT_AUTHORIZED
         hub.counters.dropped[<int> DROP_DENIED] += 1
     hub.counters.received[view.qos] += 1
     hub.counters.payload_received += view.payload_size
@@ -176,10 +187,10 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
         return 0
     # the id is not remembered, answers keep the order of arrival [MQTT-4.3.2-5] [MQTT-4.6.0-2] [MQTT3-4.6.0-2]
     if view.qos == 1:
-        return send_ack(c, PUBACK, view.packet_id, answer)      # [MQTT-4.3.2-4] [MQTT3-4.3.2-2]
-    if answer < 0x80 or c.version != 5:  # [MQTT-4.3.3-9] [MQTT-4.6.0-3] [MQTT3-4.6.0-3]
+        return answer(c, PUBACK, view.packet_id, verdict, ticket)      # [MQTT-4.3.2-4] [MQTT3-4.3.2-2]
+    if verdict < 0x80 or c.version != 5:  # [MQTT-4.3.3-9] [MQTT-4.6.0-3] [MQTT3-4.6.0-3]
         ids_add(&s.received, view.packet_id)
-    return send_ack(c, PUBREC, view.packet_id, answer)          # [MQTT-4.3.3-8] [MQTT3-4.3.3-2]
+    return answer(c, PUBREC, view.packet_id, verdict, ticket)          # [MQTT-4.3.3-8] [MQTT3-4.3.3-2]
 
 
 cdef int handle_ack(Connection c, uint8_t packet_type, uint8_t flags, const uint8_t* body, uint32_t size) except -1:

@@ -98,8 +98,9 @@ cdef inline uint8_t* put_copy(uint8_t* p, const Copy* copy, uint32_t props, uint
 
 # The alias under which the client knows the topic, or will know it from this packet on. Takes the topic out of the
 # copy when the client knows it already. First come, first served: the table is never re-used on one connection.
-cdef int use_alias(Connection c, Copy* copy, uint64_t hash, bint may_announce) except -1:
+cdef int use_alias(Connection c, Copy* copy, uint64_t hash) except -1:
     cdef uint16_t i
+    cdef uint32_t props = 0
     cdef Alias* alias
     for i in range(c.aliases_out_count):
         alias = &c.aliases_out[i]
@@ -107,7 +108,12 @@ cdef int use_alias(Connection c, Copy* copy, uint64_t hash, bint may_announce) e
             copy.alias = i + 1
             copy.topic_size = 0
             return 0
-    if c.aliases_out_count == c.aliases_out_max or copy.topic_size <= 3 or not may_announce:
+    if c.aliases_out_count == c.aliases_out_max or copy.topic_size <= 3:
+        return 0
+    # announcing one makes this packet larger, and it may just fit without
+    copy.alias = c.aliases_out_count + 1
+    if copy_size(copy, &props) > c.max_out_packet:
+        copy.alias = 0
         return 0
     if c.aliases_out == NULL:
         c.aliases_out = <Alias*> calloc(c.aliases_out_max, sizeof(Alias))
@@ -120,8 +126,7 @@ cdef int use_alias(Connection c, Copy* copy, uint64_t hash, bint may_announce) e
     memcpy(alias.topic, copy.topic, copy.topic_size)
     alias.hash = hash
     alias.size = copy.topic_size
-    c.aliases_out_count += 1
-    copy.alias = c.aliases_out_count        # 1 to the client's maximum [MQTT-3.3.2-11] [MQTT-3.1.2-26]
+    c.aliases_out_count += 1                # 1 to the client's maximum [MQTT-3.3.2-11] [MQTT-3.1.2-26]
     return 0
 
 
@@ -198,8 +203,7 @@ cdef int send_copy(Connection c, Session s, Copy* copy, uint64_t hash, uint16_t 
     cdef uint32_t size
     cdef uint8_t qos = (copy.first >> 1) & 3
     if c.aliases_out_max:
-        # announcing one makes this packet larger, and it may just fit without
-        use_alias(c, copy, hash, copy_size(copy, &props) + 3 <= c.max_out_packet)
+        use_alias(c, copy, hash)
     size = copy_size(copy, &props)
     if size > c.max_out_packet:
         return 0
@@ -250,7 +254,7 @@ cdef int deliver(Hub hub, Session s, Routing* r, uint8_t qos, uint8_t flags, con
         if not c.writable:
             count_drop(s, DROP_NOT_WRITABLE)
             return 0
-    elif (c is None or not c.writable or s.queue.count or s.resend_count or s.outstanding >= s.limit):
+    elif (c is None or not c.writable or s.queue.count or s.resend_count or s.is_full()):
         # its turn comes after what waits, within the quota [MQTT-3.3.4-9] [MQTT-4.6.0-5] [MQTT-4.6.0-6]
         # [MQTT3-4.6.0-5] [MQTT3-4.6.0-6] [MQTT3-3.1.2-5]
         return s.enqueue(keep(hub, r), make_extras(ids, id_count, group), qos,
@@ -305,7 +309,7 @@ cdef Member* choose_member(Hub hub, ShareGroup* group, uint64_t topic_hash, uint
         if s.acl is not None and not s.acl.allows(topic, topic_size, ACL_RECEIVE):
             continue
         if s.connection is not None and s.connection.writable and (qos == 0 or (s.queue.count == 0
-                                                                                and s.outstanding < s.limit)):
+                                                                                and not s.is_full())):
             if hub.strategy == SHARE_ROUND_ROBIN:
                 group.cursor = (start + i + 1) % n
             elif hub.strategy == SHARE_STICKY:

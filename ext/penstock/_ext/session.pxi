@@ -9,10 +9,16 @@ cdef class Session(Subscriber):
 
     def __init__(self, Hub hub not None, str client_id not None, username=None):
         cdef bytes encoded = client_id.encode()
+        cdef Py_ssize_t size = 0
         self.hub = hub
         self.client_id = client_id
         self.username = username
         self._client_hash = hash_bytes(encoded, len(encoded), hub.trie.seed)
+        self.id_text = <const uint8_t*> PyUnicode_AsUTF8AndSize(client_id, &size)
+        self.id_size = <uint32_t> size
+        if username is not None:
+            self.user_text = <const uint8_t*> PyUnicode_AsUTF8AndSize(username, &size)
+            self.user_size = <uint32_t> size
         hub.session_count += 1
 
     def __dealloc__(self):
@@ -134,6 +140,11 @@ cdef class Session(Subscriber):
 
     # ---- what waits ----
 
+    # No further PUBLISH with QoS > 0: the client's quota is used up, or too many handshakes are unfinished (a QoS 2
+    # message of an earlier connection takes no quota, but it does take a packet id).
+    cdef inline bint is_full(self) noexcept:
+        return self.outstanding >= self.limit or self.window.count >= self.hub.max_inflight
+
     cdef int enqueue(self, void* message, void* extras, uint8_t qos, uint8_t flags) except -1:
         cdef Hub hub = self.hub
         cdef uint32_t weight = message_weight(<Message*> message)
@@ -175,12 +186,12 @@ cdef class Session(Subscriber):
         while self.resend_count and c.writable and self.resend_one(c):
             pass
         while self.queue.count and c.writable:
-            if self.queue.items[self.queue.head].qos and (self.outstanding >= self.limit or self.resend_count):
+            if self.queue.items[self.queue.head].qos and (self.is_full() or self.resend_count):
                 break
             self.take(&item)
             if item.flags & DELIVERY_BACKLOG:
-                self.backlog -= 1
-                self.backlog_bytes -= message_weight(item.message)
+                if not self.take_retained(&item):
+                    continue
             if item.message.expires_at and item.message.expires_at <= self.hub.wall:
                 queued_release(&item)           # [MQTT-3.3.2-5]
                 count_drop(self, DROP_EXPIRED)
@@ -196,6 +207,21 @@ cdef class Session(Subscriber):
         return 0
 
     # expiry is not looked at again [MQTT-4.3.3-7]
+    # A retained message waits as its topic alone, so that a client which does not read keeps no old ones alive: what is
+    # sent is what the topic has now. False if it has nothing any more.
+    cdef bint take_retained(self, Queued* item) noexcept:
+        cdef Message* ticket = item.message
+        cdef Message* present = self.hub.retained.find(message_topic(ticket), ticket.topic_size)
+        self.backlog -= 1
+        self.backlog_bytes -= message_weight(ticket)
+        if present == NULL:
+            queued_release(item)
+            return False
+        item.message = message_ref(present)
+        item.qos = min(item.qos, present.qos)
+        message_unref(ticket)
+        return True
+
     # The next message or PUBREL of a resumed session, with its old packet id [MQTT-4.4.0-1] [MQTT3-4.4.0-1]; 0 if the
     # client's quota is used up.
     cdef int resend_one(self, Connection c) except -1:

@@ -306,6 +306,14 @@ cdef class Trie:
                 found.append((path, packed_options(packed), packed_identifier(packed)))
         return found
 
+    def has(self, Subscriber subscriber not None, bytes filter not None):
+        """Whether it is subscribed to exactly this filter."""
+        cdef uint32_t index
+        if subscriber._trie != <void*> self:
+            return False
+        index = self._find_node(filter, False)
+        return index != NO_NODE and find_slot(&self._tree, subscriber, index) >= 0
+
     def count(self, Subscriber subscriber not None):
         return subscriber._node_count if subscriber._trie == <void*> self else 0
 

@@ -9,7 +9,7 @@
     topics = ["sensors/%u/#", "devices/%c/+"]
 
 %c and %u are the client id and user name, as text within their level: whatever they contain, they never act as a
-wildcard or as a separator. A rule with %u does not apply to clients without a user name. %% is a percent sign.
+wildcard or as a separator. A topic with %u is none for clients without a user name. %% is a percent sign.
 """
 
 from __future__ import annotations
@@ -53,9 +53,7 @@ class Rule:
             return False
         if self.clients is not None and client_id not in self.clients:
             return False
-        if self.anonymous is not None and self.anonymous is not (username is None):
-            return False
-        return username is not None or not self.uses_user
+        return self.anonymous is None or self.anonymous is (username is None)
 
 
 class AclFile:
@@ -112,8 +110,14 @@ class AclFile:
                 (rule.allow, rule.actions, tuple(_fill_level(level, client_id, username or "") for level in levels))
                 for rule in map(self.rules.__getitem__, applicable)
                 for levels in rule.topics
+                # Only this topic is left out: a rule that denies others as well must go on denying them.
+                if username is not None or not _uses_user(levels)
             ]
         )
+
+
+def _uses_user(levels: Levels) -> bool:
+    return any(found[1] == "u" for level in levels for found in _PLACEHOLDER.finditer(level))
 
 
 def _fill_level(level: str, client_id: str, username: str) -> Literal["+", "#"] | bytes:

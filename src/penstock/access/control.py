@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from penstock._ext.acl import AclProgram
 from penstock.access.acl_file import AclFile
 from penstock.access.authenticator import Authenticator
 from penstock.access.passwords import PasswordFile
 from penstock.core.settings import AccessSettings
+
+AccessFiles: TypeAlias = tuple[PasswordFile | None, AclFile | None]
 
 
 class AccessControl:
@@ -23,8 +27,14 @@ class AccessControl:
     def reload(self, settings: AccessSettings) -> None:
         """Read both files again; when one is bad this raises and the old ones stay. Connected clients keep the
         programs they have until they connect again or are given new ones by `program_for`."""
-        passwords, acl_file = _load(settings)
-        self._acl = acl_file
+        self.apply(self.prepare(settings))
+
+    def prepare(self, settings: AccessSettings) -> AccessFiles:
+        """Both files, read and checked, for `apply`: nothing changes until everything else of a reload is right too."""
+        return _load(settings)
+
+    def apply(self, files: AccessFiles) -> None:
+        passwords, self._acl = files
         if passwords is None:
             self.close()
             self._authenticator = None
@@ -50,7 +60,7 @@ class AccessControl:
         return None if self._acl is None else self._acl.compile_for(client_id, username)
 
 
-def _load(settings: AccessSettings) -> tuple[PasswordFile | None, AclFile | None]:
+def _load(settings: AccessSettings) -> AccessFiles:
     return (
         PasswordFile.load(settings.password_file) if settings.password_file else None,
         AclFile.load(settings.acl_file) if settings.acl_file else None,

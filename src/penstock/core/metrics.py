@@ -53,6 +53,16 @@ EXACT: dict[str, Meaning] = {
     "queued_messages": Meaning("queued_messages", "gauge", "Messages waiting for their clients."),
     "queued_bytes": Meaning("queued_bytes", "gauge", "Bytes of the messages waiting for their clients."),
     "protocol_errors": Meaning("protocol_errors", "counter", "Connections closed for a malformed or wrong packet."),
+    "sessions_connected": Meaning("sessions_connected", "gauge", "Sessions whose client is connected."),
+    "sessions_taken_over": Meaning("sessions_taken_over", "counter", "Connections that took a session over."),
+    "publishers_paused": Meaning("publishers_paused", "counter", "Times a publisher was made to wait."),
+    "congested_subscribers": Meaning("congested_subscribers", "gauge", "Subscribers their publishers wait for now."),
+    "socket_reads": Meaning("socket_reads", "counter", "Reads from sockets."),
+    "socket_writes": Meaning("socket_writes", "counter", "Writes to sockets."),
+    "flushes": Meaning("flushes", "counter", "Loop iterations that had output."),
+    "publish_logged": Meaning("messages_logged", "counter", "Messages handed to the ingest log."),
+    "publish_log_failures": Meaning("messages_log_failed", "counter", "Messages the ingest log did not take."),
+    "log_pending_bytes": Meaning("log_pending_bytes", "gauge", "Bytes handed to the ingest log and not yet durable."),
     "loop_lag": Meaning("loop_lag_seconds", "gauge", "How late the event loop ran its last timer."),
 }
 

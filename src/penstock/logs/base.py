@@ -97,7 +97,7 @@ class TopicDescription:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """`retention.ms:604800000;segment.bytes:26214400` as in the seeds' settings; the last colon-free form is an error."""
+    """`retention.ms:604800000;segment.bytes:26214400` as in the seeds' settings."""
     properties: dict[str, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         name, colon, value = part.partition(":")
@@ -182,7 +182,7 @@ class Admin(Protocol):
         """Records before the offset may go (whole segments at the least); `first` moves to it at once."""
         ...
 
-    async def groups(self) -> list[str]: ...
+    async def groups(self) -> Sequence[str]: ...
     async def group_offsets(self, group: str) -> dict[TopicPartition, Committed]: ...
     async def delete_group(self, group: str) -> None: ...
 

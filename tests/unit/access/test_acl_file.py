@@ -85,6 +85,8 @@ def test_a_rule_with_a_user_name_does_not_apply_to_the_nameless():
     program = rules(deny("users/%u"), allow("users/#")).compile_for("c", None)
     assert program.may_publish(b"users/")
     assert not rules(allow("users/%u")).compile_for("c", None).may_publish(b"users/")
+    program = rules(deny("users/%u", "secret"), allow("#")).compile_for("c", None)
+    assert not program.may_publish(b"secret")
 
 
 @pytest.mark.parametrize("name", ["+", "#", "a/b", "a/#", "+/+", "/", "%u", "%c", "$SYS"])

@@ -17,6 +17,7 @@ import configparser
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,10 +42,10 @@ FENCE = re.compile(r"^```(?P<language>[^\n`]*)\n(?P<body>.*?)^```[ \t]*$", re.M 
 LINK = re.compile(r"(?<!\\)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
 ONLY_FOR_PEOPLE = {"text", "mermaid"}
 # Their plain `console` blocks are complete in themselves, so they are run as well.
-RUN_WHOLE = {"docs/access-control.md", "docs/settings.md"}
+RUN_WHOLE = {"docs/access-control.md", "docs/monitoring.md", "docs/settings.md"}
 # What a page supposes to be there.
 GIVEN = {"docs/access-control.md": {"mosquitto.acl": "topic read public/#\n\nuser carol\ntopic sensors/#\n"}}
-OWN_METRICS = ("docs/architecture.md", "docs/flow-control.md", "docs/operations.md")
+METRIC_PAGES = ("docs/architecture.md", "docs/flow-control.md", "docs/monitoring.md", "docs/operations.md")
 SECONDS = 20
 
 PENSTOCK = """#!{python}
@@ -59,6 +60,11 @@ os.execv("{python}", ["{python}", "-m", "penstock", *arguments])
 """
 MOSQUITTO = """#!/bin/sh
 case " $* " in *" -p "*) exec {real} "$@" ;; *) exec {real} -h 127.0.0.1 -p {port} "$@" ;; esac
+"""
+# Where the real one is missing.
+CURL = """#!{python}
+import sys, urllib.request
+sys.stdout.write(urllib.request.urlopen("http://" + sys.argv[-1], timeout=10).read().decode())
 """
 # A command in the background has to be at work before the next line: a subscriber subscribed, a broker listening.
 AWAIT = """#!{python}
@@ -104,6 +110,8 @@ def blocks_of(page: str) -> list[Block]:
         assert rest in ("", "run"), f"{where}: ```{match['language']} is not known here"
         is_run = rest == "run" or (page in RUN_WHOLE and language == "console")
         found.append(Block(where, language, is_run, match["body"]))
+    fences = re.findall(r"^[ \t>]*```", text, re.M)
+    assert len(fences) == 2 * len(found), f"{page}: a block is not closed, or indented: this file does not see it"
     return found
 
 
@@ -120,7 +128,9 @@ class Workshop:
         here = {"python": sys.executable, "port": broker.port}
         scripts = {"penstock": PENSTOCK.format(**here), "await-it": AWAIT.format(**here)}
         for name in ("mosquitto_pub", "mosquitto_sub"):
-            scripts[name] = MOSQUITTO.format(real=f"/usr/bin/{name}", **here)
+            scripts[name] = MOSQUITTO.format(real=shutil.which(name), **here)
+        if shutil.which("curl") is None:
+            scripts["curl"] = CURL.format(**here)
         for name, script in scripts.items():
             (commands / name).write_text(script)
             (commands / name).chmod(0o755)
@@ -325,7 +335,7 @@ def test_examples_run(page: str, workshop: Workshop) -> None:
 def test_metrics_that_are_named_exist(workshop: Workshop) -> None:
     # A labelled metric is there from its first sample on.
     exported = workshop.metrics() | {f"{PREFIX}{meaning.name}_total" for meaning in BY_BEGINNING.values()}
-    for page in OWN_METRICS:
+    for page in METRIC_PAGES:
         named = set(re.findall(r"\bpenstock_(?!schema|spark)[a-z_]+[a-z]\b", (ROOT / page).read_text()))
         assert named <= exported, f"{page}: {sorted(named - exported)} are not exported"
 

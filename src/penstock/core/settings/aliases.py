@@ -30,6 +30,8 @@ def _strategy(text: str) -> str:
 ALIASES = {
     "NETTY_WRITE_BUFFER_HIGH_WATER_MARK": Alias("limits.write_high_watermark", _kilobytes),
     "NETTY_WRITE_BUFFER_LOW_WATER_MARK": Alias("limits.write_low_watermark", _kilobytes),
+    "TB_KAFKA_MSG_ALL_TOPIC": Alias("ingest.topic", _same),
+    "TB_KAFKA_MSG_ALL_TOPIC_PROPERTIES": Alias("ingest.properties", _same),
     "MQTT_MAX_IN_FLIGHT_MSGS": Alias("limits.max_inflight", _same),
     "MQTT_KEEP_ALIVE_MAX_KEEP_ALIVE_SEC": Alias("limits.max_keep_alive", _same),
     "MQTT_TOPIC_ALIAS_MAX": Alias("limits.topic_alias_maximum", _same),

@@ -111,6 +111,10 @@ class LimitSettings(Section, frozen=True):
     """Bounds of everything that could grow. What changes live holds for clients that connect afterwards."""
 
     max_connections: Annotated[Positive, _about("connections at once, all listeners together", live=True)] = 100_000
+    max_sessions: Annotated[
+        Positive,
+        _about("sessions of connected and absent clients; over it, clients without one are refused", live=True),
+    ] = 1_000_000
     connect_rate: Annotated[Natural, _about("new connections accepted per second, 0 = no limit", live=True)] = 0
     connect_timeout: Annotated[
         Seconds, _about("time a new connection has to send CONNECT", unit="seconds", live=True)
@@ -168,10 +172,41 @@ class LimitSettings(Section, frozen=True):
     match_cache: Annotated[Natural, _about("topics whose subscribers are remembered")] = 100_000
 
 
-class IngestSettings(Section, frozen=True):
-    """What happens to a publish before it is dispatched."""
+class LogSettings(Section, frozen=True):
+    """Where logs are kept: the log of all messages, and those the later parts of the broker write."""
 
-    log: Annotated[Literal["none"], _about("which publishes are logged")] = "none"
+    provider: Annotated[
+        Literal["embedded", "kafka", "memory"],
+        _about("embedded: segment files in server.data_dir; kafka: see [kafka]; memory: gone with the process"),
+    ] = "embedded"
+    fsync: Annotated[
+        Literal["always", "interval"],
+        _about("embedded: what is acknowledged is on the disk; or is written every fsync_interval and may be lost"),
+    ] = "always"
+    fsync_interval: Annotated[Seconds, _about("time between writes to the disk with fsync = interval", unit="seconds")] = (
+        0.05
+    )
+    max_pending_bytes: Annotated[
+        Positive, _about("bytes on their way into the log above which publishers wait", unit="bytes")
+    ] = 64 * MIB
+
+
+class IngestSettings(Section, frozen=True):
+    """The log of the messages that come in."""
+
+    log: Annotated[
+        Literal["all", "persistent", "none"],
+        _about("which publishes are logged: all, those with QoS 1 and 2, or none (nothing is kept)"),
+    ] = "none"
+    topic: Annotated[str, Meta(min_length=1, max_length=249), _about("the topic they are logged in")] = "tbmq.msg.all"
+    partitions: Annotated[int, Meta(ge=1, le=10_000), _about("its partitions, when it is made")] = 16
+    properties: Annotated[str, _about("its properties, when it is made: name:value;name:value")] = (
+        "retention.ms:604800000;segment.bytes:26214400;retention.bytes:2147483648"
+    )
+    hash_function: Annotated[
+        Literal["murmur3_128", "murmur3_32", "sha256", "murmur2"],
+        _about("how a message's topic chooses its partition; messages of one topic stay in order"),
+    ] = "murmur3_128"
 
 
 class LoggingSettings(Section, frozen=True):
@@ -203,6 +238,7 @@ class Settings(Section, frozen=True):
     access: AccessSettings = AccessSettings()
     mqtt: MqttSettings = MqttSettings()
     limits: LimitSettings = LimitSettings()
+    log: LogSettings = LogSettings()
     ingest: IngestSettings = IngestSettings()
     logging: LoggingSettings = LoggingSettings()
     admin: AdminSettings = AdminSettings()

@@ -23,6 +23,7 @@ class Exchange:
     method: str
     running: AuthExchange | None
     candidate: handle_connect.Candidate | None = None  # None: the client is connected and does it again
+    is_deciding: bool = False  # a step is being answered; the next may only come after it
 
 
 def start(front: MqttFrontend, connection: Connection, candidate: handle_connect.Candidate) -> None:
@@ -57,7 +58,7 @@ def handle_auth(front: MqttFrontend, connection: Connection, flags: int, body: b
         session = connection.session
         exchange.running = front.enhanced[exchange.method](session.client_id, session.username)
         _step(front, connection, exchange, packet.authentication_data)
-    elif packet.reason == Reason.CONTINUE_AUTHENTICATION and exchange.running is not None:
+    elif packet.reason == Reason.CONTINUE_AUTHENTICATION and exchange.running is not None and not exchange.is_deciding:
         _step(front, connection, exchange, packet.authentication_data)
     else:
         connection.violation_from_handler(Reason.PROTOCOL_ERROR, "AUTH out of turn")
@@ -67,6 +68,7 @@ def _step(front: MqttFrontend, connection: Connection, exchange: Exchange, data:
     assert exchange.running is not None
     answer = exchange.running.step(data)
     if inspect.isawaitable(answer):
+        exchange.is_deciding = True
         if exchange.candidate is not None:
             connection.decide()
         front.spawn(_answer_later(front, connection, exchange, answer))
@@ -83,6 +85,7 @@ async def _answer_later(
     except Exception as error:  # a broken method keeps its client out, and harms nobody else
         front.on_error(connection, error)
         step = AuthStep.failure()
+    exchange.is_deciding = False
     if connection.is_open:
         _answer(front, connection, exchange, step)
 
@@ -106,6 +109,9 @@ def _answer(front: MqttFrontend, connection: Connection, exchange: Exchange, ste
         candidate.username = step.username if step.username is not None else candidate.username
         candidate.authentication_data = step.data
         handle_connect.complete(front, connection, candidate)
+    elif step.username not in (None, connection.session.username):
+        # The session, with all it may do, belongs to the user who came in.
+        connection.disconnect(Reason.NOT_AUTHORIZED, "re-authentication as another user")
     else:
         exchange.running = None
         connection.send(

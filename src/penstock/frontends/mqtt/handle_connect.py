@@ -68,7 +68,10 @@ def handle_connect(front: MqttFrontend, connection: Connection, body: bytes) -> 
 
 
 def _refuse_malformed(front: MqttFrontend, connection: Connection, violation: ProtocolViolation) -> None:
-    """A CONNECT against the rules: closed, with the reason where the protocol has a word for it [MQTT-3.1.4-1]."""
+    """A CONNECT against the rules: closed, with the reason where the protocol has a word for it.
+
+    [MQTT-3.1.4-1] [MQTT3-3.1.4-1]
+    """
     version, reason = violation.version or 0, violation.reason_code
     connack = None
     if version and (version == 5 or reason in WORDS_OF_MQTT_3):
@@ -115,9 +118,9 @@ def _authenticate(front: MqttFrontend, connection: Connection, candidate: Candid
             connection.decide()
             front.spawn(_verify(front, connection, candidate, packet.username, password))
     elif listener.anonymous:
-        # Without a password file a user name is a name, not a proof: it must not open what the rules give to that name.
-        if front.settings.access.acl_file:
-            candidate.username = None
+        # Without a password file a user name is a name, not a proof: it must not open what the rules give to that name,
+        # nor what rules that come with a reload will give.
+        candidate.username = None
         complete(front, connection, candidate)
     else:
         refuse(connection, packet.version, Reason.NOT_AUTHORIZED, client_id=candidate.client_id)
@@ -162,6 +165,9 @@ def complete(front: MqttFrontend, connection: Connection, candidate: Candidate) 
         refuse(connection, packet.version, Reason.NOT_AUTHORIZED, client_id=candidate.client_id)
         return
     limits = front.settings.limits
+    if len(front.registry) >= limits.max_sessions and front.registry.get(candidate.client_id) is None:
+        refuse(connection, packet.version, Reason.QUOTA_EXCEEDED, client_id=candidate.client_id)
+        return
     expiry = _session_expiry(packet, limits.max_session_expiry)
     session, present = front.registry.open(
         Opening(candidate.client_id, candidate.username, packet.clean_start, expiry, will)

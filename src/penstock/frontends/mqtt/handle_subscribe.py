@@ -20,7 +20,8 @@ def handle_subscribe(front: MqttFrontend, connection: Connection, flags: int, bo
     packet = parse_subscribe(flags, body, connection.version, limits.max_user_properties, limits.max_topic_levels)
     session = connection.session
     reasons: list[int] = []
-    retained: list[tuple[bytes, int]] = []
+    # A filter may stand in a packet many times: the last one counts, and its retained messages are sent once.
+    retained: dict[bytes, int] = {}
     for topic_filter, options, error in packet.entries:
         reason = error or _refusal(front, session, topic_filter, packet.identifier)
         if not reason:
@@ -30,12 +31,12 @@ def handle_subscribe(front: MqttFrontend, connection: Connection, flags: int, bo
             # Same filter again: the new options replace the old [MQTT-3.8.4-3] [MQTT3-3.8.4-3]. [MQTT-3.8.4-4]
             is_new = front.hub.trie.subscribe(session, topic_filter, granted, packet.identifier)
             if _wants_retained(topic_filter, options, is_new):
-                retained.append((topic_filter, granted))
+                retained[topic_filter] = granted
         reasons.append(reason)
     # One code for each filter, in their order, under the same packet id [MQTT-3.8.4-1] [MQTT-3.8.4-2] [MQTT-3.8.4-5]
     # [MQTT-3.8.4-6] [MQTT3-3.8.4-1] [MQTT3-3.8.4-2] [MQTT3-3.8.4-4] [MQTT3-3.8.4-5].
     connection.send(build_suback(connection.version, packet.packet_id, reasons))
-    for topic_filter, granted in retained:
+    for topic_filter, granted in retained.items():
         front.hub.send_retained(session, topic_filter, granted, packet.identifier)
 
 
@@ -54,13 +55,9 @@ def _refusal(front: MqttFrontend, session: Session, topic_filter: bytes, identif
     if session.acl is not None and not session.acl.may_subscribe(plain):
         return Reason.NOT_AUTHORIZED
     trie = front.hub.trie
-    if trie.count(session) >= limits.max_subscriptions and not _has(front, session, topic_filter):
+    if trie.count(session) >= limits.max_subscriptions and not trie.has(session, topic_filter):
         return Reason.QUOTA_EXCEEDED
     return 0
-
-
-def _has(front: MqttFrontend, session: Session, topic_filter: bytes) -> bool:
-    return any(known == topic_filter for known, _, _ in front.hub.trie.subscriptions(session))
 
 
 def _wants_retained(topic_filter: bytes, options: int, is_new: bool) -> bool:

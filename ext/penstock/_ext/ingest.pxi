@@ -1,0 +1,113 @@
+# Publishes on their way into the log. Those of one loop iteration leave as one pack for each partition they touched,
+# under one ticket; a QoS 1 or 2 publish is acknowledged, in the order of arrival, when its ticket is durable.
+
+
+cdef inline bint is_logged(Hub hub, uint8_t qos) noexcept:
+    return hub.ingest_mode == INGEST_ALL or (hub.ingest_mode == INGEST_PERSISTENT and qos > 0)
+
+
+# Appends the publish to the pack of its topic's partition.
+cdef int log_publish(Hub hub, const PublishView* view, Session origin, int64_t expires_at,
+                     uint32_t partition) except -1:
+    cdef EnvelopeView envelope
+    cdef RecordPack pack
+    cdef uint8_t* p
+    cdef uint32_t size
+    envelope.topic, envelope.topic_size = view.topic, view.topic_size
+    envelope.payload, envelope.payload_size = view.payload, view.payload_size
+    envelope.props, envelope.props_size = view.props, view.props_size
+    envelope.client_id, envelope.client_id_size = NULL, 0
+    envelope.username, envelope.username_size = NULL, 0
+    if origin is not None:
+        envelope.client_id, envelope.client_id_size = origin.id_text, origin.id_size
+        envelope.username, envelope.username_size = origin.user_text, origin.user_size
+    envelope.received_at = hub.wall
+    envelope.expires_at = expires_at
+    envelope.qos = view.qos
+    envelope.retain = view.retain
+    size = envelope_size(&envelope)
+    if hub._packs[partition] == NULL:
+        open_pack(hub, partition)
+    pack = <RecordPack> hub._packs[partition]
+    # the record's key is the topic: compaction and Kafka's tools see it without opening the record
+    p = pack.reserve(hub.wall, view.topic, view.topic_size, size)
+    put_envelope(p, &envelope)
+    hub.ingest_pending += size
+    hub._open_bytes += size
+    hub.counters.logged += 1
+    return 0
+
+
+# Rare: once per partition and iteration.
+cdef int open_pack(Hub hub, uint32_t partition) except -1:
+    pack = RecordPack()
+    Py_INCREF(pack)
+    hub._packs[partition] = <void*> pack
+    hub._open_packs[hub._open_count] = partition
+    hub._open_count += 1
+    if not hub._flush_scheduled:
+        hub._flush_scheduled = True
+        hub.loop.call_soon(hub._flush_soon)
+    return 0
+
+
+# Answers a publish now, or when the log is as far as `ticket`. Answers never overtake each other [MQTT-4.6.0-2].
+cdef int answer(Connection c, uint8_t packet_type, uint16_t packet_id, uint8_t reason, uint64_t ticket) except -1:
+    cdef PendingAck* pending
+    if c.acks_count == 0 and ticket <= c.hub.committed:
+        return send_ack(c, packet_type, packet_id, reason)
+    if c.acks_count == c.acks_capacity:
+        grow_acks(c)
+    pending = &c.acks[(c.acks_head + c.acks_count) & (c.acks_capacity - 1)]
+    pending.ticket = ticket
+    pending.packet_id = packet_id
+    pending.packet_type = packet_type
+    pending.reason = reason
+    c.acks_count += 1
+    if packet_type == PUBACK:
+        c.acks_qos1 += 1
+    if not c.awaits_log:
+        c.hub.await_log(c)
+    return 0
+
+
+cdef int grow_acks(Connection c) except -1:
+    cdef uint32_t capacity = c.acks_capacity * 2 if c.acks_capacity else 16
+    cdef PendingAck* larger = <PendingAck*> malloc(capacity * sizeof(PendingAck))
+    cdef uint32_t i
+    if larger == NULL:
+        raise MemoryError()
+    for i in range(c.acks_count):
+        larger[i] = c.acks[(c.acks_head + i) & (c.acks_capacity - 1)]
+    free(c.acks)
+    c.acks = larger
+    c.acks_capacity = capacity
+    c.acks_head = 0
+    return 0
+
+
+# Sends the answers that waited for tickets up to hub.committed. A publish the log did not take is refused: MQTT 5 has a
+# reason code for it, a 3.x client loses its connection without an acknowledgement and will send again.
+cdef int release_acks(Connection c, bint failed) except -1:
+    cdef PendingAck ack
+    while c.acks_count and c.state == CONNECTED:
+        ack = c.acks[c.acks_head]
+        if ack.ticket > c.hub.committed:
+            break
+        c.acks_head = (c.acks_head + 1) & (c.acks_capacity - 1)
+        c.acks_count -= 1
+        if ack.packet_type == PUBACK:
+            c.acks_qos1 -= 1
+        if failed and ack.ticket == c.hub.committed and ack.reason < 0x80:
+            if c.version != 5:
+                c.shutdown("the log does not take messages now")
+                return 0
+            if ack.packet_type == PUBREC:
+                ids_discard(&c.session.received, ack.packet_id)
+            ack.reason = QUOTA_EXCEEDED
+        send_ack(c, ack.packet_type, ack.packet_id, ack.reason)
+    if c.acks_count == 0:
+        free(c.acks)
+        c.acks = NULL
+        c.acks_capacity = c.acks_head = 0
+    return 0

@@ -1,0 +1,134 @@
+"""Record packs to and from the messages of confluent-kafka, which is the one way in and out of the Kafka provider.
+
+A message is a Python object there, so these loops are yellow by nature; what is saved is everything around it.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
+
+from penstock._ext.segment cimport NO_KEY, NO_VALUE, RecordPack, RecordView
+
+
+def find_odd(RecordPack pack not None, int64_t oldest, int64_t newest, size_t largest):
+    """What speaks against producing the pack as one batch, which has neither headers nor times of its own:
+    0 nothing, 1 headers or a time outside the bounds, 2 a record larger than allowed."""
+    cdef size_t position = 0, size
+    cdef RecordView view
+    cdef int odd = 0
+    while pack.next(&position, &view):
+        size = (0 if view.key_size == NO_KEY else view.key_size) + (0 if view.value_size == NO_VALUE else view.value_size)
+        if size + view.headers_size > largest:
+            return 2
+        if view.headers_size or view.timestamp < oldest or view.timestamp > newest:
+            odd = 1
+    return odd
+
+
+def messages_of(RecordPack pack not None):
+    """The dictionaries that Producer.produce_batch takes."""
+    cdef size_t position = 0
+    cdef RecordView view
+    cdef list messages = []
+    cdef object value
+    while pack.next(&position, &view):
+        if view.value_size == NO_VALUE:
+            value = None
+        else:
+            value = PyBytes_FromStringAndSize(<const char*> view.value, view.value_size)
+        if view.key_size == NO_KEY:
+            messages.append({"value": value})
+        else:
+            messages.append({"value": value, "key": PyBytes_FromStringAndSize(<const char*> view.key, view.key_size)})
+    return messages
+
+
+cdef class Delivery:
+    """Counts the delivery reports of a pack; it is its messages' callback. `finished` collects those that are complete."""
+
+    cdef readonly str topic
+    cdef readonly int partition
+    cdef readonly RecordPack pack
+    cdef readonly object on_done
+    cdef readonly object error              # the first one
+    cdef readonly uint32_t failed
+    cdef readonly int64_t base_offset       # of the first record, -1 = not known
+    cdef int64_t _last_offset
+    cdef uint32_t _waiting
+    cdef list _finished
+
+    def __init__(self, str topic, int partition, RecordPack pack, object on_done, list finished):
+        self.topic = topic
+        self.partition = partition
+        self.pack = pack
+        self.on_done = on_done
+        self.base_offset = -1
+        self._waiting = pack.count
+        self._finished = finished
+
+    def __call__(self, error, message):
+        if error is not None:
+            self.fail(error, 1)
+            return
+        if self.base_offset < 0 and self.failed == 0:
+            self.base_offset = max(<int64_t> message.offset(), -1)
+        self._waiting -= 1
+        if self._waiting == 0:
+            self._last_offset = message.offset()
+            self._finished.append(self)
+
+    @property
+    def is_dense(self):
+        """Whether no other producer's records lie among these."""
+        return self.failed == 0 and self.base_offset >= 0 and self._last_offset - self.base_offset + 1 == self.pack.count
+
+    @property
+    def is_complete(self):
+        return self._waiting == 0
+
+    cpdef void fail(self, object error, uint32_t count):
+        """So many records will not be written."""
+        if count == 0:
+            return
+        if self.error is None:
+            self.error = error
+        self.failed += count
+        self._waiting -= count
+        if self._waiting == 0:
+            self._finished.append(self)
+
+
+def packs_of(list messages not None):
+    """(topic, partition, RecordPack) of each run of messages of one partition. None of them may be an error."""
+    cdef list packs = []
+    cdef RecordPack pack = None
+    cdef object topic = None, value, key, headers
+    cdef int64_t offset, timestamp
+    cdef int partition = -1
+    cdef uint32_t key_size, value_size
+    cdef const uint8_t* key_data
+    cdef uint8_t* place
+    for message in messages:
+        offset = message.offset()
+        if pack is None or message.partition() != partition or message.topic() != topic or (
+                offset <= pack.base_offset + pack._span or offset - pack.base_offset > 0x7FFFFFFF):
+            topic, partition = message.topic(), message.partition()
+            pack = RecordPack()
+            pack.base_offset = offset
+            packs.append((topic, partition, pack))
+        value, key, headers = message.value(), message.key(), message.headers()
+        timestamp = message.timestamp()[1]
+        if headers:
+            pack.append(value, key, [(name, content or b"") for name, content in headers], timestamp, offset)
+            continue
+        key_data, key_size, value_size = NULL, NO_KEY, NO_VALUE
+        if key is not None:
+            key_data, key_size = <const uint8_t*> PyBytes_AS_STRING(key), <uint32_t> PyBytes_GET_SIZE(key)
+        if value is not None:
+            value_size = <uint32_t> PyBytes_GET_SIZE(value)
+        place = pack.open_record(timestamp, <uint32_t> (offset - pack.base_offset), key_data, key_size, NULL, 0, value_size)
+        if value is not None:
+            memcpy(place, PyBytes_AS_STRING(value), value_size)
+    for _, _, done in packs:
+        (<RecordPack> done).is_sealed = True
+    return packs

@@ -1,0 +1,132 @@
+"""Records as text for a person or as JSON for a program."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import datetime
+from typing import Any, Literal
+
+from penstock._ext.envelope import Envelope, EnvelopeError, decode
+from penstock._ext.segment import Record
+from penstock.core.errors import PenstockError
+
+Decode = Literal["publish", "raw", "auto"]
+
+
+def decode_publish(value: bytes | None, how: Decode) -> Envelope | None:
+    """The publish in a record; None when it is not to be decoded, or (auto) is something else."""
+    if how == "raw" or value is None:
+        return None
+    try:
+        return decode(value)
+    except EnvelopeError as error:
+        if how == "auto":
+            return None
+        raise PenstockError(
+            f"a record is not a publish: {error}", "`--decode raw` shows it as it is, `--decode auto` decides itself."
+        ) from None
+
+
+def format_time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000).astimezone().isoformat(timespec="milliseconds")
+
+
+def as_text(data: bytes) -> str | None:
+    """None when the bytes are not text."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def put_bytes(described: dict[str, Any], name: str, data: bytes | None) -> None:
+    """Text as it is, other bytes in base64 under the name with `_base64`; none as null."""
+    text = None if data is None else as_text(data)
+    if data is not None and text is None:
+        described[f"{name}_base64"] = base64.b64encode(data).decode()
+    else:
+        described[name] = text
+
+
+def describe_properties(publish: Envelope) -> dict[str, Any]:
+    """The MQTT 5 properties that the publish has."""
+    properties: dict[str, Any] = {}
+    for name in ("payload_format", "content_type", "response_topic"):
+        value = getattr(publish, name)
+        if value is not None:
+            properties[name] = value
+    if publish.correlation_data is not None:
+        put_bytes(properties, "correlation_data", publish.correlation_data)
+    if publish.user_properties:
+        properties["user_properties"] = [list(pair) for pair in publish.user_properties]
+    return properties
+
+
+def describe(partition: int, record: Record, publish: Envelope | None) -> dict[str, Any]:
+    """A record as JSON can say it."""
+    described: dict[str, Any] = {"partition": partition, "offset": record.offset, "time": format_time(record.timestamp)}
+    if publish is None:
+        put_bytes(described, "key", record.key)
+        put_bytes(described, "value", record.value)
+    else:
+        described["topic"] = publish.topic
+        put_bytes(described, "payload", publish.payload)
+        described |= {
+            "qos": publish.qos,
+            "retain": publish.retain,
+            "client_id": publish.client_id,
+            "username": publish.username,
+            "received_at": format_time(publish.received_at),
+            "expires_at": format_time(publish.expires_at) if publish.expires_at else None,
+            "properties": describe_properties(publish),
+        }
+    if record.headers:
+        described["headers"] = [_describe_header(name, value) for name, value in record.headers]
+    return described
+
+
+def _describe_header(name: str, value: bytes) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": name}
+    put_bytes(described, "value", value)
+    return described
+
+
+def to_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def make_printable(text: str) -> str:
+    """Without anything that a terminal would act upon: records come from anyone who may publish."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def show_bytes(data: bytes | None) -> str:
+    if data is None:
+        return "(none)"
+    text = as_text(data)
+    return make_printable(text) if text is not None else f"base64:{base64.b64encode(data).decode()}"
+
+
+def render(partition: int, record: Record, publish: Envelope | None) -> str:
+    """A record as one line."""
+    place = f"{partition}:{record.offset}"
+    extra: list[str] = []
+    if publish is None:
+        words = [place, format_time(record.timestamp), f"key={show_bytes(record.key)}", show_bytes(record.value)]
+    else:
+        sender = publish.client_id if publish.username is None else f"{publish.client_id} ({publish.username})"
+        flags = f"q{publish.qos}{' retain' if publish.retain else ''}"
+        words = [place, format_time(publish.received_at), flags, make_printable(sender), make_printable(publish.topic)]
+        words.append(show_bytes(publish.payload))
+        if publish.expires_at:
+            extra.append(f"expires={format_time(publish.expires_at)}")
+        for name, value in describe_properties(publish).items():
+            if name == "user_properties":
+                extra += [f"{make_printable(key)}={make_printable(text)}" for key, text in value]
+            else:
+                extra.append(f"{name}={make_printable(str(value))}")
+    extra += [f"{make_printable(name)}={show_bytes(value)}" for name, value in record.headers]
+    return "  ".join([*words, f"[{', '.join(extra)}]"] if extra else words)

@@ -1,0 +1,1 @@
+"""From the ingest log to the classes of subscriber."""

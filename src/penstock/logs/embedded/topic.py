@@ -1,0 +1,137 @@
+"""A topic as the loop sees it: what can be read. Only the loop's thread touches it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock._ext.segment import HEADER_SIZE, RecordPack
+from penstock.logs.base import TopicNotFound, Watermarks
+from penstock.logs.embedded.reading import SegmentReader, Windows
+from penstock.logs.embedded.recovery import RecoveredTopic
+from penstock.logs.embedded.segments import Segment
+from penstock.logs.pack_run import PackRun
+from penstock.logs.topics import UNLIMITED, TopicConfig
+
+
+@dataclass(slots=True)
+class PartitionState:
+    first: int
+    end: int
+    recent: PackRun
+
+
+class RecentPacks:
+    """The newest packs of all topics stay in memory, up to a number of bytes: most readers are close to the end."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._queue: deque[tuple[PartitionState, RecordPack]] = deque()
+        self.bytes = 0
+
+    def add(self, state: PartitionState, pack: RecordPack) -> None:
+        state.recent.add(pack)
+        self._queue.append((state, pack))
+        self.bytes += pack.size
+        while self.bytes > self._max_bytes:
+            oldest, dropped = self._queue.popleft()
+            self.bytes -= dropped.size
+            # a run starts anew when its topic is deleted; then what is queued is not its first any more
+            if oldest.recent.first_pack is dropped:
+                oldest.recent.drop_first()
+
+
+class TopicView:
+    def __init__(self, recovered: RecoveredTopic, windows: Windows, recent: RecentPacks) -> None:
+        self.name = recovered.name
+        self.directory: Path = recovered.directory
+        self.config: TopicConfig = recovered.config
+        self.segments: list[Segment] = recovered.segments
+        self.partitions = [
+            PartitionState(first, end, PackRun()) for first, end in zip(recovered.firsts, recovered.ends, strict=True)
+        ]
+        self.reader = SegmentReader(self.name, self.segments, windows)
+        self.is_deleted = False
+        self.is_compacting = False
+        self._recent = recent
+
+    def partition(self, number: int) -> PartitionState:
+        if not 0 <= number < len(self.partitions):
+            raise TopicNotFound(f"topic {self.name!r} has no partition {number}")
+        return self.partitions[number]
+
+    def watermarks(self, number: int) -> Watermarks:
+        state = self.partition(number)
+        return Watermarks(state.first, state.end)
+
+    def add_segment(self, segment: Segment) -> Segment | None:
+        """A new segment is written from now on; the one before it, if there is one, is closed."""
+        closed = self.segments[-1] if self.segments else None
+        self.segments.append(segment)
+        return closed
+
+    def add_batch(self, position: int, number: int, pack: RecordPack) -> None:
+        """The pack lies in the last segment and can be read."""
+        segment = self.segments[-1]
+        segment.note(position, number, pack)
+        segment.size = position + HEADER_SIZE + pack.size
+        state = self.partitions[number]
+        state.end = pack.next_offset
+        self._recent.add(state, pack)
+
+    @property
+    def bytes(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def records(self) -> int:
+        return sum(segment.records for segment in self.segments)
+
+    def move_first(self, number: int, offset: int) -> None:
+        state = self.partition(number)
+        state.first = max(state.first, offset)
+
+    def find_expired(self, now_ms: int) -> int:
+        """How many of the oldest segments go, of those that are closed."""
+        config = self.config
+        size, records, count = self.bytes, self.records, 0
+        for segment in self.segments[:-1]:
+            is_before_first = all(segment.end_of(number) <= state.first for number, state in enumerate(self.partitions))
+            is_old = config.retention_ms >= 0 and segment.max_timestamp < now_ms - config.retention_ms
+            is_large = config.total_bytes != UNLIMITED and size > config.total_bytes
+            is_long = config.total_messages != UNLIMITED and records - segment.records >= config.total_messages
+            if not is_before_first and not (config.is_deleted and (is_old or is_large or is_long)):
+                break
+            size -= segment.size
+            records -= segment.records
+            count += 1
+        return count
+
+    def should_roll(self, now_ms: int) -> bool:
+        """Whether the segment being written should be closed because of its age."""
+        if not self.segments or not self.segments[-1].records:
+            return False
+        last, config = self.segments[-1], self.config
+        if now_ms - last.start.created_ms > config.segment_ms:
+            return True
+        return config.is_deleted and 0 <= config.retention_ms < now_ms - last.max_timestamp
+
+    def drop_segments(self, count: int) -> list[Segment]:
+        """Takes the oldest out of the list; what starts after them is the first that is kept."""
+        dropped = self.segments[:count]
+        del self.segments[:count]
+        self.reader.forget_positions()
+        for number, offset in enumerate(self.segments[0].start.ends):
+            self.move_first(number, offset)
+        for state in self.partitions:
+            while (pack := state.recent.first_pack) is not None and pack.next_offset <= state.first:
+                state.recent.drop_first()
+        return dropped
+
+    def replace_segments(self, old: list[Segment], new: list[Segment]) -> None:
+        """Compaction has put the records of the oldest segments into others."""
+        if self.segments[: len(old)] != old:
+            raise RuntimeError("the segments that were compacted are not the oldest any more")
+        self.segments[: len(old)] = new
+        self.reader.forget_positions()

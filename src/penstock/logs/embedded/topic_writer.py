@@ -1,0 +1,241 @@
+"""Writes one topic's segment files. Only the commit thread touches it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock._ext.segment import HEADER_SIZE, RecordPack, build_control, write_packs
+from penstock.logs.base import LogUnavailable, OnAppended
+from penstock.logs.embedded import files
+from penstock.logs.embedded.recovery import RecoveredTopic
+from penstock.logs.embedded.segments import NO_PARTITION, PROBE, TRUNCATE, Segment, SegmentStart
+from penstock.logs.embedded.topic import TopicView
+from penstock.logs.topics import now_ms
+
+
+@dataclass(eq=False, slots=True)
+class Append:
+    """A pack on its way."""
+
+    view: TopicView
+    partition: int
+    pack: RecordPack
+    on_done: OnAppended | None
+    position: int = 0
+    error: LogUnavailable | None = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the loop learns of one topic after a commit, in this order: packs, a new segment, packs …"""
+
+    view: TopicView
+    steps: list[Append | Segment] = field(default_factory=list)
+
+
+class TopicWriter:
+    def __init__(self, view: TopicView, recovered: RecoveredTopic) -> None:
+        self.view = view
+        self.directory: Path = recovered.directory
+        self._config = recovered.config
+        self._ends = list(recovered.ends)
+        self._firsts = list(recovered.firsts)
+        last = recovered.segments[-1] if recovered.segments else None
+        self._sequence = last.sequence if last else 0
+        self._position = self._synced = last.size if last else 0
+        self._is_empty = last is None or not last.records
+        self._fd = self._tail_fd = -1
+        self._staged: list[Append] = []
+        self._has_surplus = False
+        self.problem: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._fd >= 0
+
+    @property
+    def has_staged(self) -> bool:
+        return bool(self._staged)
+
+    def stage(self, appends: list[Append], outcome: Outcome, sync: bool) -> None:
+        """Writes the packs; with `sync` they are on the disk and settled, else `settle` must follow."""
+        start = 0
+        while start < len(appends):
+            try:
+                self._make_room(appends[start].pack.size, outcome)
+            except OSError as error:
+                self._fail(appends[start:], outcome, error.errno or 0)
+                return
+            count, size = 0, 0
+            limit = self._config.segment_bytes - self._position
+            while start + count < len(appends) and (count == 0 or size <= limit):
+                size += HEADER_SIZE + appends[start + count].pack.size
+                if count and size > limit:
+                    break
+                count += 1
+            if not self._write(appends[start : start + count], outcome, sync):
+                self._fail(appends[start + count :], outcome, 0)
+                return
+            start += count
+
+    def _write(self, appends: list[Append], outcome: Outcome, sync: bool) -> bool:
+        position = self._position
+        for append in appends:
+            append.pack.place(self._ends[append.partition])
+            append.position = position
+            self._ends[append.partition] = append.pack.next_offset
+            position += HEADER_SIZE + append.pack.size
+        numbers = [append.partition for append in appends]
+        packs = [append.pack for append in appends]
+        self._staged += appends
+        self._is_empty = False
+        _, failure = write_packs(self._fd, self._position, self._synced, numbers, packs, sync)
+        self._position = position
+        if failure:
+            self.roll_back(outcome, failure)
+            return False
+        if sync:
+            self.settle(outcome, is_synced=True)
+        return True
+
+    def sync(self) -> int:
+        """0, or the number of the error; on any thread, while the commit thread waits."""
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            return error.errno or -1
+        return 0
+
+    def settle(self, outcome: Outcome, *, is_synced: bool) -> None:
+        """What was staged counts: readers see it and who appended it is told."""
+        self.problem = None
+        outcome.steps += self._staged
+        self._staged = []
+        if is_synced:
+            self._synced = self._position
+        self._write_tail()
+
+    def roll_back(self, outcome: Outcome, failure: int) -> None:
+        """What was staged does not count: cut it off, so that it cannot come back either."""
+        failed, self._staged = self._staged, []
+        for append in reversed(failed):
+            self._ends[append.partition] = append.pack.base_offset
+        if failed:
+            self._position = failed[0].position
+        self._has_surplus = True
+        self._try_cut()
+        self._fail(failed, outcome, failure)
+
+    def _try_cut(self) -> None:
+        try:
+            os.ftruncate(self._fd, self._position)
+            self._has_surplus = False
+        except OSError as error:
+            self.problem = f"{self.directory}: {files.describe_errno(error.errno or 0)}"
+
+    def _fail(self, appends: list[Append], outcome: Outcome, failure: int) -> None:
+        if failure:
+            self.problem = f"topic {self.view.name!r}: {files.describe_errno(failure)}"
+        for append in appends:
+            append.error = LogUnavailable(self.problem or f"topic {self.view.name!r} cannot be written")
+        outcome.steps += appends
+
+    def _make_room(self, size: int, outcome: Outcome) -> None:
+        """The segment is open and has room for a pack. Raises OSError."""
+        if self._sequence == 0:
+            self._create_segment(outcome)
+        elif self._fd < 0:
+            self._open(files.segment_path(self.directory, self._sequence), os.O_RDWR)
+        if self._has_surplus:
+            os.ftruncate(self._fd, self._position)
+            self._has_surplus = False
+        is_full = self._position + HEADER_SIZE + size > self._config.segment_bytes
+        if is_full and not self._is_empty:
+            self.roll(outcome)
+
+    def roll(self, outcome: Outcome) -> None:
+        """Closes the segment and starts the next. Raises OSError."""
+        if self._sequence == 0:
+            return
+        if self._fd < 0:
+            self._open(files.segment_path(self.directory, self._sequence), os.O_RDWR)
+        if self._staged or self._synced < self._position:
+            failure = self.sync()
+            if failure:
+                self.roll_back(outcome, failure)
+                raise OSError(failure, os.strerror(failure))
+            self.settle(outcome, is_synced=True)
+        self._create_segment(outcome)
+
+    def _create_segment(self, outcome: Outcome) -> None:
+        start = SegmentStart(self._sequence + 1, 0, now_ms(), list(self._ends), list(self._firsts))
+        path = files.segment_path(self.directory, start.sequence)
+        encoded = start.build()
+        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        try:
+            if os.pwrite(fd, encoded, 0) < len(encoded):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fdatasync(fd)
+            files.sync_directory(self.directory)
+        except OSError:
+            os.close(fd)
+            path.unlink(missing_ok=True)
+            raise
+        self.close()
+        self._fd = fd
+        self._open_tail()
+        self._sequence = start.sequence
+        self._position = self._synced = len(encoded)
+        self._is_empty = True
+        self._write_tail()
+        outcome.steps.append(Segment(path, start, len(encoded)))
+
+    def _open(self, path: Path, flags: int) -> None:
+        self._fd = os.open(path, flags | os.O_CLOEXEC)
+        self._open_tail()
+
+    def _open_tail(self) -> None:
+        if self._tail_fd < 0:
+            flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
+            self._tail_fd = os.open(self.directory / files.TAIL_FILE, flags, 0o640)
+
+    def _write_tail(self) -> None:
+        # other processes see the records a little later if this fails
+        with contextlib.suppress(OSError):
+            os.pwrite(self._tail_fd, files.encode_tail(self._sequence, self._position), 0)
+
+    def truncate(self, partition: int, offset: int, outcome: Outcome) -> None:
+        """Tells readers of the files, and the next start, where the partition begins now. Raises OSError."""
+        self._firsts[partition] = max(self._firsts[partition], offset)
+        self._write_control(build_control(partition, TRUNCATE, offset, now_ms()), outcome)
+
+    def probe(self, outcome: Outcome) -> None:
+        """Writes something, to know whether that is possible again. Raises OSError."""
+        if self._sequence == 0 and self.problem is None:
+            return
+        self._write_control(build_control(NO_PARTITION, PROBE, 0, now_ms()), outcome)
+        self.problem = None
+
+    def _write_control(self, encoded: bytes, outcome: Outcome) -> None:
+        self._make_room(len(encoded), outcome)
+        try:
+            if os.pwrite(self._fd, encoded, self._position) < len(encoded):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fdatasync(self._fd)
+        except OSError:
+            self._has_surplus = True
+            self._try_cut()
+            raise
+        self._position += len(encoded)
+        self._synced = self._position
+        self._write_tail()
+
+    def close(self) -> None:
+        for fd in (self._fd, self._tail_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._tail_fd = -1

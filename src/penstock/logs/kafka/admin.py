@@ -1,0 +1,233 @@
+"""Topics and groups through librdkafka's administrative client. The list of topics is remembered for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar
+
+import confluent_kafka
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource, ConfigSource
+from confluent_kafka.admin._metadata import ClusterMetadata, TopicMetadata
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+from penstock.core.logging import get_logger
+from penstock.logs.base import (
+    LATEST,
+    Committed,
+    LogError,
+    LogUnavailable,
+    OffsetOutOfRange,
+    TopicDescription,
+    TopicNotFound,
+    TopicPartition,
+)
+from penstock.logs.kafka.errors import to_log_error
+from penstock.logs.kafka.settings import KafkaSettings
+
+log = get_logger("penstock.logs.kafka")
+
+Answer = TypeVar("Answer")
+CACHE_SECONDS = 300.0
+REQUEST_SECONDS = 10.0
+TOPIC_SECONDS = 2.0
+VISIBLE_SECONDS = 10.0
+SAFE_COPIES = 3
+SAFE_IN_SYNC = 2
+
+
+class KafkaAdmin:
+    """See Admin in base.py."""
+
+    def __init__(self, settings: KafkaSettings, client: AdminClient, executor: Executor) -> None:
+        self._settings = settings
+        self._client = client
+        self._executor = executor
+        self._names: set[str] | None = None
+        self._names_until = 0.0
+        # Told of every topic that this process changes.
+        self.on_changed: Callable[[str], None] = lambda topic: None
+
+    async def create(
+        self, topic: str, partitions: int = 1, properties: Mapping[str, str] | None = None, *, exist_ok: bool = True
+    ) -> None:
+        stated = dict(properties or {})
+        in_properties = stated.pop("partitions", None)
+        try:
+            copies = int(stated.pop("replication.factor", self._settings.replication_factor))
+            if in_properties is not None and partitions == 1:
+                partitions = int(in_properties)
+            if partitions < 1 or copies < 1:
+                raise ValueError("there must be at least one partition and one copy")
+            asked = NewTopic(topic, num_partitions=partitions, replication_factor=copies, config=stated)
+        except ValueError as error:
+            raise LogError(f"topic {topic!r} cannot be created: {error}") from None
+        doing = f"create topic {topic!r}"
+        try:
+            await self._ask(doing, lambda: self._client.create_topics([asked], request_timeout=REQUEST_SECONDS)[topic])
+        except LogError as error:
+            is_there = isinstance(error.__cause__, KafkaException) and (
+                error.__cause__.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+            )
+            if not is_there:
+                raise
+            if not exist_ok:
+                raise LogError(f"topic {topic!r} exists already") from None
+        self._forget(topic)
+        await self._wait_until(topic, is_there=True)
+
+    async def open(self, topic: str) -> int:
+        """The number of partitions of a topic, which is created with the configured properties if there is none."""
+        try:
+            return len((await self._describe(topic)).partitions)
+        except TopicNotFound:
+            if not self._settings.create_topics:
+                raise
+        await self.create(topic, properties=self._settings.properties_of(topic))
+        log.info("topic created", topic=topic)
+        return len((await self._describe(topic)).partitions)
+
+    async def describe(self, topic: str) -> TopicDescription:
+        partitions = len((await self._describe(topic)).partitions)
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        entries = await self._ask(
+            f"describe topic {topic!r}",
+            lambda: self._client.describe_configs([resource], request_timeout=REQUEST_SECONDS)[resource],
+        )
+        own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        properties = {name: entry.value for name, entry in entries.items() if entry.source == own}
+        return TopicDescription(topic, partitions, properties)
+
+    async def delete(self, topic: str) -> None:
+        doing = f"delete topic {topic!r}"
+        await self._ask(doing, lambda: self._client.delete_topics([topic], request_timeout=REQUEST_SECONDS)[topic])
+        self._forget(topic)
+        await self._wait_until(topic, is_there=False)
+
+    async def list(self) -> list[str]:
+        if self._names is None or time.monotonic() > self._names_until:
+            metadata = await self.metadata()
+            self._names = {name for name in metadata.topics if not name.startswith("__")}
+            self._names_until = time.monotonic() + CACHE_SECONDS
+        return sorted(self._names)
+
+    async def truncate(self, partition: TopicPartition, before_offset: int) -> None:
+        if before_offset < 0 and before_offset != LATEST:
+            raise ValueError(f"{before_offset} is no offset")
+        asked = confluent_kafka.TopicPartition(partition.topic, partition.partition, before_offset)
+        doing = f"truncate {partition.topic}[{partition.partition}]"
+        try:
+            await self._ask(doing, lambda: self._client.delete_records([asked], request_timeout=REQUEST_SECONDS)[asked])
+        except LogError as error:
+            cause = error.__cause__
+            if isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError.OFFSET_OUT_OF_RANGE:
+                raise OffsetOutOfRange(f"{doing}: {before_offset} is behind the last record", -1, -1) from None
+            raise
+
+    async def groups(self) -> builtins.list[str]:
+        found = await self._ask(
+            "list groups", lambda: self._client.list_consumer_groups(request_timeout=REQUEST_SECONDS)
+        )
+        return sorted(group.group_id for group in found.valid)
+
+    async def group_offsets(self, group: str) -> dict[TopicPartition, Committed]:
+        asked = [ConsumerGroupTopicPartitions(group)]
+        found = await self._ask(
+            f"read the offsets of group {group!r}",
+            lambda: self._client.list_consumer_group_offsets(asked, request_timeout=REQUEST_SECONDS)[group],
+        )
+        return {
+            TopicPartition(one.topic, one.partition): Committed(one.offset, one.metadata or "")
+            for one in found.topic_partitions
+            if one.offset >= 0
+        }
+
+    async def delete_group(self, group: str) -> None:
+        doing = f"delete group {group!r}"
+        try:
+            await self._ask(
+                doing, lambda: self._client.delete_consumer_groups([group], request_timeout=REQUEST_SECONDS)[group]
+            )
+        except LogError as error:
+            cause = error.__cause__
+            if not (isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND):
+                raise
+
+    async def metadata(self, topic: str | None = None, seconds: float = REQUEST_SECONDS) -> ClusterMetadata:
+        def ask() -> ClusterMetadata:
+            if topic is None:
+                return self._client.list_topics(timeout=seconds)
+            return self._client.list_topics(topic, timeout=seconds)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, ask)
+        except KafkaException as error:
+            raise to_log_error(error, "ask Kafka for its topics") from error
+
+    async def find_weak_topics(self, names: builtins.list[str] | None = None) -> builtins.list[str]:
+        """What a broker's death could cost, topic by topic; nothing to say with fewer than three brokers."""
+        metadata = await self.metadata()
+        if len(metadata.brokers) < SAFE_COPIES:
+            return []
+        chosen = names if names is not None else [name for name in metadata.topics if not name.startswith("__")]
+        weak = []
+        for name in sorted(set(chosen) & set(metadata.topics)):
+            copies = min((len(each.replicas) for each in metadata.topics[name].partitions.values()), default=0)
+            in_sync = await self._min_in_sync(name)
+            if copies < SAFE_COPIES or in_sync < SAFE_IN_SYNC:
+                weak.append(f"{name} (replication.factor {copies}, min.insync.replicas {in_sync})")
+        return weak
+
+    async def _min_in_sync(self, topic: str) -> int:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        entries = await self._ask(
+            f"describe topic {topic!r}",
+            lambda: self._client.describe_configs([resource], request_timeout=REQUEST_SECONDS)[resource],
+        )
+        return int(entries["min.insync.replicas"].value)
+
+    async def _describe(self, topic: str) -> TopicMetadata:
+        found = (await self.metadata(topic, TOPIC_SECONDS)).topics.get(topic)
+        if found is None:
+            raise TopicNotFound(f"there is no topic {topic!r}")
+        if found.error is not None:
+            raise to_log_error(found.error, f"look at topic {topic!r}")
+        return found
+
+    async def _wait_until(self, topic: str, *, is_there: bool) -> None:
+        """The broker that answered knows; the one that will be asked next may not yet."""
+        deadline = time.monotonic() + VISIBLE_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                found = await self._describe(topic)
+                if is_there and all(each.leader >= 0 for each in found.partitions.values()):
+                    return
+            except TopicNotFound:
+                if not is_there:
+                    return
+            await asyncio.sleep(0.02)
+        raise LogUnavailable(f"Kafka is slow to {'create' if is_there else 'delete'} topic {topic!r}")
+
+    def _forget(self, topic: str) -> None:
+        self._names = None
+        self.on_changed(topic)
+
+    async def _ask(self, doing: str, start: Callable[[], Future[Answer]]) -> Answer:
+        """Sends a request; the answer comes from librdkafka's thread. The client may wait a little when it sends."""
+
+        def send() -> Future[Any]:
+            return start()
+
+        try:
+            pending = await asyncio.get_running_loop().run_in_executor(self._executor, send)
+            return await asyncio.wrap_future(pending)
+        except KafkaException as error:
+            raise to_log_error(error, doing) from error
+        except (TypeError, ValueError) as error:
+            raise LogError(f"{doing}: {error}") from error

@@ -1,0 +1,184 @@
+"""Kafka as the log: the clients, made and closed together, and what is known about the brokers' state."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import confluent_kafka
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from penstock.core.errors import SettingsError
+from penstock.core.logging import get_logger
+from penstock.logs.base import LogError
+from penstock.logs.kafka.admin import KafkaAdmin
+from penstock.logs.kafka.consumer import KafkaConsumer
+from penstock.logs.kafka.health import Health
+from penstock.logs.kafka.producer import KafkaProducer
+from penstock.logs.kafka.settings import KafkaSettings, Property, admin_config, consumer_config, producer_config
+from penstock.logs.kafka.statistics import Statistics
+
+log = get_logger("penstock.logs.kafka")
+CLIENT_LOGGER = logging.getLogger("penstock.logs.kafka.client")
+
+START_SECONDS = 3.0
+PROBE_SECONDS = 1.0
+
+
+class KafkaLog:
+    """See Log in base.py."""
+
+    def __init__(self, settings: KafkaSettings | None = None) -> None:
+        """Raises SettingsError for properties that librdkafka does not know or take."""
+        self._settings = settings = settings or KafkaSettings()
+        self._health = Health()
+        self._statistics = Statistics()
+        self._executor = ThreadPoolExecutor(4, "kafka-admin")
+        self._check_consumer_settings()
+        try:
+            client = AdminClient(admin_config(settings))
+            self._admin = KafkaAdmin(settings, client, self._executor)
+            self._producer = KafkaProducer(settings, self._new_producer, self._admin.open, self._health, self._executor)
+        except KafkaException as error:
+            raise _settings_error(error) from None
+        self._admin.on_changed = self._producer.forget_topic
+        self._consumers: set[KafkaConsumer] = set()
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Waits a little for Kafka; without it everything starts all the same, and `check` says why it is not ready."""
+        self._producer.start()
+        try:
+            await self._admin.metadata(seconds=START_SECONDS)
+            self._health.mark_up()
+        except LogError as error:
+            self._health.reason = f"Kafka at {self._settings.bootstrap_servers} cannot be reached"
+            log.warning("kafka is unavailable", servers=self._settings.bootstrap_servers, reason=error.message)
+        self._watch = asyncio.get_running_loop().create_task(self._keep_watch())
+
+    async def close(self) -> None:
+        for consumer in list(self._consumers):
+            await consumer.close()
+        if self._watch is not None:
+            self._watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watch
+            await self._producer.close()
+        self._executor.shutdown(wait=False)
+
+    @property
+    def producer(self) -> KafkaProducer:
+        return self._producer
+
+    @property
+    def admin(self) -> KafkaAdmin:
+        return self._admin
+
+    def consumer(
+        self, group: str, *, instance_id: str | None = None, auto_offset_reset: str | None = None
+    ) -> KafkaConsumer:
+        reset = auto_offset_reset or self._settings.auto_offset_reset
+        if reset not in {"earliest", "latest", "none"}:
+            raise ValueError(f"auto.offset.reset {reset!r} is not earliest, latest or none")
+        # librdkafka wants a group's name even from who has none.
+        name = group or f"penstock-reader-{uuid.uuid4()}"
+        config = consumer_config(self._settings, name, instance_id, reset)
+        consumer = KafkaConsumer(
+            lambda: self._new_consumer(config),
+            group,
+            reset,
+            self._settings.max_poll_records,
+            self._consumers.discard,
+            self._health,
+            is_cooperative="cooperative" in str(config["partition.assignment.strategy"]),
+        )
+        self._consumers.add(consumer)
+        return consumer
+
+    def check(self) -> bool | str:
+        return self._health.reason or True
+
+    def counters(self) -> dict[str, int | float]:
+        return {
+            "appended_records": self._producer.appended_records,
+            "appended_bytes": self._producer.appended_bytes,
+            "failed_records": self._producer.failed_records,
+            "pending_records": self._producer.pending_records,
+            "pending_bytes": self._producer.pending_bytes,
+            "consumers": len(self._consumers),
+            "kafka_client_errors": self._health.errors,
+            **self._statistics.counters(),
+        }
+
+    async def _keep_watch(self) -> None:
+        """Notices when Kafka comes back, and tells once what in it is not safe."""
+        has_looked = False
+        while True:
+            if self._health.reason is not None:
+                await self._probe()
+            if self._health.reason is None and not has_looked:
+                has_looked = await self._warn_of_weak_topics()
+            await asyncio.sleep(PROBE_SECONDS)
+
+    async def _probe(self) -> None:
+        started = time.monotonic()
+        try:
+            await self._admin.metadata(seconds=START_SECONDS)
+        except LogError as error:
+            self._health.mark_down(f"Kafka at {self._settings.bootstrap_servers} cannot be reached: {error.message}")
+        else:
+            log.debug("kafka answers", seconds=round(time.monotonic() - started, 3))
+            self._health.mark_up()
+
+    async def _warn_of_weak_topics(self) -> bool:
+        try:
+            weak = await self._admin.find_weak_topics()
+        except LogError as error:
+            log.debug("kafka topics not checked", reason=error.message)
+            return False
+        for topic in weak:
+            log.warning(
+                "a topic can lose acknowledged records when a Kafka broker dies",
+                topic=topic,
+                advice="replication.factor 3 and min.insync.replicas 2",
+            )
+        return True
+
+    def _new_producer(self) -> confluent_kafka.Producer:
+        config: dict[str, object] = {**producer_config(self._settings)}
+        config["error_cb"] = self._on_producer_error
+        if self._settings.statistics_interval_ms:
+            config["stats_cb"] = self._on_statistics
+        return confluent_kafka.Producer(config, logger=CLIENT_LOGGER)
+
+    def _new_consumer(self, config: dict[str, Property]) -> confluent_kafka.Consumer:
+        try:
+            return confluent_kafka.Consumer({**config, "error_cb": self._health.on_error}, logger=CLIENT_LOGGER)
+        except KafkaException as error:
+            raise _settings_error(error) from None
+
+    def _check_consumer_settings(self) -> None:
+        """A wrong property is an error at the start, not at the first consumer."""
+        self._new_consumer(consumer_config(self._settings, "penstock-check", None, "earliest")).close()
+
+    def _on_producer_error(self, error: confluent_kafka.KafkaError) -> None:
+        self._producer.on_client_error(error)
+
+    def _on_statistics(self, text: str) -> None:
+        try:
+            self._statistics = Statistics.parse(text)
+        except ValueError:
+            log.exception("kafka statistics")
+
+
+def _settings_error(error: KafkaException) -> SettingsError:
+    return SettingsError(
+        f"log.kafka: {error.args[0].str()}",
+        "The properties of log.kafka.common, producer, consumer and admin are librdkafka's: "
+        "https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md",
+    )

@@ -1,0 +1,384 @@
+"""The consumer of the providers that keep the records in this process: embedded and memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Literal, Protocol
+
+from penstock._ext.segment import RecordPack
+from penstock.core.logging import get_logger
+from penstock.logs.base import (
+    EARLIEST,
+    LATEST,
+    Committed,
+    Fetched,
+    LogError,
+    OffsetOutOfRange,
+    OnPartitions,
+    TopicPartition,
+    Watermarks,
+)
+from penstock.logs.groups import GroupCoordinator, Member
+
+log = get_logger("penstock.logs")
+
+# A poll gives no more than this of one partition, so that large records do not fill the memory.
+LARGEST_FETCH = 1_048_576
+
+
+class Watchers:
+    """Who is woken when records of a partition become readable, or when it goes."""
+
+    def __init__(self) -> None:
+        self._of: dict[TopicPartition, set[LocalConsumer]] = {}
+
+    def add(self, partition: TopicPartition, consumer: LocalConsumer) -> None:
+        self._of.setdefault(partition, set()).add(consumer)
+
+    def discard(self, partition: TopicPartition, consumer: LocalConsumer) -> None:
+        consumers = self._of.get(partition)
+        if consumers is not None:
+            consumers.discard(consumer)
+            if not consumers:
+                del self._of[partition]
+
+    def wake(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            for consumer in self._of.get(partition, ()):
+                consumer.wake()
+
+
+class LocalSource(Protocol):
+    """What the consumer needs of its provider. On the loop only."""
+
+    @property
+    def coordinator(self) -> GroupCoordinator: ...
+    def watermarks(self, partition: TopicPartition) -> Watermarks:
+        """Raises TopicNotFound."""
+        ...
+
+    def try_read(
+        self, partition: TopicPartition, offset: int, max_records: int, max_bytes: int
+    ) -> list[RecordPack] | None:
+        """Records from the offset on that are at hand; None = they must be fetched with `read`."""
+        ...
+
+    async def read(
+        self, partition: TopicPartition, offset: int, max_records: int, max_bytes: int
+    ) -> list[RecordPack]: ...
+
+    async def find_time(self, partition: TopicPartition, timestamp_ms: int) -> int: ...
+    @property
+    def watchers(self) -> Watchers: ...
+    def get_committed(self, group: str, partition: TopicPartition) -> Committed | None: ...
+    async def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None: ...
+    def forget(self, consumer: LocalConsumer) -> None: ...
+
+
+class LocalConsumer:
+    """See Consumer in base.py."""
+
+    def __init__(
+        self,
+        source: LocalSource,
+        group: str,
+        instance_id: str | None,
+        auto_offset_reset: str,
+    ) -> None:
+        if auto_offset_reset not in {"earliest", "latest", "none"}:
+            raise ValueError(f"auto.offset.reset {auto_offset_reset!r} is not earliest, latest or none")
+        self._source = source
+        self._group = group
+        self._instance_id = instance_id
+        self._reset = auto_offset_reset
+        self._positions: dict[TopicPartition, int | None] = {}  # None until it is asked for
+        self._paused: set[TopicPartition] = set()
+        self._order: list[TopicPartition] = []
+        self._turn = 0
+        self._member: Member | None = None
+        self._on_assigned: OnPartitions | None = None
+        self._on_revoked: OnPartitions | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._has_news = False
+        self._is_closed = False
+        self._failure: LogError | None = None
+        self.resets = 0
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        self._check_open()
+        if self._member is not None:
+            raise LogError("the consumer has subscribed: its group decides what it has")
+        wanted = set(partitions)
+        self._drop([partition for partition in self._order if partition not in wanted])
+        self._add([partition for partition in sorted(wanted) if partition not in self._positions])
+
+    def subscribe(
+        self, topics: Iterable[str], on_assigned: OnPartitions | None = None, on_revoked: OnPartitions | None = None
+    ) -> None:
+        self._check_open()
+        if not self._group:
+            raise LogError("a consumer without a group cannot subscribe, only be assigned partitions")
+        if self._member is None and self._positions:
+            raise LogError("the consumer has partitions assigned to it: it cannot subscribe as well")
+        self._on_assigned, self._on_revoked = on_assigned, on_revoked
+        if self._member is not None:
+            self._leave()
+        self._member = self._source.coordinator.join(self._group, frozenset(topics), self.wake, self._instance_id)
+
+    async def poll(
+        self,
+        max_records: int = 500,
+        timeout: float = 1.0,
+    ) -> list[Fetched]:
+        if max_records < 1:
+            raise ValueError("a poll of no records makes no sense")
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while True:
+            self._check_open()
+            self._has_news = False
+            self._rebalance()
+            fetched = await self._fetch(max_records)
+            if fetched:
+                return fetched
+            remaining = deadline - loop.time()
+            if remaining <= 0:
+                return []
+            await self._wait(loop, remaining)
+
+    def wake(self) -> None:
+        """Something may have changed: records, partitions, or the end."""
+        self._has_news = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _wait(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        if self._has_news:
+            return
+        self._waiter = loop.create_future()
+        timer = loop.call_later(seconds, self.wake)
+        if self._member is not None:
+            self._member.is_waiting = True
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+            if self._member is not None:
+                self._member.is_waiting = False
+
+    async def _fetch(self, max_records: int) -> list[Fetched]:
+        fetched: list[Fetched] = []
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        order = self._order[self._turn :] + self._order[: self._turn]
+        # the next poll starts with another partition, so that a busy one does not starve the rest
+        self._turn = (self._turn + 1) % len(order) if order else 0
+        left = max_records
+        for partition in order:
+            if left <= 0:
+                break
+            if partition in self._paused or partition not in self._positions:
+                continue
+            try:
+                packs = await self._read(partition, left, can_wait=not fetched)
+            except LogError as error:
+                if not fetched:
+                    raise
+                # the positions of what was fetched have moved on, so it must be given; the error comes next time
+                self._failure = error
+                break
+            for pack in packs:
+                self._positions[partition] = pack.next_offset
+                if pack.count:
+                    left -= pack.count
+                    fetched.append(Fetched(partition.topic, partition.partition, pack))
+        return fetched
+
+    async def _read(self, partition: TopicPartition, max_records: int, *, can_wait: bool) -> list[RecordPack]:
+        position = self._locate(partition)
+        if position >= self._source.watermarks(partition).end:
+            return []
+        packs = self._source.try_read(partition, position, max_records, LARGEST_FETCH)
+        if packs is None and can_wait:
+            packs = await self._source.read(partition, position, max_records, LARGEST_FETCH)
+            if self._positions.get(partition) != position or partition in self._paused or self._must_yield():
+                return []
+        elif packs is None:
+            self._has_news = True  # what is at hand need not wait for the disk; this one's turn comes
+        return packs or []
+
+    def _must_yield(self) -> bool:
+        """Whether a rebalance or the end came while the disk was read: then the loop of poll starts over."""
+        member = self._member
+        return self._is_closed or (member is not None and (bool(member.owned - member.target) or bool(member.lost)))
+
+    def _locate(self, partition: TopicPartition) -> int:
+        """The position, moved to where `auto.offset.reset` says if there are no records there (any more)."""
+        marks = self._source.watermarks(partition)
+        position = self._positions[partition]
+        if position is None:
+            committed = self._source.get_committed(self._group, partition) if self._group else None
+            position = committed.offset if committed else self._start_of(partition, marks)
+        if not marks.first <= position <= marks.end:
+            if self._reset == "none":
+                raise OffsetOutOfRange(
+                    f"offset {position} of {partition.topic}[{partition.partition}] is not within "
+                    f"{marks.first} to {marks.end}",
+                    marks.first,
+                    marks.end,
+                )
+            moved = self._start_of(partition, marks)
+            log.warning(
+                "position out of range",
+                group=self._group,
+                topic=partition.topic,
+                partition=partition.partition,
+                position=position,
+                moved_to=moved,
+            )
+            self.resets += 1
+            position = moved
+        self._positions[partition] = position
+        return position
+
+    def _start_of(self, partition: TopicPartition, marks: Watermarks) -> int:
+        if self._reset == "none":
+            raise OffsetOutOfRange(
+                f"group {self._group!r} has no offset for {partition.topic}[{partition.partition}]",
+                marks.first,
+                marks.end,
+            )
+        return marks.first if self._reset == "earliest" else marks.end
+
+    def _rebalance(self) -> None:
+        member = self._member
+        if member is None:
+            return
+        if member.is_fenced:
+            self._lose(self._order)
+            raise LogError(f"another consumer has taken the place of instance {self._instance_id!r}")
+        groups = self._source.coordinator
+        revoked = groups.to_revoke(member)
+        if revoked:
+            self._lose(revoked)
+            groups.revoked(self._group, member, revoked)
+        assigned = groups.take(self._group, member)
+        if assigned:
+            self._add(assigned)
+            if self._on_assigned is not None:
+                self._on_assigned(assigned)
+
+    def _lose(self, partitions: list[TopicPartition]) -> None:
+        partitions = [partition for partition in partitions if partition in self._positions]
+        try:
+            if partitions and self._on_revoked is not None:
+                self._on_revoked(partitions)
+        finally:
+            self._drop(partitions)
+
+    def _leave(self) -> None:
+        member, self._member = self._member, None
+        if member is not None:
+            try:
+                self._lose(list(self._order))
+            finally:
+                self._source.coordinator.leave(self._group, member)
+
+    def _add(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self._positions[partition] = None
+            self._order.append(partition)
+            self._source.watchers.add(partition, self)
+        self._has_news = True
+
+    def _drop(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in list(partitions):
+            if self._positions.pop(partition, -1) != -1 or partition in self._order:
+                self._order.remove(partition)
+                self._paused.discard(partition)
+                self._source.watchers.discard(partition, self)
+        self._turn = 0
+
+    def assignment(self) -> list[TopicPartition]:
+        return sorted(self._order)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        self._paused.update(map(self._assigned, partitions))
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        self._paused.difference_update(partitions)
+        self.wake()
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        self._assigned(partition)
+        if offset in {EARLIEST, LATEST}:
+            marks = self._source.watermarks(partition)
+            offset = marks.first if offset == EARLIEST else marks.end
+        elif offset < 0:
+            raise ValueError(f"{offset} is no offset")
+        self._positions[partition] = offset
+        self.wake()
+
+    async def seek_to_time(self, partition: TopicPartition, timestamp_ms: int) -> int:
+        self._assigned(partition)
+        offset = await self._source.find_time(partition, timestamp_ms)
+        await self.seek(partition, offset)
+        return offset
+
+    def position(self, partition: TopicPartition) -> int:
+        self._assigned(partition)
+        return self._locate(partition)
+
+    async def commit(self, offsets: Mapping[TopicPartition, Committed] | None = None) -> None:
+        self._check_open()
+        if not self._group:
+            raise LogError("a consumer without a group has nothing to commit to")
+        if offsets is None:
+            offsets = {partition: Committed(self._locate(partition)) for partition in self._order}
+        for partition, committed in offsets.items():
+            if committed.offset < 0:
+                raise ValueError(f"{committed.offset} of {partition} is no offset")
+        if offsets:
+            await self._source.commit(self._group, offsets)
+
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed | None]:
+        return {
+            partition: self._source.get_committed(self._group, partition) if self._group else None
+            for partition in partitions
+        }
+
+    async def watermarks(self, partition: TopicPartition) -> Watermarks:
+        return self._source.watermarks(partition)
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        return {
+            partition: self._source.watermarks(partition).end - self._locate(partition) for partition in self._order
+        }
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._leave()
+        self._drop(self._order)
+        self._source.forget(self)
+        self.wake()
+
+    async def __aenter__(self) -> LocalConsumer:
+        return self
+
+    async def __aexit__(self, *_: object) -> Literal[False]:
+        await self.close()
+        return False
+
+    def _assigned(self, partition: TopicPartition) -> TopicPartition:
+        if partition not in self._positions:
+            raise LogError(f"{partition.topic}[{partition.partition}] is not assigned to this consumer")
+        return partition
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise LogError("the consumer is closed")

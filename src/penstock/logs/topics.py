@@ -1,0 +1,76 @@
+"""What a topic's properties say, for the providers that keep the records themselves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.logs.base import LogError
+
+UNLIMITED = -1
+LONGEST_NAME = 1_000
+MOST_PARTITIONS = 10_000
+WEEK_MS = 604_800_000
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """Kafka's names and defaults. Limits of retention are per partition, and -1 is none."""
+
+    partitions: int
+    properties: Mapping[str, str] = field(default_factory=dict)
+    retention_ms: int = WEEK_MS
+    retention_bytes: int = UNLIMITED
+    retention_messages: int = UNLIMITED
+    segment_bytes: int = 26_214_400
+    segment_ms: int = WEEK_MS
+    delete_retention_ms: int = 86_400_000
+    dirty_ratio: float = 0.5
+    is_compacted: bool = False
+    is_deleted: bool = True
+
+    @classmethod
+    def of(cls, topic: str, partitions: int, properties: Mapping[str, str] | None) -> TopicConfig:
+        """Raises LogError when a value makes no sense. Properties of Kafka that mean nothing here are kept as text."""
+        kept = dict(properties or {})
+        # the seeds' settings carry the number of partitions among the properties
+        stated = kept.pop("partitions", None)
+        try:
+            if stated is not None and partitions == 1:
+                partitions = int(stated)
+            if not topic or len(topic) > LONGEST_NAME or "\0" in topic:
+                raise ValueError(f"a topic's name has 1 to {LONGEST_NAME} characters")
+            if not 1 <= partitions <= MOST_PARTITIONS:
+                raise ValueError(f"{partitions} partitions: 1 to {MOST_PARTITIONS} are possible")
+            policies = {policy.strip() for policy in kept.get("cleanup.policy", "delete").split(",")}
+            if not policies <= {"compact", "delete"}:
+                raise ValueError(f"cleanup.policy {kept['cleanup.policy']!r} is not compact, delete or both")
+            return cls(
+                partitions,
+                kept,
+                int(kept.get("retention.ms", WEEK_MS)),
+                int(kept.get("retention.bytes", UNLIMITED)),
+                int(kept.get("retention.messages", UNLIMITED)),
+                max(1_024, int(kept.get("segment.bytes", 26_214_400))),
+                max(1, int(kept.get("segment.ms", WEEK_MS))),
+                int(kept.get("delete.retention.ms", 86_400_000)),
+                float(kept.get("min.cleanable.dirty.ratio", 0.5)),
+                "compact" in policies,
+                "delete" in policies,
+            )
+        except ValueError as error:
+            raise LogError(f"topic {topic!r} cannot be created: {error}") from None
+
+    @property
+    def total_bytes(self) -> int:
+        """What all partitions together may take, or UNLIMITED."""
+        return self.retention_bytes * self.partitions if self.retention_bytes >= 0 else UNLIMITED
+
+    @property
+    def total_messages(self) -> int:
+        return self.retention_messages * self.partitions if self.retention_messages >= 0 else UNLIMITED

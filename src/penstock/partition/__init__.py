@@ -1,0 +1,1 @@
+"""Queues between services: names, partitions and who owns them, membership, consumers, messages."""

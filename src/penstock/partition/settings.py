@@ -1,0 +1,215 @@
+"""Settings of the queues between services, under the keys the seed document gives them: `queue.core.topic` …"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, field
+
+from penstock.core.errors import SettingsError
+from penstock.core.settings.model import MIB, Section
+
+Partitions = Annotated[int, Meta(ge=1, le=10_000)]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$", max_length=200)]
+
+
+class TopicOnly(Section, frozen=True):
+    topic: Name
+
+
+class CoreQueueSettings(Section, frozen=True):
+    """Core services."""
+
+    topic: Annotated[Name, Meta(description="base topic")] = "tb_core"
+    partitions: Annotated[Partitions, Meta(description="partitions; each is a topic of its own")] = 10
+    ota: TopicOnly = TopicOnly(topic="tb_ota_package")
+    usage_stats_topic: Annotated[Name, Meta(description="usage statistics")] = field(
+        default="tb_usage_stats", name="usage-stats-topic"
+    )
+    housekeeper: TopicOnly = TopicOnly(topic="tb_housekeeper")
+
+
+class RuleEngineQueue(Section, frozen=True):
+    """One queue of the rule engines. Its topic is the rule engines' base and this one."""
+
+    name: Name
+    topic: Name
+    partitions: Partitions = 10
+    duplicate_to_all: bool = False
+
+
+DEFAULT_RULE_ENGINE_QUEUES = (
+    RuleEngineQueue(name="Main", topic="main"),
+    RuleEngineQueue(name="HighPriority", topic="hp"),
+    RuleEngineQueue(name="SequentialByOriginator", topic="sq"),
+)
+
+
+class RuleEngineQueueSettings(Section, frozen=True):
+    topic: Annotated[Name, Meta(description="base topic")] = "tb_rule_engine"
+    queues: tuple[RuleEngineQueue, ...] = DEFAULT_RULE_ENGINE_QUEUES
+
+
+class EdgeQueueSettings(Section, frozen=True):
+    topic: Name = "tb_edge"
+    partitions: Partitions = 10
+
+
+class VersionControlQueueSettings(Section, frozen=True):
+    topic: Name = "tb_version_control"
+    partitions: Partitions = 10
+
+
+class TransportQueueSettings(Section, frozen=True):
+    topic: Annotated[Name, Meta(description="base of the notifications of transports")] = "tb_transport"
+
+
+class TransportApiQueueSettings(Section, frozen=True):
+    topic: Annotated[Name, Meta(description="base of requests and responses")] = "tb_transport.api"
+    partitions: Partitions = 10
+
+
+class CalculatedFieldQueueSettings(Section, frozen=True):
+    event_topic: Name = field(default="tb_cf_event", name="event-topic")
+    state_topic: Name = field(default="tb_cf_state", name="state-topic")
+    partitions: Partitions = 10
+
+
+class JsQueueSettings(Section, frozen=True):
+    topic: Annotated[Name, Meta(description="base of requests and responses")] = "js_eval"
+    partitions: Partitions = 30
+
+
+class EdqsQueueSettings(Section, frozen=True):
+    topic: Annotated[Name, Meta(description="base of events, state, requests and responses")] = "edqs"
+    partitions: Partitions = 12
+
+
+class TaskQueueSettings(Section, frozen=True):
+    stats_topic: Name = field(default="jobs.stats", name="stats-topic")
+    partitions: Partitions = 12
+    types: Annotated[tuple[Name, ...], Meta(description="job types; each is a topic")] = ()
+
+
+class PartitionSettings(Section, frozen=True):
+    hash_function_name: Annotated[
+        Literal["murmur3_128", "murmur3_32", "sha256"], Meta(description="what spreads keys over partitions")
+    ] = "murmur3_128"
+    ownership: Annotated[
+        Literal["round-robin", "rendezvous"],
+        Meta(description="who owns a partition: the compatible rule, or the one that moves the fewest"),
+    ] = "round-robin"
+    recalculate_delay: Annotated[
+        float, Meta(ge=0, le=3_600, description="seconds a member that left has to return before its partitions move")
+    ] = 0.0
+
+
+class ClusterSettings(Section, frozen=True):
+    """Membership through the log."""
+
+    topic: Name = "penstock.cluster.members"
+    heartbeat_interval: Annotated[float, Meta(gt=0, le=600)] = 2.0
+    member_timeout: Annotated[float, Meta(gt=0, le=3_600)] = 10.0
+
+
+class QueueSettings(Section, frozen=True):
+    """The queues between services."""
+
+    type: Annotated[
+        Literal["kafka", "in-memory"], Meta(description="where the queues are; in-memory keeps nothing")
+    ] = "in-memory"
+    prefix: Annotated[
+        str, Meta(pattern=r"^([A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)?$", description="in front of every topic and group")
+    ] = ""
+    max_message_size: Annotated[int, Meta(ge=1_024, le=64 * MIB, description="larger messages are refused at send")] = (
+        MIB
+    )
+    core: CoreQueueSettings = CoreQueueSettings()
+    rule_engine: RuleEngineQueueSettings = field(default=RuleEngineQueueSettings(), name="rule-engine")
+    edge: EdgeQueueSettings = EdgeQueueSettings()
+    vc: VersionControlQueueSettings = VersionControlQueueSettings()
+    transport: TransportQueueSettings = TransportQueueSettings()
+    transport_api: TransportApiQueueSettings = field(default=TransportApiQueueSettings(), name="transport-api")
+    calculated_fields: CalculatedFieldQueueSettings = field(
+        default=CalculatedFieldQueueSettings(), name="calculated-fields"
+    )
+    js: JsQueueSettings = JsQueueSettings()
+    edqs: EdqsQueueSettings = EdqsQueueSettings()
+    tasks: TaskQueueSettings = TaskQueueSettings()
+    partitions: PartitionSettings = PartitionSettings()
+    cluster: ClusterSettings = ClusterSettings()
+    topic_properties: Annotated[
+        dict[str, str], Meta(description="by base topic, `name:value;name:value` laid over the defaults")
+    ] = field(default_factory=dict, name="topic-properties")
+    kafka: Annotated[dict[str, Any], Meta(description="handed to Kafka's clients, over the defaults")] = field(
+        default_factory=dict
+    )
+
+
+KAFKA_DEFAULTS: dict[str, str | int | bool] = {
+    "bootstrap.servers": "localhost:9092",
+    "ssl.enabled": False,
+    "replication_factor": 1,
+    "acks": "all",
+    "retries": 1,
+    "compression.type": "none",
+    "batch.size": 16_384,
+    "linger.ms": 1,
+    "buffer.memory": 33_554_432,
+    "max.request.size": 1_048_576,
+    "max.in.flight.requests.per.connection": 5,
+    "request.timeout.ms": 30_000,
+    "auto.offset.reset": "earliest",
+    "session.timeout.ms": 10_000,
+    "max.poll.records": 8_192,
+    "max.poll.interval.ms": 300_000,
+    "max.partition.fetch.bytes": 16_777_216,
+    "fetch.max.bytes": 134_217_728,
+}
+
+
+_FREE_TABLES = ("kafka", "topic-properties")
+
+
+def parse_settings(document: Mapping[str, Any]) -> QueueSettings:
+    """The contents of the table `queue`: nested tables, or dotted keys such as `core.ota.topic`, or both."""
+    nested: dict[str, Any] = {}
+    for name, value in document.items():
+        table, dot, rest = name.partition(".")
+        if table in _FREE_TABLES:  # names with dots of their own
+            nested.setdefault(table, {}).update({rest: value} if dot else value)
+        else:
+            _put(nested, name, value)
+    try:
+        return msgspec.convert(nested, QueueSettings)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"queue: {error}") from None
+
+
+def _put(tree: dict[str, Any], name: str, value: Any) -> None:
+    *path, last = name.split(".")
+    for part in path:
+        tree = tree.setdefault(part, {})
+    if isinstance(value, Mapping):
+        branch = tree.setdefault(last, {})
+        for below, below_value in value.items():
+            _put(branch, below, below_value)
+    else:
+        tree[last] = value
+
+
+def kafka_properties(settings: QueueSettings) -> dict[str, Any]:
+    """The defaults of the seed and over them what `queue.kafka` says; TOML's nested tables become dotted names."""
+    return {**KAFKA_DEFAULTS, **_flatten(settings.kafka)}
+
+
+def _flatten(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{before}{name}."))
+        else:
+            flat[before + name] = value
+    return flat

@@ -1,0 +1,294 @@
+"""The side that answers: hands requests to a handler, writes the answers, commits what is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from penstock._ext.segment import Record, RecordPack
+from penstock.core.logging import RateLimited, get_logger
+from penstock.logs.base import Appended, Consumer, Log, LogError, TopicPartition
+from penstock.partition.messages import PRODUCER_ID, REQUEST_ID, TS, encode_time
+from penstock.rpc.errors import ErrorCode
+from penstock.rpc.latency import Latency
+from penstock.rpc.progress import PackProgress, Progress
+from penstock.rpc.settings import ResponderSettings
+from penstock.rpc.wire import (
+    ERROR_CODE,
+    ERROR_MESSAGE,
+    LONGEST_MESSAGE,
+    BadRequest,
+    Request,
+    parse_request,
+    uuid_text,
+)
+
+log = get_logger("penstock.rpc")
+Handler = Callable[[Request], bytes | Awaitable[bytes]]
+_warnings = RateLimited(interval=10.0)
+
+
+class _Answer(NamedTuple):
+    request_id: bytes
+    data: bytes
+    expire_ts: int  # after it nobody waits for the answer any more
+    progress: PackProgress
+    error: tuple[str, str] | None = None
+
+
+class Responder:
+    """Answers every request that has not expired, with the handler's result or with an error; at least once.
+
+    The answers of one iteration of the loop leave as one pack per response topic. A request counts as done when its
+    answer is durable; only then is its offset committed, so after a crash what was not answered comes again.
+    """
+
+    def __init__(
+        self,
+        log_provider: Log,
+        handler: Handler,
+        *,
+        request_topic: str,
+        group: str,
+        service_id: str,
+        partitions: Iterable[int] | None = None,
+        settings: ResponderSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Without `partitions` they are shared with the other members of the group."""
+        self._log = log_provider
+        self._handler = handler
+        self._topic = request_topic
+        self._group = group
+        self._producer_id = service_id.encode()
+        self._partitions = None if partitions is None else [TopicPartition(request_topic, p) for p in partitions]
+        self._settings = settings or ResponderSettings()
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._progress = Progress()
+        self._pending = 0
+        self._has_room = asyncio.Event()
+        self._has_answers = asyncio.Event()
+        self._answers: dict[str, list[_Answer]] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._consumer: Consumer | None = None
+        self.latency = Latency()
+        self._counts = dict.fromkeys(
+            ("received", "answered", "expired", "failed", "timed_out", "undecodable", "not_sent"), 0
+        )
+
+    async def start(self) -> None:
+        consumer = self._consumer = self._log.consumer(self._group)
+        if self._partitions is None:
+            consumer.subscribe([self._topic], on_revoked=self._on_revoked)
+        else:
+            consumer.assign(self._partitions)
+        self._tasks = [
+            asyncio.create_task(self._read_requests(consumer), name=f"rpc {self._topic}"),
+            asyncio.create_task(self._commit(consumer), name=f"rpc commit {self._topic}"),
+        ]
+
+    async def close(self, drain_seconds: float = 5.0) -> None:
+        """Takes no more requests, lets those that are handled end, commits and leaves the group."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        deadline = self._clock() + drain_seconds
+        while self._pending and self._clock() < deadline:
+            self._has_room.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._has_room.wait(), deadline - self._clock())
+        for running in self._running:
+            running.cancel()
+        if self._consumer is not None:
+            with contextlib.suppress(LogError):
+                await self._consumer.commit(self._progress.take())
+            await self._consumer.close()
+
+    def _on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        for partition in partitions:
+            self._progress.forget(partition)
+
+    async def _read_requests(self, consumer: Consumer) -> None:
+        settings = self._settings
+        while True:
+            while self._pending >= settings.max_pending_requests:
+                self._has_room.clear()
+                await self._has_room.wait()
+            room = min(settings.poll_records, settings.max_pending_requests - self._pending)
+            try:
+                for fetched in await consumer.poll(room, settings.poll_seconds):
+                    partition = TopicPartition(fetched.topic, fetched.partition)
+                    progress = self._progress.add(partition, fetched.next_offset, len(fetched.pack))
+                    self._pending += len(fetched.pack)
+                    for record in fetched.pack:
+                        self._handle(record, progress)
+            except LogError as error:
+                self._warn("requests cannot be read", error)
+                await asyncio.sleep(settings.retry_seconds)
+
+    def _handle(self, record: Record, progress: PackProgress) -> None:
+        self._counts["received"] += 1
+        now_ms = self._wall_clock() * 1_000
+        try:
+            request = parse_request(record)
+        except BadRequest as error:
+            self._refuse(record, error, progress)
+            return
+        if request.expire_ts < now_ms:
+            self._counts["expired"] += 1
+            self._finish(progress)
+            return
+        try:
+            result = self._handler(request)
+        except Exception as error:
+            self._fail(request, progress, ErrorCode.HANDLER_FAILED, error)
+            return
+        if isinstance(result, bytes):
+            self._answer(request, result, progress)
+            return
+        seconds = min(self._settings.handler_timeout, (request.expire_ts - now_ms) / 1_000)
+        task = asyncio.create_task(self._wait_for(request, result, progress, seconds))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _wait_for(
+        self, request: Request, result: Awaitable[bytes], progress: PackProgress, seconds: float
+    ) -> None:
+        started = self._clock()
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                data = await result
+            self.latency.add(self._clock() - started)
+            self._answer(request, data, progress)
+        except TimeoutError as error:
+            if limit.expired():
+                waited = TimeoutError(f"the handler took longer than {seconds:.3f} s")
+                self._fail(request, progress, ErrorCode.HANDLER_TIMEOUT, waited)
+            else:
+                self._fail(request, progress, ErrorCode.HANDLER_FAILED, error)
+        except Exception as error:
+            self._fail(request, progress, ErrorCode.HANDLER_FAILED, error)
+
+    def _answer(self, request: Request, data: object, progress: PackProgress) -> None:
+        if not isinstance(data, bytes):
+            wrong = TypeError(f"the handler answered with {type(data).__name__} instead of bytes")
+            self._fail(request, progress, ErrorCode.HANDLER_FAILED, wrong)
+        elif len(data) > self._settings.max_message_bytes:
+            large = ValueError(f"an answer of {len(data)} bytes: at most {self._settings.max_message_bytes} are sent")
+            self._fail(request, progress, ErrorCode.ANSWER_TOO_LARGE, large)
+        else:
+            self._put(request.response_topic, _Answer(request.request_id, data, request.expire_ts, progress))
+
+    def _fail(self, request: Request, progress: PackProgress, code: ErrorCode, error: Exception) -> None:
+        """The caller learns it at once instead of waiting for its deadline."""
+        self._counts["timed_out" if code is ErrorCode.HANDLER_TIMEOUT else "failed"] += 1
+        self._warn("a request failed", error, code=code.value)
+        answer = _Answer(request.request_id, b"", request.expire_ts, progress, (code, _describe(error)))
+        self._put(request.response_topic, answer)
+
+    def _refuse(self, record: Record, error: BadRequest, progress: PackProgress) -> None:
+        self._counts["undecodable"] += 1
+        self._warn("a record is no request", error, offset=record.offset)
+        if error.request_id is None or error.response_topic is None:
+            self._finish(progress)
+            return
+        expire_ts = int((self._wall_clock() + self._settings.handler_timeout) * 1_000)
+        answer = _Answer(error.request_id, b"", expire_ts, progress, (ErrorCode.BAD_REQUEST, _describe(error)))
+        self._put(error.response_topic, answer)
+
+    def _put(self, topic: str, answer: _Answer) -> None:
+        if not self._answers:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._answers.setdefault(topic, []).append(answer)
+
+    def _flush(self) -> None:
+        answers, self._answers = self._answers, {}
+        for topic, batch in answers.items():
+            self._append(topic, batch)
+
+    def _append(self, topic: str, batch: list[_Answer]) -> None:
+        pack = RecordPack()
+        now_ms = int(self._wall_clock() * 1_000)
+        stamp = encode_time(now_ms)
+        for answer in batch:
+            headers = [(REQUEST_ID, answer.request_id), (PRODUCER_ID, self._producer_id), (TS, stamp)]
+            if answer.error is not None:
+                code, message = answer.error
+                headers += [(ERROR_CODE, code.encode()), (ERROR_MESSAGE, message.encode())]
+            pack.append(answer.data, uuid_text(answer.request_id), headers, now_ms)
+
+        def on_done(result: Appended | LogError) -> None:
+            if isinstance(result, LogError):
+                self._not_sent(topic, batch, result)
+                return
+            self._counts["answered"] += len(batch)
+            for answer in batch:
+                self._finish(answer.progress)
+
+        self._log.producer.append(topic, 0, pack, on_done)
+
+    def _not_sent(self, topic: str, batch: list[_Answer], error: LogError) -> None:
+        """Tries again as long as somebody waits, if it can help; a topic that is gone has nobody behind it."""
+        self._warn("answers cannot be sent", error, topic=topic)
+        now_ms = self._wall_clock() * 1_000
+        again = [answer for answer in batch if error.is_retryable and answer.expire_ts > now_ms]
+        lost = [answer for answer in batch if not (error.is_retryable and answer.expire_ts > now_ms)]
+        self._counts["not_sent"] += len(lost)
+        for answer in lost:
+            self._finish(answer.progress)
+        if again:
+            asyncio.get_running_loop().call_later(self._settings.retry_seconds, self._append, topic, again)
+
+    def _finish(self, progress: PackProgress) -> None:
+        self._pending -= 1
+        self._progress.finish(progress)
+        self._has_room.set()
+        if self._progress.has_news:
+            self._has_answers.set()
+
+    async def _commit(self, consumer: Consumer) -> None:
+        while True:
+            await self._has_answers.wait()
+            self._has_answers.clear()
+            try:
+                await consumer.commit(self._progress.take())
+            except LogError as error:
+                # the next one commits a later offset, which includes this one
+                self._warn("offsets cannot be committed", error)
+            await asyncio.sleep(self._settings.commit_seconds)
+
+    def _warn(self, event: str, error: Exception, **fields: object) -> None:
+        if (suppressed := _warnings.try_pass((self._topic, event))) is not None:
+            log.warning(event, request_topic=self._topic, reason=_describe(error), suppressed=suppressed, **fields)
+
+    def counters(self) -> dict[str, int | float]:
+        counts = self._counts
+        return {
+            "pending_requests_count": self._pending,
+            "requests_received_total": counts["received"],
+            "requests_answered_total": counts["answered"],
+            "requests_expired_total": counts["expired"],
+            "requests_failed_total": counts["failed"],
+            "request_timeout_count": counts["timed_out"],
+            "requests_undecodable_total": counts["undecodable"],
+            "responses_not_sent_total": counts["not_sent"],
+            "handler_latency": self.latency.mean_ms,
+            "handler_latency_p99": self.latency.quantile_ms(0.99),
+        }
+
+    async def lag(self) -> dict[int, int]:
+        """Per partition, the requests that wait in the log."""
+        if self._consumer is None:
+            return {}
+        return {partition.partition: count for partition, count in (await self._consumer.lag()).items()}
+
+
+def _describe(error: Exception) -> str:
+    return (str(error) or type(error).__name__)[:LONGEST_MESSAGE]

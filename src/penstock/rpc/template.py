@@ -1,0 +1,308 @@
+"""The side that asks: sends requests and completes each call with its answer, by the request's id."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from penstock._ext.partition import partition_of
+from penstock._ext.segment import Record, RecordPack
+from penstock.core.logging import RateLimited, get_logger
+from penstock.logs.base import LATEST, Appended, Consumer, Log, LogError, TopicPartition
+from penstock.partition.messages import EXPIRE_TS, PRODUCER_ID, REQUEST_ID, RESPONSE_TOPIC, TS, encode_time
+from penstock.rpc.deadlines import Deadlines
+from penstock.rpc.errors import (
+    RemoteError,
+    RequestNotSent,
+    RequestTimeout,
+    RequestTooLarge,
+    TemplateClosed,
+    TooManyPending,
+)
+from penstock.rpc.latency import Latency
+from penstock.rpc.settings import RequestSettings
+from penstock.rpc.wire import ERROR_CODE, ERROR_MESSAGE, Headers, new_ids, uuid_text
+
+log = get_logger("penstock.rpc")
+
+ENTRY_BYTES = 700
+"""Memory of a call that waits, apart from its data: future, entry, id and deadline."""
+LARGEST_PACK = 1_048_576
+_warnings = RateLimited(interval=10.0)
+
+
+class _Call(NamedTuple):
+    future: asyncio.Future[bytes]
+    bucket: dict[bytes, None]
+    sent_at: float
+    size: int
+
+
+class RequestTemplate:
+    """Calls a service through a request topic; answers come to a response topic that only this instance reads.
+
+    What is sent in one iteration of the loop leaves as one pack, to one partition of the request topic after the other;
+    a call with a key goes to the key's partition instead.
+    """
+
+    def __init__(
+        self,
+        log_provider: Log,
+        *,
+        request_topic: str,
+        response_topic: str,
+        group: str,
+        service_id: str,
+        response_properties: Mapping[str, str] | None = None,
+        settings: RequestSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._log = log_provider
+        self._request_topic = request_topic
+        self._response = TopicPartition(response_topic, 0)
+        self._response_topic = response_topic.encode()
+        self._group = group
+        self._producer_id = service_id.encode()
+        self._response_properties = response_properties
+        self._settings = settings or RequestSettings()
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._ids = new_ids()
+        self._pending: dict[bytes, _Call] = {}
+        self._pending_bytes = 0
+        self._deadlines: Deadlines[bytes] = Deadlines()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
+        self._packs: dict[int, tuple[RecordPack, list[bytes]]] = {}
+        self._partitions = 0
+        self._turn = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._consumer: Consumer | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.latency = Latency()
+        self._counts = dict.fromkeys(
+            ("sent", "completed", "failed", "timed_out", "rejected", "ignored", "undecodable"), 0
+        )
+
+    async def start(self) -> None:
+        """Reads how many partitions the request topic has; makes the response topic if it is not there."""
+        description = await self._log.admin.describe(self._request_topic)
+        await self._log.admin.create(self._response.topic, 1, self._response_properties)
+        self._partitions = description.partitions
+        self._consumer = self._log.consumer(self._group, auto_offset_reset="latest")
+        self._consumer.assign([self._response])
+        # Answers to an earlier life of this service are for nobody.
+        await self._consumer.seek(self._response, LATEST)
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.create_task(self._read_answers(self._consumer), name=f"rpc {self._response.topic}")
+
+    async def close(self) -> None:
+        """Fails what is still pending."""
+        self._flush()
+        self._loop = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        if self._consumer is not None:
+            await self._consumer.close()
+        for request_id in list(self._pending):
+            self._fail(request_id, TemplateClosed("the template was closed before the answer came"))
+
+    def send(
+        self,
+        data: bytes,
+        *,
+        key: bytes | None = None,
+        timeout: float | None = None,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
+    ) -> asyncio.Future[bytes]:
+        """The answer's data, later. Raises at once what can be known at once; see errors.py."""
+        settings = self._settings
+        if self._loop is None:
+            raise TemplateClosed("the template is not open")
+        if len(data) > settings.max_message_bytes:
+            self._counts["rejected"] += 1
+            raise RequestTooLarge(f"a request of {len(data)} bytes: at most {settings.max_message_bytes} are sent")
+        if len(self._pending) >= settings.max_pending_requests:
+            self._make_room()
+        seconds = settings.max_request_timeout if timeout is None else timeout
+        if seconds <= 0:
+            raise ValueError(f"a timeout of {seconds} seconds: use more than 0")
+        now, now_ms = self._clock(), self._wall_clock() * 1_000
+        request_id = next(self._ids)
+        packed = [
+            (REQUEST_ID, request_id),
+            (RESPONSE_TOPIC, self._response_topic),
+            (EXPIRE_TS, encode_time(int(now_ms + seconds * 1_000))),
+            (PRODUCER_ID, self._producer_id),
+            (TS, encode_time(int(now_ms))),
+            *headers,
+        ]
+        self._put(self._choose(key, partition), request_id, data, key, packed, int(now_ms))
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        bucket = self._deadlines.add(request_id, now + seconds)
+        self._pending[request_id] = _Call(future, bucket, now, len(data))
+        self._pending_bytes += len(data)
+        self._counts["sent"] += 1
+        if self._timer is None or now + seconds < self._timer_due:
+            self._arm()
+        return future
+
+    def _make_room(self) -> None:
+        """Calls whose callers gave up do not count; they are looked for only when there is no room without them."""
+        for request_id in [key for key, call in self._pending.items() if call.future.done()]:
+            self._forget(request_id)
+        if len(self._pending) >= self._settings.max_pending_requests:
+            self._counts["rejected"] += 1
+            raise TooManyPending(f"{len(self._pending)} requests wait for their answers already; this one was not sent")
+
+    def _choose(self, key: bytes | None, partition: int | None) -> int:
+        if partition is not None:
+            if not 0 <= partition < self._partitions:
+                raise ValueError(f"{self._request_topic} has no partition {partition}")
+            return partition
+        if key is not None:
+            return partition_of(key, self._partitions)
+        return self._turn
+
+    def _put(
+        self, partition: int, request_id: bytes, data: bytes, key: bytes | None, headers: Headers, now_ms: int
+    ) -> None:
+        batch = self._packs.get(partition)
+        if batch is not None and batch[0].size > LARGEST_PACK:
+            self._append(partition, *batch)
+            batch = self._packs[partition] = RecordPack(), []
+        if batch is None:
+            if not self._packs and self._loop is not None:
+                self._loop.call_soon(self._flush)
+            batch = self._packs[partition] = RecordPack(), []
+        pack, ids = batch
+        pack.append(data, uuid_text(request_id) if key is None else key, headers, now_ms)
+        ids.append(request_id)
+
+    def _flush(self) -> None:
+        packs, self._packs = self._packs, {}
+        for partition, (pack, ids) in packs.items():
+            self._append(partition, pack, ids)
+        if packs:
+            self._turn = (self._turn + 1) % self._partitions
+
+    def _append(self, partition: int, pack: RecordPack, ids: list[bytes]) -> None:
+        def on_done(result: Appended | LogError) -> None:
+            if isinstance(result, LogError):
+                for request_id in ids:
+                    error = RequestNotSent(f"the request could not be sent: {result.message}")
+                    error.__cause__ = result
+                    self._fail(request_id, error)
+
+        self._log.producer.append(self._request_topic, partition, pack, on_done)
+
+    def _forget(self, request_id: bytes) -> _Call | None:
+        call = self._pending.pop(request_id, None)
+        if call is not None:
+            call.bucket.pop(request_id, None)
+            self._pending_bytes -= call.size
+        return call
+
+    def _fail(self, request_id: bytes, error: Exception) -> None:
+        call = self._forget(request_id)
+        if call is not None:
+            self._counts["timed_out" if isinstance(error, RequestTimeout) else "failed"] += 1
+            if not call.future.done():
+                call.future.set_exception(error)
+
+    def _arm(self) -> None:
+        due = self._deadlines.next_due
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due is not None and self._loop is not None:
+            self._timer_due = due
+            self._timer = self._loop.call_later(max(0.0, due - self._clock()), self.expire)
+
+    def expire(self) -> None:
+        """Fails the calls whose time is over. The loop calls it in time; a test may call it itself."""
+        for request_id in self._deadlines.expire(self._clock()):
+            call = self._pending.get(request_id)
+            if call is not None:
+                waited = self._clock() - call.sent_at
+                self._fail(request_id, RequestTimeout(f"no answer from {self._request_topic} in {waited:.3f} s"))
+        self._arm()
+
+    async def _read_answers(self, consumer: Consumer) -> None:
+        settings = self._settings
+        committed_at = self._clock()
+        while True:
+            try:
+                for fetched in await consumer.poll(settings.poll_records, settings.poll_seconds):
+                    now = self._clock()
+                    for record in fetched.pack:
+                        self._complete(record, now)
+                if self._clock() - committed_at >= settings.commit_seconds:
+                    await consumer.commit()
+                    committed_at = self._clock()
+            except (LogError, ValueError) as error:
+                # Calls that wait have their own deadlines; a log that comes back goes on where it was.
+                if (suppressed := _warnings.try_pass(self._response)) is not None:
+                    log.warning(
+                        "answers cannot be read",
+                        topic=self._response.topic,
+                        reason=str(error),
+                        suppressed=suppressed,
+                    )
+                await asyncio.sleep(settings.retry_seconds)
+
+    def _complete(self, record: Record, now: float) -> None:
+        request_id = code = None
+        message = b""
+        for name, value in record.headers:
+            if name == REQUEST_ID:
+                request_id = value
+            elif name == ERROR_CODE:
+                code = value
+            elif name == ERROR_MESSAGE:
+                message = value
+        if request_id is None or record.value is None:
+            self._counts["undecodable"] += 1
+            return
+        call = self._forget(request_id)
+        if call is None:
+            # too late, or a second answer after the responder was started again
+            self._counts["ignored"] += 1
+            return
+        self.latency.add(now - call.sent_at)
+        self._counts["completed"] += 1
+        if call.future.done():
+            return
+        if code is None:
+            call.future.set_result(record.value)
+        else:
+            call.future.set_exception(RemoteError(code.decode(errors="replace"), message.decode(errors="replace")))
+
+    def counters(self) -> dict[str, int | float]:
+        counts = self._counts
+        return {
+            "pending_requests_count": len(self._pending),
+            "pending_requests_memory": self._pending_bytes + ENTRY_BYTES * len(self._pending),
+            "request_timeout_count": counts["timed_out"],
+            "response_lag": self.latency.mean_ms,
+            "response_lag_p99": self.latency.quantile_ms(0.99),
+            "requests_sent_total": counts["sent"],
+            "requests_completed_total": counts["completed"],
+            "requests_failed_total": counts["failed"],
+            "requests_rejected_total": counts["rejected"],
+            "responses_ignored_total": counts["ignored"],
+            "responses_undecodable_total": counts["undecodable"],
+        }
+
+    async def lag(self) -> int:
+        """Answers that are in the log and not yet read."""
+        return 0 if self._consumer is None else sum((await self._consumer.lag()).values())

@@ -1,0 +1,104 @@
+"""Key-value state in LMDB, on the disk before a write returns.
+
+LMDB itself is crash-proof with sync on, except while it creates its file: so the file is made in a temporary
+directory, synced, and renamed to where it belongs. Read transactions are short, because a long one keeps old pages.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import lmdb
+
+SMALLEST_MAP = 16 * 1024 * 1024
+MOST_SPACES = 64
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _create(path: Path) -> None:
+    temporary = path.with_name(f".{path.name}.new")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    lmdb.open(str(temporary), map_size=SMALLEST_MAP, max_dbs=MOST_SPACES, sync=True).close()
+    for file in temporary.iterdir():
+        _sync(file)
+    _sync(temporary)
+    temporary.rename(path)
+    _sync(path.parent)
+
+
+class LmdbStore:
+    """One environment with named spaces. A process opens a path once."""
+
+    def __init__(self, path: Path | str) -> None:
+        path = Path(path)
+        if not path.exists():
+            _create(path)
+        size = max(SMALLEST_MAP, 2 * (path / "data.mdb").stat().st_size)
+        self._environment = lmdb.open(str(path), map_size=size, max_dbs=MOST_SPACES, sync=True)
+
+    def space(self, name: str) -> LmdbSpace:
+        return LmdbSpace(self, self._environment.open_db(name.encode()))
+
+    def grow(self) -> None:
+        """Doubles the space in the file; only between transactions."""
+        self._environment.set_mapsize(2 * self._environment.info()["map_size"])
+
+    def begin(self, *, write: bool) -> lmdb.Transaction:
+        return self._environment.begin(write=write)
+
+    def close(self) -> None:
+        self._environment.close()
+
+
+class LmdbSpace:
+    """Keys of at most 511 bytes and their values. Write on one thread at a time."""
+
+    def __init__(self, store: LmdbStore, database: lmdb._Database) -> None:
+        self._store = store
+        self._database = database
+
+    def get(self, key: bytes) -> bytes | None:
+        with self._store.begin(write=False) as transaction:
+            value: bytes | None = transaction.get(key, db=self._database)
+            return value
+
+    def scan(self, prefix: bytes = b"") -> list[tuple[bytes, bytes]]:
+        """Everything whose key starts with the prefix, in the order of the keys."""
+        found: list[tuple[bytes, bytes]] = []
+        with self._store.begin(write=False) as transaction:
+            cursor = transaction.cursor(db=self._database)
+            if cursor.set_range(prefix):
+                for key, value in cursor:
+                    if not key.startswith(prefix):
+                        break
+                    found.append((key, value))
+        return found
+
+    def write(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """All of the changes or none (a value of None removes the key), on the disk when it returns."""
+        changes = list(changes)
+        while True:
+            try:
+                with self._store.begin(write=True) as transaction:
+                    for key, value in changes:
+                        if value is None:
+                            transaction.delete(key, db=self._database)
+                        else:
+                            transaction.put(key, value, db=self._database)
+                return
+            except lmdb.MapFullError:
+                self._store.grow()
+
+    def close(self) -> None:
+        self._store.close()

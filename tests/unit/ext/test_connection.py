@@ -1,0 +1,124 @@
+"""Connections inside one process: errors of our own, idle memory, partial packets, announced sizes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import uvloop
+
+from penstock._ext import packets
+from penstock.app import Broker
+from penstock.core.settings.loader import load_settings
+
+Scenario = Callable[[Broker, int], Awaitable[None]]
+
+
+def run(scenario: Scenario, **settings: str) -> None:
+    """A broker on a free port and the scenario in the same loop."""
+
+    async def main() -> None:
+        overrides = {
+            "listeners.0.address": "127.0.0.1:0",
+            "admin.address": "",
+            "sys.interval": "0",
+            "ingest.log": "none",
+        }
+        broker = Broker(load_settings(None, {}, {**overrides, "logging.level": "error", **settings}))
+        for listener in broker.listeners:
+            await listener.start()
+        try:
+            async with asyncio.timeout(20):
+                await scenario(broker, int(broker.listeners[0].address.rpartition(":")[2]))
+        finally:
+            await broker.close()
+
+    uvloop.run(main())
+
+
+async def connect(port: int, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(packets.build_connect(name, version=4))
+    assert (await reader.readexactly(4))[0] == 0x20
+    return reader, writer
+
+
+async def ping(streams: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+    streams[1].write(packets.build_pingreq())
+    assert await streams[0].readexactly(2) == packets.build_pingresp()
+
+
+def test_an_error_of_our_own_costs_one_connection() -> None:
+    """[MQTT3-4.8.0-2]: the handler breaks; its connection is closed, the loop and the others go on."""
+
+    async def scenario(broker: Broker, port: int) -> None:
+        def broken(connection: object, flags: int, body: bytes) -> None:
+            raise ZeroDivisionError
+
+        bystander, victim = await connect(port, "bystander"), await connect(port, "victim")
+        broker.frontend.on_subscribe = broken  # type: ignore[method-assign]  # the fault this test is about
+        victim[1].write(packets.build_subscribe(1, [("a", 0)], version=4))
+        assert await victim[0].read() == b""
+        await ping(bystander)
+        assert broker.hub.connection_count == 1
+        assert broker.registry.get("victim") is None
+
+    run(scenario)
+
+
+def test_an_idle_connection_owns_no_buffers() -> None:
+    async def scenario(broker: Broker, port: int) -> None:
+        streams = await connect(port, "idle")
+        await ping(streams)
+        await asyncio.sleep(0.05)
+        (connection,) = broker.hub.connections()
+        assert connection.memory() == {"out": 0, "partial": 0}
+
+    run(scenario)
+
+
+def test_a_partial_packet_is_kept_only_while_it_is_partial() -> None:
+    async def scenario(broker: Broker, port: int) -> None:
+        streams = await connect(port, "slow")
+        packet = packets.build_publish("topic", b"x" * 50, qos=1, packet_id=7, version=4)
+        for byte in packet[:-1]:
+            streams[1].write(bytes([byte]))
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        (connection,) = broker.hub.connections()
+        assert 0 < connection.memory()["partial"] <= 2 * len(packet)
+        streams[1].write(packet[-1:])
+        assert await streams[0].readexactly(4) == packets.build_ack(4, 7, version=4)
+        assert connection.memory()["partial"] == 0
+
+    run(scenario)
+
+
+def test_memory_is_not_reserved_for_what_was_only_announced() -> None:
+    async def scenario(broker: Broker, port: int) -> None:
+        streams = await connect(port, "boaster")
+        streams[1].write(b"\x30\xff\xff\xff\x7f" + b"\x00\x01t" + b"x" * 1_000)  # 268,435,455 bytes to come
+        await asyncio.sleep(0.05)
+        (connection,) = broker.hub.connections()
+        assert connection.memory()["partial"] < 10_000
+
+    run(scenario, **{"limits.max_packet_size": "268435461"})
+
+
+def test_a_packet_larger_than_the_headroom_is_put_together() -> None:
+    """Pieces of a packet over many reads, larger than what fits in front of the shared read buffer."""
+
+    async def scenario(broker: Broker, port: int) -> None:
+        subscriber, publisher = await connect(port, "subscriber"), await connect(port, "publisher")
+        subscriber[1].write(packets.build_subscribe(1, [("big", 0)], version=4))
+        await subscriber[0].readexactly(5)
+        payload = bytes(range(256)) * 3_000
+        packet = packets.build_publish("big", payload, version=4)
+        for start in range(0, len(packet), 50_000):
+            publisher[1].write(packet[start : start + 50_000])
+            await publisher[1].drain()
+            await asyncio.sleep(0.002)
+        assert await subscriber[0].readexactly(len(packet)) == packet
+        await ping(publisher)
+
+    run(scenario)

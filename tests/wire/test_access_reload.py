@@ -1,0 +1,148 @@
+"""Does SIGHUP bring new passwords and rules into force, for connected clients too, and a bad file change nothing?"""
+
+import pytest
+
+from tests.support.packets import V5, V311, Reason, Will
+
+OPEN = '[[rules]]\neffect = "allow"\ntopics = ["#"]\n'
+CLOSED = '[[rules]]\neffect = "deny"\ntopics = ["private/#"]\n' + OPEN
+DENIED = Reason.NOT_AUTHORIZED
+
+
+@pytest.fixture
+def acl_file(tmp_path):
+    path = tmp_path / "acl.toml"
+    path.write_text(OPEN)
+    return path
+
+
+@pytest.fixture
+def ruled(start_file_broker, acl_file):
+    return start_file_broker({"access": {"acl_file": str(acl_file)}, "sys": {"interval": 0}})
+
+
+def test_rules_of_connected_clients(ruled, acl_file, connect, version):
+    """Publishes, deliveries (also of topics matched before) and subscriptions follow the new rules at once."""
+    publisher, subscriber = connect(version, broker=ruled), connect(version, broker=ruled)
+    subscriber.subscribe("#", qos=1)
+    publisher.publish("private/x", b"before", qos=1)
+    subscriber.expect_publish("private/x", b"before", ack=True)
+    acl_file.write_text(CLOSED)
+    ruled.reload()
+    answer = publisher.publish("private/x", b"after", qos=1)
+    assert answer.reason == (DENIED if version == V5 else 0)
+    publisher.publish("private/x", b"after")
+    publisher.publish("public/x", b"after", qos=1)
+    subscriber.expect_publish("public/x", b"after", ack=True)
+    subscriber.expect_nothing(0.05)
+    assert publisher.subscribe("private/y") == [DENIED if version == V5 else 0x80]
+    acl_file.write_text(OPEN)
+    ruled.reload()
+    assert publisher.publish("private/x", b"again", qos=1).reason == 0
+    subscriber.expect_publish("private/x", b"again", ack=True)
+
+
+def test_deliveries_from_a_publisher_that_may(start_file_broker, connect, tmp_path):
+    """The rules of the subscriber count for what it gets, whoever publishes."""
+    path = tmp_path / "acl.toml"
+    path.write_text(OPEN)
+    broker = start_file_broker({"access": {"acl_file": str(path)}})
+    reader, writer = connect(V5, "reader", broker=broker), connect(V5, "writer", broker=broker)
+    reader.subscribe("private/x", "$share/group/private/y", qos=1)
+    for name in ("private/x", "private/y"):
+        writer.publish(name, b"before", qos=1)
+        reader.expect_publish(name, b"before", ack=True)
+    path.write_text('[[rules]]\neffect = "deny"\nclients = ["reader"]\ntopics = ["private/#"]\n' + OPEN)
+    broker.reload()
+    for name in ("private/x", "private/y"):
+        for qos in (0, 1, 2):
+            assert (answer := writer.publish(name, b"after", qos=qos)) is None or answer.reason in (0, 0x10)
+    reader.expect_nothing(0.1)
+
+
+def test_session_that_is_away(ruled, acl_file, connect, client_id):
+    """Its later messages follow the new rules as well."""
+    options = {"clean_start": False, "properties": {"session_expiry_interval": 60}}
+    client = connect(V5, client_id, broker=ruled, **options)
+    client.subscribe("#", qos=1)
+    client.close()
+    publisher = connect(V5, "publisher", broker=ruled)
+    acl_file.write_text(CLOSED.replace("[[rules]]", f'[[rules]]\nclients = ["{client_id}"]', 1))
+    ruled.reload()
+    for name in ("private/x", "public/x"):
+        publisher.publish(name, b"x", qos=1)
+    client = connect(V5, client_id, broker=ruled, **options)
+    client.expect_publish("public/x", b"x", ack=True)
+    client.expect_nothing(0.05)
+
+
+def test_will_of_a_connected_client(ruled, acl_file, connect):
+    """A will that has become forbidden is not published."""
+    watcher = connect(V5, broker=ruled)
+    watcher.subscribe("private/#", "public/#")
+    wills = [connect(V5, broker=ruled, will=Will(name, b"gone")) for name in ("private/will", "public/will")]
+    acl_file.write_text(CLOSED)
+    ruled.reload()
+    for client in wills:
+        client.close()
+    watcher.expect_publish("public/will", b"gone")
+    watcher.expect_nothing(0.1)
+
+
+BAD_FILES = {
+    "no TOML": "[[rules",
+    "unknown key": CLOSED + 'unknown = "x"\n',
+    "bad effect": CLOSED.replace("deny", "forbid"),
+    "bad filter": CLOSED.replace("private/#", "private/#/x"),
+}
+
+
+@pytest.mark.parametrize("content", BAD_FILES.values(), ids=BAD_FILES.keys())
+def test_bad_acl_file_keeps_the_old_rules(ruled, acl_file, connect, content):
+    """The log names the file; everything else goes on."""
+    client = connect(V5, broker=ruled)
+    client.subscribe("private/x")
+    acl_file.write_text(content)
+    assert str(acl_file) in ruled.reload(refused=True)["error"]
+    client.publish("private/x", b"x")
+    client.expect_publish("private/x", b"x")
+    newcomer = connect(V5, broker=ruled)
+    assert newcomer.publish("private/x", b"y", qos=1).reason == 0
+    acl_file.write_text(CLOSED)
+    ruled.reload()
+    assert client.publish("private/x", b"x", qos=1).reason == DENIED
+
+
+def test_passwords(*, start_file_broker, penstock_command, password_file, tmp_path, connect, open_client):
+    """A changed password and a removed user; clients that are in stay; a remembered password does not outlive it."""
+    path = tmp_path / "passwords"
+    path.write_bytes(password_file.read_bytes())
+    broker = start_file_broker({"access": {"anonymous": "deny", "password_file": str(path)}})
+    alice = connect(V311, broker=broker, username="alice", password=b"alice-secret")
+    connect(V311, broker=broker, username="bob", password=b"bob-secret").disconnect()
+    assert penstock_command("passwd", "-b", str(path), "alice", "new").returncode == 0
+    assert penstock_command("passwd", "-D", str(path), "bob").returncode == 0
+    connect(V311, broker=broker, username="bob", password=b"bob-secret").disconnect()  # not before SIGHUP
+    broker.reload()
+    for user in ("alice", "bob"):
+        client = open_client(V311, broker=broker)
+        client.send_connect("old", username=user, password=f"{user}-secret".encode())
+        client.expect_refused_connect(Reason.BAD_CREDENTIALS, 4)
+    connect(V311, broker=broker, username="alice", password=b"new").disconnect()
+    alice.ping()
+    path.write_text("alice:plain text\n")
+    event = broker.reload(refused=True)
+    assert str(path) in event["error"]
+    assert "plain text" not in broker.log()
+    connect(V311, broker=broker, username="alice", password=b"new").disconnect()
+
+
+def test_rules_that_come_later_trust_no_unproven_name(start_file_broker, connect, acl_file):
+    """A name claimed while there were no rules opens nothing when rules for that name come."""
+    broker = start_file_broker({"sys": {"interval": 0}})
+    claiming = connect(V5, broker=broker, username="alice", password=b"anything")
+    acl_file.write_text('[[rules]]\neffect = "allow"\nusers = ["alice"]\ntopics = ["alice/#"]\n')
+    broker.write_settings(access={"acl_file": str(acl_file)})
+    broker.reload()
+    assert claiming.publish("alice/x", b"x", qos=1).reason == DENIED
+    assert claiming.subscribe("alice/x") == [DENIED]
