@@ -1,6 +1,6 @@
 """Request/response pairs per second: caller, responder and log in one process, 64-byte requests, one partition or more.
 
-    python bench/rpc_bench.py [--provider embedded|memory] [--seconds 5] [--window 2000] [--handler sync|async]
+python bench/rpc_bench.py [--provider embedded|memory] [--seconds 5] [--window 2000] [--handler sync|async]
 """
 
 from __future__ import annotations

@@ -19,39 +19,54 @@ NUMBERS = itertools.count(1)
 Connect = Callable[..., RawClient]
 
 
-class BrokerKeeper:
-    """The broker that most tests share; one that died is replaced, so that it fails one test and not all."""
+class BrokerPool:
+    """Brokers that many tests share; one that died is replaced, so that it fails one test and not all."""
 
     def __init__(self, new_directory: Callable[[], Path]) -> None:
         self._new_directory = new_directory
-        self._broker: Broker | None = None
+        self._brokers: dict[str, Broker] = {}
 
-    def get(self) -> Broker:
-        if self._broker is None or not self._broker.is_alive:
-            self._broker = Broker(self._new_directory())
-            self._broker.wait_until_listening()
-        return self._broker
+    def get(self, name: str, settings: Mapping[str, Any] | None = None, listeners: Sequence[Listener] = ()) -> Broker:
+        pooled = self._brokers.get(name)
+        if pooled is None or not pooled.is_alive:
+            pooled = self._brokers[name] = Broker(self._new_directory(), settings, listeners)
+            pooled.wait_until_listening()
+        return pooled
 
     def stop(self) -> None:
-        if self._broker is not None and self._broker.is_alive:
-            self._broker.stop()
+        for pooled in self._brokers.values():
+            if pooled.is_alive:
+                pooled.stop()
 
 
 @pytest.fixture(scope="session")
-def broker_keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerKeeper]:
-    keeper = BrokerKeeper(lambda: tmp_path_factory.mktemp("broker"))
-    yield keeper
-    keeper.stop()
+def broker_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPool]:
+    pool = BrokerPool(lambda: tmp_path_factory.mktemp("broker"))
+    yield pool
+    pool.stop()
 
 
 @pytest.fixture
-def broker(broker_keeper: BrokerKeeper, request: pytest.FixtureRequest) -> Iterator[Broker]:
+def share_broker(broker_pool: BrokerPool, request: pytest.FixtureRequest) -> Iterator[Callable[..., Broker]]:
+    """share_broker(name, settings, listeners) gives the broker of that name, started by the first test that asks."""
+    used: list[tuple[Broker, int]] = []
+    request.node.broker_logs = [*getattr(request.node, "broker_logs", [])]
+
+    def share(name: str, settings: Mapping[str, Any] | None = None, listeners: Sequence[Listener] = ()) -> Broker:
+        shared = broker_pool.get(name, settings, listeners)
+        used.append((shared, shared.log_size()))
+        request.node.broker_logs.append(used[-1])
+        return shared
+
+    yield share
+    for shared, log_start in used:
+        shared.assert_healthy(log_start)
+
+
+@pytest.fixture
+def broker(share_broker: Callable[..., Broker]) -> Broker:
     """The shared broker with default settings."""
-    shared = broker_keeper.get()
-    log_start = shared.log_size()
-    request.node.broker_logs = [(shared, log_start)]
-    yield shared
-    shared.assert_healthy(log_start)
+    return share_broker("default")
 
 
 @pytest.fixture

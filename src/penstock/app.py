@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import uvloop
@@ -30,8 +31,10 @@ from penstock.frontends.mqtt.admission import Admission
 from penstock.frontends.mqtt.frontend import ListenerContext, MqttFrontend
 from penstock.frontends.mqtt.listener import Listener
 from penstock.logs.base import Log, parse_properties
+from penstock.logs.embedded import EmbeddedLog
 from penstock.logs.memory import MemoryLog
 from penstock.session.registry import SessionRegistry
+from penstock.stores.lmdb_kv import LmdbStore
 from penstock.stores.memory import MemorySessionStore
 
 log = get_logger("penstock.app")
@@ -84,7 +87,9 @@ class Broker:
             admission=self.admission,
             enhanced=load_exchanges(settings),
         )
-        self.log = make_log(settings)
+        prepare_data_dir(settings.server.data_dir)
+        self.store = make_store(settings)
+        self.log = make_log(settings, self.store)
         self.ingest = None if self.log is None else make_ingest(settings, self.hub, self.log)
         self.listeners = [self._make_listener(index) for index in range(len(settings.listeners))]
         self.admin = AdminServer(
@@ -100,7 +105,6 @@ class Broker:
 
     async def start(self) -> None:
         self._handle_signals()  # before anybody can see that it listens
-        prepare_data_dir(self.settings.server.data_dir)
         await self._start_log()
         for listener in self.listeners:
             await listener.start()
@@ -151,6 +155,8 @@ class Broker:
         await self.admin.stop()
         if self.log is not None:
             await self.log.close()
+        if self.store is not None:
+            self.store.close()
         self.access.close()
         log.info("stopped")
 
@@ -245,13 +251,32 @@ class Broker:
         self.hub.sweep_retained(RETAINED_SWEEP)
 
 
-def make_log(settings: Settings) -> Log | None:
+def make_store(settings: Settings) -> LmdbStore | None:
+    """The key-value state of the embedded log."""
+    if settings.ingest.log == "none" or settings.log.provider != "embedded":
+        return None
+    return LmdbStore(Path(settings.server.data_dir) / "state")
+
+
+def make_log(settings: Settings, store: LmdbStore | None) -> Log | None:
     """The provider of the settings; none where nothing is logged."""
     if settings.ingest.log == "none":
         return None
+    # Publishers wait at the setting; what they had sent before they were stopped still finds room.
+    room = 2 * settings.log.max_pending_bytes
     if settings.log.provider == "memory":
-        return MemoryLog(max_pending_bytes=2 * settings.log.max_pending_bytes)
-    raise SettingsError(f"log.provider = {settings.log.provider} is not available")
+        return MemoryLog(max_pending_bytes=room)
+    if settings.log.provider == "kafka":
+        # imported here: who has no Kafka does not wait for its library
+        return cast(Log, import_module("penstock.logs.kafka.log").KafkaLog(settings.kafka))
+    assert store is not None
+    return EmbeddedLog(
+        settings.server.data_dir,
+        store.space("groups"),
+        fsync=settings.log.fsync,
+        fsync_interval_ms=round(settings.log.fsync_interval * 1000),
+        max_pending_bytes=room,
+    )
 
 
 def make_ingest(settings: Settings, hub: Hub, log_provider: Log) -> Ingest:

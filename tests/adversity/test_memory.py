@@ -19,6 +19,8 @@ from tests.support.packets import (
 from tests.support.streams import open_tcp
 
 MIB = 1 << 20
+# The log of what comes in keeps its newest part in memory; here it is about everything else.
+QUIET = {"logging.level": "warning", "ingest.log": "none"}
 
 
 def growth(broker, work, rounds: int, warm_up: int = 1) -> int:
@@ -39,12 +41,13 @@ def open_and_say(broker, data: bytes) -> socket.socket:
 
 @pytest.mark.parametrize("ending", ["disconnect", "close", "reset"])
 def test_connections_that_come_and_go(start_broker, ending):
-    broker = start_broker({"logging.level": "warning"})
+    broker = start_broker(QUIET)
     will = Will("will", bytes(100), 1)
 
     def work(_: int) -> None:
         for number in range(400):
-            data = pack_connect(V5, f"client{number}", will=will) + pack_subscribe(V5, 1, [(f"a/{number}/+", 1), ("#", 0)])
+            data = pack_connect(V5, f"client{number}", will=will)
+            data += pack_subscribe(V5, 1, [(f"a/{number}/+", 1), ("#", 0)])
             connection = open_and_say(broker, data + pack_publish(V5, f"a/{number}/b", bytes(200), qos=1, packet_id=2))
             connection.recv(10)
             if ending == "disconnect":
@@ -57,7 +60,7 @@ def test_connections_that_come_and_go(start_broker, ending):
 
 
 def test_subscriptions_that_come_and_go(start_broker, connect):
-    broker = start_broker()
+    broker = start_broker(QUIET)
     client = connect(V5, broker=broker)
 
     def work(number: int) -> None:
@@ -69,7 +72,7 @@ def test_subscriptions_that_come_and_go(start_broker, connect):
 
 
 def test_retained_messages_that_come_and_go(start_broker, connect):
-    broker = start_broker({"limits.match_cache": 100})
+    broker = start_broker(QUIET | {"limits.match_cache": 100})
     client = connect(V5, broker=broker)
 
     def work(number: int) -> None:
@@ -82,7 +85,7 @@ def test_retained_messages_that_come_and_go(start_broker, connect):
 
 
 def test_sessions_that_expire(start_broker):
-    broker = start_broker({"logging.level": "warning", "limits.max_session_expiry": 1})
+    broker = start_broker(QUIET | {"limits.max_session_expiry": 1})
     publisher = broker.client(V311)
     publisher.connect("publisher")
 
@@ -101,7 +104,7 @@ def test_sessions_that_expire(start_broker):
 
 
 def test_large_packets(start_broker, connect):
-    broker = start_broker()
+    broker = start_broker(QUIET)
     client = connect(V5, broker=broker)
     client.subscribe("t", qos=2)
 
@@ -115,7 +118,7 @@ def test_large_packets(start_broker, connect):
 
 def test_topics_that_are_published_once(start_broker, connect):
     """The longest names there are, and never the same: what is remembered of them is bounded in bytes."""
-    broker = start_broker()
+    broker = start_broker(QUIET)
     client = connect(V5, broker=broker)
 
     def work(number: int) -> None:
@@ -128,7 +131,7 @@ def test_topics_that_are_published_once(start_broker, connect):
 
 def test_retained_backlog_of_clients_that_do_not_read(start_broker, connect):
     """Retained messages waiting for a client count: replaced ones must not stay for everybody who never reads."""
-    broker = start_broker({"limits.max_queued_bytes": 2 * MIB})
+    broker = start_broker(QUIET | {"limits.max_queued_bytes": 2 * MIB})
     publisher = connect(V5, broker=broker)
     publisher.timeout = 20.0
     before = broker.resident_bytes()
@@ -145,7 +148,7 @@ def test_retained_backlog_of_clients_that_do_not_read(start_broker, connect):
 
 def test_unfinished_packets(start_broker):
     """Memory grows with what has come, not with what was announced, and goes with the connection."""
-    broker = start_broker({"logging.level": "warning", "limits.max_packet_size": 200 * MIB})
+    broker = start_broker(QUIET | {"limits.max_packet_size": 200 * MIB})
     before = broker.resident_bytes()
     clients = []
     for number in range(100):

@@ -57,7 +57,9 @@ async def wait_until(condition, seconds: float) -> bool:
     return False
 
 
-async def run_storm(address, websocket, seed: int, seconds: float, *, is_lossless: bool, chaotic: int = 16) -> list[str]:
+async def run_storm(
+    address, websocket, seed: int, seconds: float, *, is_lossless: bool, chaotic: int = 16
+) -> list[str]:
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # writing to who has gone is daily business here
     storm = Storm(address, websocket, random.Random(seed))
     subscribers = [
@@ -117,8 +119,6 @@ def test_random_clients(start_broker, seed, settings, is_lossless):
     """[MQTT-4.3.3-1] [MQTT-4.4.0-1] [MQTT-4.5.0-1] [MQTT-4.6.0-6] [MQTT3-4.3.3-1] [MQTT3-4.4.0-1] [MQTT3-4.6.0-6]"""
     listener = Listener("ws")
     broker = start_broker(settings, [listener])
-    failures = asyncio.run(
-        run_storm(broker.address, listener.host_and_port, seed, 3.0, is_lossless=is_lossless)
-    )
+    failures = asyncio.run(run_storm(broker.address, listener.host_and_port, seed, 3.0, is_lossless=is_lossless))
     broker.assert_healthy()
     assert not failures, "\n".join(failures)

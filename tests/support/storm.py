@@ -166,9 +166,7 @@ class Storm:
 
 
 def connect_packet(version: int, client_id: str, *, clean: bool, properties: dict[str, Any], **rest: Any) -> bytes:
-    return pack_connect(
-        version, client_id, clean_start=clean, properties=properties if version == V5 else None, **rest
-    )
+    return pack_connect(version, client_id, clean_start=clean, properties=properties if version == V5 else None, **rest)
 
 
 class Watched:
@@ -186,7 +184,7 @@ class Watched:
             clean = self.version == V5 and not self.known  # in 3.1.1 it would end the session with the connection
             link.write(connect_packet(self.version, self.name, clean=clean, properties=self._properties()))
             answer = await asyncio.wait_for(link.packet(), 20)
-            assert answer.type == PacketType.CONNACK and answer.reason == 0, f"{self.name}: {answer}"
+            assert (answer.type, answer.reason) == (PacketType.CONNACK, 0), f"{self.name}: {answer}"
             assert not self.known or answer.session_present, f"{self.name}: the session was lost"
         except BaseException:
             link.close()
@@ -286,9 +284,7 @@ class WatchedPublisher(Watched):
     def _packet(self, packet_id: int, number: int, *, dup: bool) -> bytes:
         size = random.Random(number).choice([0, 10, 230, 3_000])
         payload = f"{self.name} {number} ".encode() + bytes(size)
-        return pack_publish(
-            self.version, f"o/{self.name}", payload, qos=self.qos, packet_id=packet_id, dup=dup
-        )
+        return pack_publish(self.version, f"o/{self.name}", payload, qos=self.qos, packet_id=packet_id, dup=dup)
 
     async def talk(self, link: Link) -> None:
         self.known = True
@@ -480,7 +476,9 @@ class Chaos:
             return
         whole = self._one_publish()
         self.link.write(
-            self.dice.choice([whole[: self.dice.randrange(len(whole))], self.dice.randbytes(20), b"\xff" * 9, b"\x30\x00"])
+            self.dice.choice(
+                [whole[: self.dice.randrange(len(whole))], self.dice.randbytes(20), b"\xff" * 9, b"\x30\x00"]
+            )
         )
         await asyncio.sleep(self.dice.choice([0, 0.05]))
 

@@ -9,15 +9,13 @@ METHODS = {"challenge": "Challenge", "slow": "SlowChallenge"}
 
 
 @pytest.fixture
-def challenged(start_broker, open_client):
+def challenged(share_broker, open_client, client_id):
     """A client that has sent CONNECT with the method and got the question."""
     settings = {f"access.enhanced.{name}": f"tests.support.enhanced_auth:{kind}" for name, kind in METHODS.items()}
-    brokers = []
+    broker = share_broker("enhanced", settings)
 
-    def begin(method, client_id="client"):
-        if not brokers:
-            brokers.append(start_broker(settings))
-        client = open_client(V5, broker=brokers[0])
+    def begin(method):
+        client = open_client(V5, broker=broker)
         client.send_connect(client_id, properties={"authentication_method": method, "authentication_data": b"hello"})
         question = client.expect(AUTH, reason=Reason.CONTINUE_AUTHENTICATION)
         assert question.properties["authentication_method"] == method

@@ -29,16 +29,12 @@ def tls_options(identity, **options):
 
 
 @pytest.fixture
-def open_transport(start_broker, authority, server_identity):
+def open_transport(share_broker, authority, server_identity):
     """open_transport(name, version) connects over that transport to one broker with all of them."""
     secure = tls_options(server_identity)
-    listeners = {
-        "tls": Listener("tls", secure),
-        "unix": Listener("unix"),
-        "ws": Listener("ws"),
-        "wss": Listener("wss", dict(secure)),
-    }
-    broker = start_broker(listeners=list(listeners.values()))
+    wanted = [Listener(name, secure if name in {"tls", "wss"} else {}) for name in TRANSPORTS if name != "tcp"]
+    broker = share_broker("transports", listeners=wanted)
+    listeners = {listener.transport: listener for listener in broker.listeners}
     clients = []
 
     def open_one(name, version):

@@ -9,10 +9,8 @@ from tests.support.streams import BINARY, CLOSE, PING, PONG, TEXT, WebSocketRefu
 
 
 @pytest.fixture
-def listener(start_broker):
-    one = Listener("ws")
-    start_broker(listeners=[one])
-    return one
+def listener(share_broker):
+    return share_broker("websocket", listeners=[Listener("ws")]).listeners[0]
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ cdef struct PendingAck:
     uint64_t ticket         # of the batch the publish is in
     uint16_t packet_id
     uint8_t packet_type     # PUBACK or PUBREC
-    uint8_t reason
+    uint8_t reason          # DUPLICATE: of a QoS 2 publish that came again before the log had it
 
 
 cdef struct Counters:
@@ -237,6 +237,7 @@ cdef class Connection:
     cdef uint32_t acks_capacity, acks_head, acks_count
     cdef uint32_t acks_qos1             # PUBACKs among them: they take part of our receive maximum
     cdef bint awaits_log
+    cdef Session acks_session           # whose publishes they answer, also after the connection has ended
 
     cdef int feed(self, uint8_t* data, uint32_t size) except -1
     cdef int feed_partial(self) except -1
@@ -254,3 +255,4 @@ cdef class Connection:
     cdef int wait_for_log(self) except -1
     cdef int violation(self, int reason, str text) except -1
     cdef void release(self) noexcept
+    cdef void drop_acks(self) noexcept

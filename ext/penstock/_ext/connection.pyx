@@ -64,6 +64,7 @@ cdef enum:
     WS_BINARY_FRAME = 2
     WS_CLOSE_FRAME = 8
     WS_PONG_FRAME = 10
+    DUPLICATE = 0x7F            # no reason code of MQTT
     LARGEST_FRAME = 0x7FFFFFFF  # a frame is read as a stream: its size costs nothing, and packets have their own limit
 
 include "hub.pxi"
@@ -92,6 +93,7 @@ cdef class Connection:
 
     def __dealloc__(self):
         self.release()
+        self.drop_acks()
 
     # aliases end with the connection [MQTT-3.3.2-7]
     cdef void release(self) noexcept:
@@ -119,9 +121,13 @@ cdef class Connection:
         self.aliases_out_count = self.aliases_out_max = 0
         free(self.websocket)
         self.websocket = NULL
+        if not self.awaits_log:
+            self.drop_acks()
+
+    cdef void drop_acks(self) noexcept:
         free(self.acks)
         self.acks = NULL
-        self.acks_count = self.acks_capacity = 0
+        self.acks_count = self.acks_capacity = self.acks_qos1 = 0
 
     # ---- the transport's side ----
 

@@ -167,7 +167,12 @@ cdef class Hub:
         self._open_count = 0
         self._open_bytes = 0
         self.ticket += 1
-        self._submit(self.ticket, batch, size)
+        try:
+            self._submit(self.ticket, batch, size)
+        except BaseException as error:
+            # nothing of it is logged; the output of this iteration still goes out
+            self.loop.call_exception_handler({"message": "the ingest log failed", "exception": error})
+            self.log_committed(self.ticket, size, len(batch))
 
     cdef int await_log(self, Connection c) except -1:
         c.awaits_log = True

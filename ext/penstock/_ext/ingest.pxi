@@ -55,7 +55,7 @@ cdef int open_pack(Hub hub, uint32_t partition) except -1:
 cdef int answer(Connection c, uint8_t packet_type, uint16_t packet_id, uint8_t reason, uint64_t ticket) except -1:
     cdef PendingAck* pending
     if c.acks_count == 0 and ticket <= c.hub.committed:
-        return send_ack(c, packet_type, packet_id, reason)
+        return send_ack(c, packet_type, packet_id, SUCCESS if reason == DUPLICATE else reason)
     if c.acks_count == c.acks_capacity:
         grow_acks(c)
     pending = &c.acks[(c.acks_head + c.acks_count) & (c.acks_capacity - 1)]
@@ -67,6 +67,7 @@ cdef int answer(Connection c, uint8_t packet_type, uint16_t packet_id, uint8_t r
     if packet_type == PUBACK:
         c.acks_qos1 += 1
     if not c.awaits_log:
+        c.acks_session = c.session
         c.hub.await_log(c)
     return 0
 
@@ -87,10 +88,12 @@ cdef int grow_acks(Connection c) except -1:
 
 
 # Sends the answers that waited for tickets up to hub.committed. A publish the log did not take is refused: MQTT 5 has a
-# reason code for it, a 3.x client loses its connection without an acknowledgement and will send again.
+# reason code for it, a 3.x client loses its connection without an acknowledgement and will send again. Its QoS 2 packet
+# id is forgotten, also when the connection is gone, or the message would count as received when it comes again.
 cdef int release_acks(Connection c, bint failed) except -1:
     cdef PendingAck ack
-    while c.acks_count and c.state == CONNECTED:
+    cdef bint refused, is_shut = False
+    while c.acks_count:
         ack = c.acks[c.acks_head]
         if ack.ticket > c.hub.committed:
             break
@@ -98,16 +101,22 @@ cdef int release_acks(Connection c, bint failed) except -1:
         c.acks_count -= 1
         if ack.packet_type == PUBACK:
             c.acks_qos1 -= 1
-        if failed and ack.ticket == c.hub.committed and ack.reason < 0x80:
-            if c.version != 5:
-                c.shutdown("the log does not take messages now")
-                return 0
-            if ack.packet_type == PUBREC:
-                ids_discard(&c.session.received, ack.packet_id)
+        refused = failed and ack.ticket == c.hub.committed and ack.reason < 0x80
+        if ack.reason == DUPLICATE:
+            refused = not ids_has(&c.acks_session.received, ack.packet_id)
+            ack.reason = SUCCESS
+        if refused:
             ack.reason = QUOTA_EXCEEDED
-        send_ack(c, ack.packet_type, ack.packet_id, ack.reason)
+            if ack.packet_type == PUBREC:
+                ids_discard(&c.acks_session.received, ack.packet_id)
+            is_shut = is_shut or c.version != 5
+        if c.state == CONNECTED and not is_shut:
+            send_ack(c, ack.packet_type, ack.packet_id, ack.reason)
     if c.acks_count == 0:
         free(c.acks)
         c.acks = NULL
         c.acks_capacity = c.acks_head = 0
+        c.acks_session = None
+    if is_shut:
+        c.shutdown("the log does not take messages now")
     return 0

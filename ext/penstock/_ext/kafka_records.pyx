@@ -17,8 +17,12 @@ def find_odd(RecordPack pack not None, int64_t oldest, int64_t newest, size_t la
     cdef RecordView view
     cdef int odd = 0
     while pack.next(&position, &view):
-        size = (0 if view.key_size == NO_KEY else view.key_size) + (0 if view.value_size == NO_VALUE else view.value_size)
-        if size + view.headers_size > largest:
+        size = view.headers_size
+        if view.key_size != NO_KEY:
+            size += view.key_size
+        if view.value_size != NO_VALUE:
+            size += view.value_size
+        if size > largest:
             return 2
         if view.headers_size or view.timestamp < oldest or view.timestamp > newest:
             odd = 1
@@ -44,7 +48,7 @@ def messages_of(RecordPack pack not None):
 
 
 cdef class Delivery:
-    """Counts the delivery reports of a pack; it is its messages' callback. `finished` collects those that are complete."""
+    """Counts the delivery reports of a pack; it is its messages' callback. Those that are complete go to `finished`."""
 
     cdef readonly str topic
     cdef readonly int partition
@@ -80,7 +84,8 @@ cdef class Delivery:
     @property
     def is_dense(self):
         """Whether no other producer's records lie among these."""
-        return self.failed == 0 and self.base_offset >= 0 and self._last_offset - self.base_offset + 1 == self.pack.count
+        cdef int64_t span = self._last_offset - self.base_offset + 1
+        return self.failed == 0 and self.base_offset >= 0 and span == self.pack.count
 
     @property
     def is_complete(self):
@@ -126,7 +131,8 @@ def packs_of(list messages not None):
             key_data, key_size = <const uint8_t*> PyBytes_AS_STRING(key), <uint32_t> PyBytes_GET_SIZE(key)
         if value is not None:
             value_size = <uint32_t> PyBytes_GET_SIZE(value)
-        place = pack.open_record(timestamp, <uint32_t> (offset - pack.base_offset), key_data, key_size, NULL, 0, value_size)
+        place = pack.open_record(timestamp, <uint32_t> (offset - pack.base_offset), key_data, key_size, NULL, 0,
+                                 value_size)
         if value is not None:
             memcpy(place, PyBytes_AS_STRING(value), value_size)
     for _, _, done in packs:

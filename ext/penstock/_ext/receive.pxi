@@ -151,7 +151,8 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
     if view.qos == 2:
         if ids_has(&s.received, view.packet_id):
             # a message the broker owns already: acknowledged again, not delivered again [MQTT-4.3.3-10] [MQTT3-4.3.3-2]
-            return answer(c, PUBREC, view.packet_id, SUCCESS, 0)
+            # and not before the log has it
+            return answer(c, PUBREC, view.packet_id, DUPLICATE, hub.ticket + (1 if hub._open_count else 0))
     if view.qos and c.version == 5:
         if s.received.count + c.acks_qos1 >= hub.receive_maximum:  # [MQTT-3.3.4-7]
             return c.violation(RECEIVE_MAXIMUM_EXCEEDED, "more unacknowledged messages than the receive maximum")

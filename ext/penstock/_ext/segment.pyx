@@ -4,13 +4,15 @@ A record in a pack: size of the rest, timestamp - base_timestamp (zigzag), offse
 (0 = none), key, size of the headers, headers, value size + 1 (0 = tombstone), value; all numbers are varints. What
 follows the value belongs to a later version and is skipped.
 
-A batch in a file is a header (little-endian) and a pack's records. The checksum covers everything after itself:
+A batch in a file is a header (little-endian) and a pack's records. The checksum covers everything after itself; the
+header has one of its own (without the other), so that a reader which skips a batch skips what it means to skip:
 
      0 magic and version   4 size of the batch with its header   8 CRC32C   12 partition
     16 base offset        24 records                            28 last offset - base offset
     32 base timestamp     40 newest timestamp                   48 flags                       52 unsynced bytes before
+    56 CRC32C of the header
 
-The last field tells after a power cut what a bad batch before a good one means: if the good one says that the bytes
+The unsynced bytes tell after a power cut what a bad batch before a good one means: if the good one says that the bytes
 of the bad one were not on the disk yet when it was written, nobody was told that they are, and both are a torn tail;
 otherwise something was damaged that had been stored.
 
@@ -57,7 +59,8 @@ cdef enum:
     MAGIC_NAME = 0x425350           # "PSB"
     VERSION = 1
     MAGIC = MAGIC_NAME | VERSION << 24
-    HEADER = 56
+    HEADER = 60
+    HEADER_CRC = 56
     CRC_FROM = 12
     IS_CONTROL = 1
     LARGEST_PACK = 0x7FF00000       # sizes in a batch are 32 bits, with room for what surrounds them
@@ -97,6 +100,10 @@ class DamagedBatch(ValueError):
         self.position = position
 
 
+cdef inline uint32_t header_crc(const uint8_t* p) noexcept nogil:
+    return crc32c_extend(crc32c_extend(0, p, 8), p + CRC_FROM, HEADER_CRC - CRC_FROM)
+
+
 # 1 = filled, 0 = the bytes end inside the batch (size says how many it has, or is 0), -1 = not a batch
 cdef int read_header(const uint8_t* p, size_t available, Batch* batch) noexcept nogil:
     batch.size = 0
@@ -109,6 +116,8 @@ cdef int read_header(const uint8_t* p, size_t available, Batch* batch) noexcept 
         return -1
     if available < HEADER:
         return 0
+    if header_crc(p) != load_u32(p + HEADER_CRC):
+        return -1
     batch.partition = load_u32(p + 12)
     batch.base_offset = load_i64(p + 16)
     batch.count = load_u32(p + 24)
@@ -136,6 +145,7 @@ cdef void write_header(uint8_t* p, const Batch* batch, const uint8_t* body) noex
     store_i64(p + 40, batch.max_timestamp)
     store_u32(p + 48, batch.flags)
     store_u32(p + 52, batch.unsynced)
+    store_u32(p + HEADER_CRC, header_crc(p))
     crc = crc32c_extend(0, p + CRC_FROM, HEADER - CRC_FROM)
     store_u32(p + 8, crc32c_extend(crc, body, batch.size - HEADER))
 
@@ -618,7 +628,7 @@ def read_batches(RecordPack into, const uint8_t[::1] data, size_t position, uint
         if state == 0:
             return position, max(8, batch.size)
         if state < 0:
-            raise DamagedBatch("no batch starts here", position)
+            raise DamagedBatch("no sound batch starts here", position)
         if (batch.partition == partition and not batch.flags & IS_CONTROL
                 and batch.base_offset + <int64_t> batch.span >= from_offset):
             if into.count >= max_records or (into.count and into._body.end + batch.size > max_bytes):

@@ -15,6 +15,7 @@ COMMANDS = {
     "sub": ("penstock.cli.sub", "Subscribe and print messages, with the flags of mosquitto_sub."),
     "passwd": ("penstock.cli.passwd", "Create and change password files."),
     "acl": ("penstock.cli.acl", "Check ACL files and import those of mosquitto."),
+    "log": ("penstock.cli.log", "Look into the logs of messages: topics, records, offsets; append, truncate, repair."),
     "check-config": ("penstock.cli.check_config", "Show the effective settings and where each came from."),
 }
 

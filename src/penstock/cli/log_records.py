@@ -10,6 +10,7 @@ from typing import Any, Literal
 from penstock._ext.envelope import Envelope, EnvelopeError, decode
 from penstock._ext.segment import Record
 from penstock.core.errors import PenstockError
+from penstock.core.logging import escape
 
 Decode = Literal["publish", "raw", "auto"]
 
@@ -96,22 +97,15 @@ def to_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def make_printable(text: str) -> str:
-    """Without anything that a terminal would act upon: records come from anyone who may publish."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def show_bytes(data: bytes | None) -> str:
     if data is None:
         return "(none)"
     text = as_text(data)
-    return make_printable(text) if text is not None else f"base64:{base64.b64encode(data).decode()}"
+    return escape(text) if text is not None else f"base64:{base64.b64encode(data).decode()}"
 
 
 def render(partition: int, record: Record, publish: Envelope | None) -> str:
-    """A record as one line."""
+    """A record as one line, with nothing in it that a terminal would act upon: anyone may publish."""
     place = f"{partition}:{record.offset}"
     extra: list[str] = []
     if publish is None:
@@ -119,14 +113,14 @@ def render(partition: int, record: Record, publish: Envelope | None) -> str:
     else:
         sender = publish.client_id if publish.username is None else f"{publish.client_id} ({publish.username})"
         flags = f"q{publish.qos}{' retain' if publish.retain else ''}"
-        words = [place, format_time(publish.received_at), flags, make_printable(sender), make_printable(publish.topic)]
+        words = [place, format_time(publish.received_at), flags, escape(sender), escape(publish.topic)]
         words.append(show_bytes(publish.payload))
         if publish.expires_at:
             extra.append(f"expires={format_time(publish.expires_at)}")
         for name, value in describe_properties(publish).items():
             if name == "user_properties":
-                extra += [f"{make_printable(key)}={make_printable(text)}" for key, text in value]
+                extra += [f"{escape(key)}={escape(text)}" for key, text in value]
             else:
-                extra.append(f"{name}={make_printable(str(value))}")
-    extra += [f"{make_printable(name)}={show_bytes(value)}" for name, value in record.headers]
+                extra.append(f"{name}={escape(str(value))}")
+    extra += [f"{escape(name)}={show_bytes(value)}" for name, value in record.headers]
     return "  ".join([*words, f"[{', '.join(extra)}]"] if extra else words)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -19,11 +18,11 @@ from penstock.cli.app import make_app
 from penstock.cli.client import Client
 from penstock.cli.client_options import Connection, ConnectionOptions, MosquittoCommand, make_connection, pick
 from penstock.cli.client_runner import run, warn
+from penstock.cli.standard_input import stdin_lines
 from penstock.core import exit_codes
 from penstock.core.errors import UsageError
 
 app = make_app()
-_LONGEST_LINE = 268_435_455
 _FIRST_FAILURE = 0x80
 
 
@@ -146,7 +145,7 @@ async def _publish_one(
 
 async def _payloads(options: PublishOptions) -> AsyncIterator[bytes]:
     if options.lines:
-        async for line in _stdin_lines():
+        async for line in stdin_lines():
             yield line
         return
     payload = await asyncio.to_thread(_one_payload, options)
@@ -167,16 +166,3 @@ def _one_payload(options: PublishOptions) -> bytes:
         except OSError as error:
             raise UsageError(f"-f {options.file}: {error.strerror}") from None
     return b""
-
-
-async def _stdin_lines() -> AsyncIterator[bytes]:
-    """Lines as they come. A pipe or terminal is read by the loop, so that Ctrl-C does not wait for the next line."""
-    if stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode):
-        for line in sys.stdin.buffer:
-            yield line.rstrip(b"\r\n")
-        return
-    reader = asyncio.StreamReader(limit=_LONGEST_LINE)
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    while line := await reader.readline():
-        yield line.rstrip(b"\r\n")

@@ -1,4 +1,4 @@
-"""Flags that set settings, shared by `serve` and `check-config`."""
+"""Flags that set settings, shared by `serve`, `check-config` and `log`."""
 
 from __future__ import annotations
 
@@ -40,15 +40,16 @@ Set = Annotated[
 def load_from_flags(
     config: Path | None,
     *,
-    listen: list[str] | None,
-    port: int | None,
-    data_dir: str | None,
-    log_level: str | None,
-    log_format: str | None,
-    admin: str | None,
-    assignments: list[str] | None,
+    listen: list[str] | None = None,
+    port: int | None = None,
+    data_dir: str | None = None,
+    log_level: str | None = None,
+    log_format: str | None = None,
+    admin: str | None = None,
+    assignments: list[str] | None = None,
+    check: bool = True,
 ) -> Loaded:
-    """The settings with these flags on top; raises SettingsError or UsageError."""
+    """The settings with these flags on top; raises SettingsError or UsageError. `check` as for load_settings."""
     overrides: dict[str, str] = {}
     flags: dict[str, str] = {}
     for assignment in assignments or []:
@@ -68,4 +69,4 @@ def load_from_flags(
         if given is not None:
             overrides[key] = given
             flags[key] = flag
-    return load_settings(config, None, overrides, flags=flags)
+    return load_settings(config, None, overrides, flags=flags, check=check)

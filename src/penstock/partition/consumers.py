@@ -148,7 +148,8 @@ class _Runner:
 
     async def _pause(self) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), self._options.retry_seconds)
+            async with asyncio.timeout(self._options.retry_seconds):
+                await self._stopping.wait()
 
     async def _rewind(self, consumer: Consumer, packs: Sequence[Fetched]) -> None:
         first: dict[TopicPartition, int] = {}

@@ -163,9 +163,11 @@ class LogDiscovery:
             await self._beat_until_written()
             while not self.holds(names):
                 self._changed.clear()
-                # The time-out is for blindness, which ends without a record that would change anything.
+                # The time-out is for blindness, which ends without a record that would change anything. (wait_for of
+                # Python 3.11 may swallow a cancellation.)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), self._interval)
+                    async with asyncio.timeout(self._interval):
+                        await self._changed.wait()
         except asyncio.CancelledError:
             self._forget_claims(names)
             raise

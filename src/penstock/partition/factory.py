@@ -27,6 +27,7 @@ from penstock.partition.producer import QueueProducer
 from penstock.partition.service import HashPartitionService
 from penstock.partition.settings import QueueSettings
 from penstock.partition.topic_creator import TopicCreator
+from penstock.partition.topics import find_spec, partitions_and_properties
 
 CORE, RULE_ENGINE, TRANSPORT = ServiceType.TB_CORE, ServiceType.TB_RULE_ENGINE, ServiceType.TB_TRANSPORT
 VERSION_CONTROL, TASKS = ServiceType.TB_VC_EXECUTOR, ServiceType.TASK_PROCESSOR
@@ -86,6 +87,8 @@ class RequestChannel:
     request_group: str
     response_topic: str
     response_group: str
+    response_properties: dict[str, str]
+    service_id: str
     limits: RequestLimits
 
 
@@ -101,7 +104,7 @@ class QueueFactory:
     ) -> None:
         self._log = log
         self._settings = settings
-        self._partitions = partitions
+        self.partitions = partitions
         self._claims = claims
         self._on_undecodable = on_undecodable
         self._service_id = partitions.me.service_id
@@ -114,7 +117,7 @@ class QueueFactory:
     def producer(self, service_type: ServiceType, queue: str = MAIN) -> QueueProducer:
         """For a queue of a kind of service; where a message goes is `partitions.resolve(…)`."""
         self._check(any(service_type in role.sends_to for role in self._roles), f"send to queues of {service_type}")
-        found = self._partitions.queue(QueueKey(service_type, queue))
+        found = self.partitions.queue(QueueKey(service_type, queue))
         self._check(found is not None, f"send to {service_type}/{queue}, which is not configured")
         assert found is not None
         return self._producer(found.topic)
@@ -122,7 +125,7 @@ class QueueFactory:
     def notifications_producer(self, service_type: ServiceType) -> QueueProducer:
         """Where a message goes is `partitions.notifications(service_type, service_id)`."""
         self._check(any(service_type in role.sends_to for role in self._roles), f"notify {service_type}")
-        return self._producer(self._partitions.notifications(service_type, self._service_id).topic)
+        return self._producer(self.partitions.notifications(service_type, self._service_id).topic)
 
     def topic_producer(self, base: str) -> QueueProducer:
         """For a topic of the table that is no queue of its own: usage statistics, housekeeping and such."""
@@ -138,10 +141,10 @@ class QueueFactory:
     def consumer(self, key: QueueKey, partition: int | None = None) -> QueueConsumer:
         """For a queue of this service: all of its partitions that are mine, or one of them."""
         self._check(key.service_type in self._service_types, f"consume {key}")
-        queue = self._partitions.queue(key)
+        queue = self.partitions.queue(key)
         self._check(queue is not None, f"consume {key}, which is not configured")
         assert queue is not None
-        mine = self._partitions.my_partitions(key)
+        mine = self.partitions.my_partitions(key)
         own = mine if partition is None else {info for info in mine if info.partition == partition}
         return self._consumer(queue.topic, self.group(key, partition), own)
 
@@ -159,7 +162,7 @@ class QueueFactory:
 
     def notifications_consumer(self, service_type: ServiceType) -> QueueConsumer:
         self._check(service_type in self._service_types, f"read notifications of {service_type}")
-        info = self._partitions.notifications(service_type, self._service_id)
+        info = self.partitions.notifications(service_type, self._service_id)
         group = notifications_group(service_type, self._service_id, prefix=self._settings.prefix)
         return self._consumer(info.topic, group, [info])
 
@@ -196,12 +199,16 @@ class QueueFactory:
             "transport-api": (settings.transport_api.topic, settings.transport_api.partitions, CORE),
             "edqs": (settings.edqs.topic, settings.edqs.partitions, ServiceType.EDQS),
         }[channel]
+        response_topic = responses_topic(base, self._service_id, prefix=settings.prefix)
+        spec = find_spec(settings, response_topic)
         return RequestChannel(
             request_topic=topic_name(f"{base}.requests", prefix=settings.prefix),
             request_partitions=partitions,
             request_group=group_name(answering, f"{channel}-requests", prefix=settings.prefix),
-            response_topic=responses_topic(base, self._service_id, prefix=settings.prefix),
+            response_topic=response_topic,
             response_group=responses_group(base, self._service_id, prefix=settings.prefix),
+            response_properties=partitions_and_properties(settings, spec)[1] if spec is not None else {},
+            service_id=self._service_id,
             limits=REQUEST_LIMITS[channel],
         )
 

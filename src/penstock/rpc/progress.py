@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 from penstock.logs.base import Committed, TopicPartition
 
@@ -47,6 +48,12 @@ class Progress:
         """What can be committed and was not taken before."""
         done, self._done = self._done, {}
         return {partition: Committed(offset) for partition, offset in done.items()}
+
+    def put_back(self, offsets: Mapping[TopicPartition, Committed]) -> None:
+        """They were not committed after all. What is finished since then, or went to somebody else, stays."""
+        for partition, committed in offsets.items():
+            if partition in self._packs:
+                self._done.setdefault(partition, committed.offset)
 
     @property
     def has_news(self) -> bool:

@@ -8,35 +8,27 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from penstock._ext.segment import Record, RecordPack
+from penstock._ext.calls import CallReader, CallWriter
+from penstock._ext.segment import RecordPack
 from penstock.core.logging import RateLimited, get_logger
-from penstock.logs.base import Appended, Consumer, Log, LogError, TopicPartition
-from penstock.partition.messages import PRODUCER_ID, REQUEST_ID, TS, encode_time
+from penstock.logs.base import Appended, Consumer, Fetched, Log, LogError, TopicPartition
 from penstock.rpc.errors import ErrorCode
 from penstock.rpc.latency import Latency
 from penstock.rpc.progress import PackProgress, Progress
 from penstock.rpc.settings import ResponderSettings
-from penstock.rpc.wire import (
-    ERROR_CODE,
-    ERROR_MESSAGE,
-    LONGEST_MESSAGE,
-    BadRequest,
-    Request,
-    parse_request,
-    uuid_text,
-)
+from penstock.rpc.wire import ERROR_CODE, ERROR_MESSAGE, LONGEST_MESSAGE, Request
 
 log = get_logger("penstock.rpc")
 Handler = Callable[[Request], bytes | Awaitable[bytes]]
+LARGEST_PACK = 1_048_576
 _warnings = RateLimited(interval=10.0)
 
 
 class _Answer(NamedTuple):
-    request_id: bytes
+    request: Request
     data: bytes
-    expire_ts: int  # after it nobody waits for the answer any more
+    error: tuple[tuple[str, bytes], ...]
     progress: PackProgress
-    error: tuple[str, str] | None = None
 
 
 class Responder:
@@ -64,7 +56,7 @@ class Responder:
         self._handler = handler
         self._topic = request_topic
         self._group = group
-        self._producer_id = service_id.encode()
+        self._writer = CallWriter(service_id.encode())
         self._partitions = None if partitions is None else [TopicPartition(request_topic, p) for p in partitions]
         self._settings = settings or ResponderSettings()
         self._clock = clock
@@ -73,7 +65,7 @@ class Responder:
         self._pending = 0
         self._has_room = asyncio.Event()
         self._has_answers = asyncio.Event()
-        self._answers: dict[str, list[_Answer]] = {}
+        self._answers: dict[str, tuple[RecordPack, list[_Answer]]] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._consumer: Consumer | None = None
@@ -116,6 +108,7 @@ class Responder:
 
     async def _read_requests(self, consumer: Consumer) -> None:
         settings = self._settings
+        reader = CallReader()
         while True:
             while self._pending >= settings.max_pending_requests:
                 self._has_room.clear()
@@ -123,22 +116,30 @@ class Responder:
             room = min(settings.poll_records, settings.max_pending_requests - self._pending)
             try:
                 for fetched in await consumer.poll(room, settings.poll_seconds):
-                    partition = TopicPartition(fetched.topic, fetched.partition)
-                    progress = self._progress.add(partition, fetched.next_offset, len(fetched.pack))
-                    self._pending += len(fetched.pack)
-                    for record in fetched.pack:
-                        self._handle(record, progress)
-            except LogError as error:
-                self._warn("requests cannot be read", error)
+                    self._handle_pack(fetched, reader)
+            except Exception as error:
+                self._warn("requests cannot be read", _describe(error))
                 await asyncio.sleep(settings.retry_seconds)
 
-    def _handle(self, record: Record, progress: PackProgress) -> None:
-        self._counts["received"] += 1
-        now_ms = self._wall_clock() * 1_000
+    def _handle_pack(self, fetched: Fetched, reader: CallReader) -> None:
+        count = len(fetched.pack)
+        self._counts["received"] += count
         try:
-            request = parse_request(record)
-        except BadRequest as error:
-            self._refuse(record, error, progress)
+            requests = reader.read_requests(fetched.pack)
+        except ValueError as error:
+            self._counts["undecodable"] += count
+            self._warn("a pack of requests is damaged", _describe(error), offset=fetched.pack.base_offset)
+            return
+        partition = TopicPartition(fetched.topic, fetched.partition)
+        progress = self._progress.add(partition, fetched.next_offset, count)
+        self._pending += count
+        now_ms = self._wall_clock() * 1_000
+        for request in requests:
+            self._handle(request, progress, now_ms)
+
+    def _handle(self, request: Request, progress: PackProgress, now_ms: float) -> None:
+        if request.fault is not None:
+            self._refuse(request, request.fault, progress)
             return
         if request.expire_ts < now_ms:
             self._counts["expired"] += 1
@@ -184,46 +185,42 @@ class Responder:
             large = ValueError(f"an answer of {len(data)} bytes: at most {self._settings.max_message_bytes} are sent")
             self._fail(request, progress, ErrorCode.ANSWER_TOO_LARGE, large)
         else:
-            self._put(request.response_topic, _Answer(request.request_id, data, request.expire_ts, progress))
+            self._put(request, data, (), progress)
 
     def _fail(self, request: Request, progress: PackProgress, code: ErrorCode, error: Exception) -> None:
         """The caller learns it at once instead of waiting for its deadline."""
         self._counts["timed_out" if code is ErrorCode.HANDLER_TIMEOUT else "failed"] += 1
-        self._warn("a request failed", error, code=code.value)
-        answer = _Answer(request.request_id, b"", request.expire_ts, progress, (code, _describe(error)))
-        self._put(request.response_topic, answer)
+        self._warn("a request failed", _describe(error), code=code.value)
+        self._put(request, b"", _error_headers(code, _describe(error)), progress)
 
-    def _refuse(self, record: Record, error: BadRequest, progress: PackProgress) -> None:
+    def _refuse(self, request: Request, fault: str, progress: PackProgress) -> None:
+        """It alone is answered if it says to whom, and counted; the records around it are handled."""
         self._counts["undecodable"] += 1
-        self._warn("a record is no request", error, offset=record.offset)
-        if error.request_id is None or error.response_topic is None:
+        self._warn("a record is no request", fault, offset=request.offset)
+        if request.request_id and request.response_topic:
+            self._put(request, b"", _error_headers(ErrorCode.BAD_REQUEST, fault), progress)
+        else:
             self._finish(progress)
-            return
-        expire_ts = int((self._wall_clock() + self._settings.handler_timeout) * 1_000)
-        answer = _Answer(error.request_id, b"", expire_ts, progress, (ErrorCode.BAD_REQUEST, _describe(error)))
-        self._put(error.response_topic, answer)
 
-    def _put(self, topic: str, answer: _Answer) -> None:
-        if not self._answers:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._answers.setdefault(topic, []).append(answer)
+    def _put(self, request: Request, data: bytes, error: tuple[tuple[str, bytes], ...], progress: PackProgress) -> None:
+        topic = request.response_topic
+        batch = self._answers.get(topic)
+        if batch is None:
+            if not self._answers:
+                asyncio.get_running_loop().call_soon(self._flush)
+            batch = self._answers[topic] = RecordPack(), []
+        pack, answers = batch
+        self._writer.put(pack, data, request.request_id, int(self._wall_clock() * 1_000), headers=error)
+        answers.append(_Answer(request, data, error, progress))
+        if pack.size > LARGEST_PACK:
+            self._append(topic, *self._answers.pop(topic))
 
     def _flush(self) -> None:
         answers, self._answers = self._answers, {}
-        for topic, batch in answers.items():
-            self._append(topic, batch)
+        for topic, (pack, batch) in answers.items():
+            self._append(topic, pack, batch)
 
-    def _append(self, topic: str, batch: list[_Answer]) -> None:
-        pack = RecordPack()
-        now_ms = int(self._wall_clock() * 1_000)
-        stamp = encode_time(now_ms)
-        for answer in batch:
-            headers = [(REQUEST_ID, answer.request_id), (PRODUCER_ID, self._producer_id), (TS, stamp)]
-            if answer.error is not None:
-                code, message = answer.error
-                headers += [(ERROR_CODE, code.encode()), (ERROR_MESSAGE, message.encode())]
-            pack.append(answer.data, uuid_text(answer.request_id), headers, now_ms)
-
+    def _append(self, topic: str, pack: RecordPack, batch: list[_Answer]) -> None:
         def on_done(result: Appended | LogError) -> None:
             if isinstance(result, LogError):
                 self._not_sent(topic, batch, result)
@@ -236,15 +233,21 @@ class Responder:
 
     def _not_sent(self, topic: str, batch: list[_Answer], error: LogError) -> None:
         """Tries again as long as somebody waits, if it can help; a topic that is gone has nobody behind it."""
-        self._warn("answers cannot be sent", error, topic=topic)
+        self._warn("answers cannot be sent", str(error), topic=topic)
         now_ms = self._wall_clock() * 1_000
-        again = [answer for answer in batch if error.is_retryable and answer.expire_ts > now_ms]
-        lost = [answer for answer in batch if not (error.is_retryable and answer.expire_ts > now_ms)]
-        self._counts["not_sent"] += len(lost)
-        for answer in lost:
-            self._finish(answer.progress)
+        again: list[_Answer] = []
+        for answer in batch:
+            if error.is_retryable and answer.request.expire_ts > now_ms:
+                again.append(answer)
+            else:
+                self._counts["not_sent"] += 1
+                self._finish(answer.progress)
         if again:
-            asyncio.get_running_loop().call_later(self._settings.retry_seconds, self._append, topic, again)
+            asyncio.get_running_loop().call_later(self._settings.retry_seconds, self._put_again, again)
+
+    def _put_again(self, answers: list[_Answer]) -> None:
+        for answer in answers:
+            self._put(*answer)
 
     def _finish(self, progress: PackProgress) -> None:
         self._pending -= 1
@@ -257,16 +260,18 @@ class Responder:
         while True:
             await self._has_answers.wait()
             self._has_answers.clear()
+            done = self._progress.take()
             try:
-                await consumer.commit(self._progress.take())
+                await consumer.commit(done)
             except LogError as error:
-                # the next one commits a later offset, which includes this one
-                self._warn("offsets cannot be committed", error)
+                self._progress.put_back(done)
+                self._has_answers.set()
+                self._warn("offsets cannot be committed", str(error))
             await asyncio.sleep(self._settings.commit_seconds)
 
-    def _warn(self, event: str, error: Exception, **fields: object) -> None:
+    def _warn(self, event: str, reason: str, **fields: object) -> None:
         if (suppressed := _warnings.try_pass((self._topic, event))) is not None:
-            log.warning(event, request_topic=self._topic, reason=_describe(error), suppressed=suppressed, **fields)
+            log.warning(event, request_topic=self._topic, reason=reason, suppressed=suppressed, **fields)
 
     def counters(self) -> dict[str, int | float]:
         counts = self._counts
@@ -292,3 +297,7 @@ class Responder:
 
 def _describe(error: Exception) -> str:
     return (str(error) or type(error).__name__)[:LONGEST_MESSAGE]
+
+
+def _error_headers(code: ErrorCode, message: str) -> tuple[tuple[str, bytes], ...]:
+    return (ERROR_CODE, code.encode()), (ERROR_MESSAGE, message.encode(errors="replace"))

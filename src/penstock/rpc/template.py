@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from penstock._ext.calls import Call, CallReader, CallWriter
 from penstock._ext.partition import partition_of
-from penstock._ext.segment import Record, RecordPack
+from penstock._ext.segment import RecordPack
 from penstock.core.logging import RateLimited, get_logger
 from penstock.logs.base import LATEST, Appended, Consumer, Log, LogError, TopicPartition
-from penstock.partition.messages import EXPIRE_TS, PRODUCER_ID, REQUEST_ID, RESPONSE_TOPIC, TS, encode_time
 from penstock.rpc.deadlines import Deadlines
 from penstock.rpc.errors import (
     RemoteError,
@@ -24,7 +24,7 @@ from penstock.rpc.errors import (
 )
 from penstock.rpc.latency import Latency
 from penstock.rpc.settings import RequestSettings
-from penstock.rpc.wire import ERROR_CODE, ERROR_MESSAGE, Headers, new_ids, uuid_text
+from penstock.rpc.wire import new_ids
 
 log = get_logger("penstock.rpc")
 
@@ -34,7 +34,7 @@ LARGEST_PACK = 1_048_576
 _warnings = RateLimited(interval=10.0)
 
 
-class _Call(NamedTuple):
+class _Pending(NamedTuple):
     future: asyncio.Future[bytes]
     bucket: dict[bytes, None]
     sent_at: float
@@ -64,15 +64,14 @@ class RequestTemplate:
         self._log = log_provider
         self._request_topic = request_topic
         self._response = TopicPartition(response_topic, 0)
-        self._response_topic = response_topic.encode()
         self._group = group
-        self._producer_id = service_id.encode()
+        self._writer = CallWriter(service_id.encode(), response_topic.encode())
         self._response_properties = response_properties
         self._settings = settings or RequestSettings()
         self._clock = clock
         self._wall_clock = wall_clock
         self._ids = new_ids()
-        self._pending: dict[bytes, _Call] = {}
+        self._pending: dict[bytes, _Pending] = {}
         self._pending_bytes = 0
         self._deadlines: Deadlines[bytes] = Deadlines()
         self._timer: asyncio.TimerHandle | None = None
@@ -136,22 +135,23 @@ class RequestTemplate:
         seconds = settings.max_request_timeout if timeout is None else timeout
         if seconds <= 0:
             raise ValueError(f"a timeout of {seconds} seconds: use more than 0")
-        now, now_ms = self._clock(), self._wall_clock() * 1_000
+        now, now_ms = self._clock(), int(self._wall_clock() * 1_000)
         request_id = next(self._ids)
-        packed = [
-            (REQUEST_ID, request_id),
-            (RESPONSE_TOPIC, self._response_topic),
-            (EXPIRE_TS, encode_time(int(now_ms + seconds * 1_000))),
-            (PRODUCER_ID, self._producer_id),
-            (TS, encode_time(int(now_ms))),
-            *headers,
-        ]
-        self._put(self._choose(key, partition), request_id, data, key, packed, int(now_ms))
+        if partition is None:
+            partition = self._turn if key is None else partition_of(key, self._partitions)
+        elif not 0 <= partition < self._partitions:
+            raise ValueError(f"{self._request_topic} has no partition {partition}")
+        pack, ids = self._packs.get(partition) or self._open(partition)
+        # The call's own deadline: a responder that reads the request later need not handle it.
+        self._writer.put(pack, data, request_id, now_ms, int(now_ms + seconds * 1_000), key, headers)
+        ids.append(request_id)
         future: asyncio.Future[bytes] = self._loop.create_future()
         bucket = self._deadlines.add(request_id, now + seconds)
-        self._pending[request_id] = _Call(future, bucket, now, len(data))
+        self._pending[request_id] = _Pending(future, bucket, now, len(data))
         self._pending_bytes += len(data)
         self._counts["sent"] += 1
+        if pack.size > LARGEST_PACK:
+            self._append(partition, *self._packs.pop(partition))
         if self._timer is None or now + seconds < self._timer_due:
             self._arm()
         return future
@@ -164,29 +164,11 @@ class RequestTemplate:
             self._counts["rejected"] += 1
             raise TooManyPending(f"{len(self._pending)} requests wait for their answers already; this one was not sent")
 
-    def _choose(self, key: bytes | None, partition: int | None) -> int:
-        if partition is not None:
-            if not 0 <= partition < self._partitions:
-                raise ValueError(f"{self._request_topic} has no partition {partition}")
-            return partition
-        if key is not None:
-            return partition_of(key, self._partitions)
-        return self._turn
-
-    def _put(
-        self, partition: int, request_id: bytes, data: bytes, key: bytes | None, headers: Headers, now_ms: int
-    ) -> None:
-        batch = self._packs.get(partition)
-        if batch is not None and batch[0].size > LARGEST_PACK:
-            self._append(partition, *batch)
-            batch = self._packs[partition] = RecordPack(), []
-        if batch is None:
-            if not self._packs and self._loop is not None:
-                self._loop.call_soon(self._flush)
-            batch = self._packs[partition] = RecordPack(), []
-        pack, ids = batch
-        pack.append(data, uuid_text(request_id) if key is None else key, headers, now_ms)
-        ids.append(request_id)
+    def _open(self, partition: int) -> tuple[RecordPack, list[bytes]]:
+        if not self._packs and self._loop is not None:
+            self._loop.call_soon(self._flush)
+        batch = self._packs[partition] = RecordPack(), []
+        return batch
 
     def _flush(self) -> None:
         packs, self._packs = self._packs, {}
@@ -205,7 +187,7 @@ class RequestTemplate:
 
         self._log.producer.append(self._request_topic, partition, pack, on_done)
 
-    def _forget(self, request_id: bytes) -> _Call | None:
+    def _forget(self, request_id: bytes) -> _Pending | None:
         call = self._pending.pop(request_id, None)
         if call is not None:
             call.bucket.pop(request_id, None)
@@ -239,17 +221,18 @@ class RequestTemplate:
 
     async def _read_answers(self, consumer: Consumer) -> None:
         settings = self._settings
+        reader = CallReader()
         committed_at = self._clock()
         while True:
             try:
                 for fetched in await consumer.poll(settings.poll_records, settings.poll_seconds):
                     now = self._clock()
-                    for record in fetched.pack:
-                        self._complete(record, now)
+                    for answer in reader.read_answers(fetched.pack):
+                        self._complete(answer, now)
                 if self._clock() - committed_at >= settings.commit_seconds:
                     await consumer.commit()
                     committed_at = self._clock()
-            except (LogError, ValueError) as error:
+            except Exception as error:
                 # Calls that wait have their own deadlines; a log that comes back goes on where it was.
                 if (suppressed := _warnings.try_pass(self._response)) is not None:
                     log.warning(
@@ -260,20 +243,11 @@ class RequestTemplate:
                     )
                 await asyncio.sleep(settings.retry_seconds)
 
-    def _complete(self, record: Record, now: float) -> None:
-        request_id = code = None
-        message = b""
-        for name, value in record.headers:
-            if name == REQUEST_ID:
-                request_id = value
-            elif name == ERROR_CODE:
-                code = value
-            elif name == ERROR_MESSAGE:
-                message = value
-        if request_id is None or record.value is None:
+    def _complete(self, answer: Call, now: float) -> None:
+        if answer.fault is not None:
             self._counts["undecodable"] += 1
             return
-        call = self._forget(request_id)
+        call = self._forget(answer.request_id)
         if call is None:
             # too late, or a second answer after the responder was started again
             self._counts["ignored"] += 1
@@ -282,10 +256,11 @@ class RequestTemplate:
         self._counts["completed"] += 1
         if call.future.done():
             return
-        if code is None:
-            call.future.set_result(record.value)
+        if answer.error_code is None:
+            call.future.set_result(answer.data)
         else:
-            call.future.set_exception(RemoteError(code.decode(errors="replace"), message.decode(errors="replace")))
+            message = (answer.error_message or b"").decode(errors="replace")
+            call.future.set_exception(RemoteError(answer.error_code.decode(errors="replace"), message))
 
     def counters(self) -> dict[str, int | float]:
         counts = self._counts

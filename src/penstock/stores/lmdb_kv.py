@@ -38,17 +38,24 @@ def _create(path: Path) -> None:
 
 
 class LmdbStore:
-    """One environment with named spaces. A process opens a path once."""
+    """One environment with named spaces. A process opens a path once. `is_readonly`: to look at another process's."""
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, is_readonly: bool = False) -> None:
         path = Path(path)
-        if not path.exists():
+        if not is_readonly and not path.exists():
             _create(path)
         size = max(SMALLEST_MAP, 2 * (path / "data.mdb").stat().st_size)
-        self._environment = lmdb.open(str(path), map_size=size, max_dbs=MOST_SPACES, sync=True)
+        self._environment = lmdb.open(
+            str(path), map_size=size, max_dbs=MOST_SPACES, sync=True, readonly=is_readonly, create=not is_readonly
+        )
+        self._is_readonly = is_readonly
 
     def space(self, name: str) -> LmdbSpace:
-        return LmdbSpace(self, self._environment.open_db(name.encode()))
+        """Raises KeyError when there is no such space and it cannot be made."""
+        try:
+            return LmdbSpace(self, self._environment.open_db(name.encode(), create=not self._is_readonly))
+        except lmdb.NotFoundError:
+            raise KeyError(name) from None
 
     def grow(self) -> None:
         """Doubles the space in the file; only between transactions."""
@@ -70,8 +77,8 @@ class LmdbSpace:
 
     def get(self, key: bytes) -> bytes | None:
         with self._store.begin(write=False) as transaction:
-            value: bytes | None = transaction.get(key, db=self._database)
-            return value
+            value = transaction.get(key, db=self._database)
+            return None if value is None else bytes(value)
 
     def scan(self, prefix: bytes = b"") -> list[tuple[bytes, bytes]]:
         """Everything whose key starts with the prefix, in the order of the keys."""
@@ -80,9 +87,9 @@ class LmdbSpace:
             cursor = transaction.cursor(db=self._database)
             if cursor.set_range(prefix):
                 for key, value in cursor:
-                    if not key.startswith(prefix):
+                    if bytes(key[: len(prefix)]) != prefix:
                         break
-                    found.append((key, value))
+                    found.append((bytes(key), bytes(value)))
         return found
 
     def write(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
@@ -99,6 +106,3 @@ class LmdbSpace:
                 return
             except lmdb.MapFullError:
                 self._store.grow()
-
-    def close(self) -> None:
-        self._store.close()

@@ -15,6 +15,7 @@ from penstock.partition.model import QueueKey, ServiceInfo, ServiceType
 from penstock.partition.service import HashPartitionService
 from penstock.partition.settings import QueueSettings
 from penstock.partition.topics import default_queues
+from tests.support.waiting import until
 
 INTERVAL, TIMEOUT = 0.03, 0.2
 CORE = ServiceType.TB_CORE
@@ -43,12 +44,6 @@ class Cluster:
         self.running.remove(member)
         for task in member._tasks:
             task.cancel()
-
-
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def with_cluster(scenario: Callable[[Cluster], Awaitable[None]]) -> None:
@@ -274,7 +269,7 @@ def test_partitions_follow_the_members(delay: float) -> None:
                 info, default_queues(QueueSettings()), asyncio.get_running_loop(), recalculate_delay=delay
             )
             member = LogDiscovery(cluster.log, info, interval=INTERVAL, timeout=TIMEOUT)
-            await member.start(lambda others: service.members_changed(others))
+            await member.start(service.members_changed)
             service.start(member.others())
             services[name] = service
             cluster.running.append(member)

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from penstock._ext.segment import RecordPack
-from penstock.logs.base import LogError, TopicNotFound
+from penstock.logs.base import LogError, OnAppended, TopicNotFound
 from penstock.logs.memory import MemoryLog
 from penstock.partition.consumer import QueueConsumer
 from penstock.partition.factory import NotOfThisService, QueueFactory
@@ -46,9 +46,7 @@ def new_factory(log: MemoryLog, *types: ServiceType, service_id: str = "n1", pre
         notification_bases=notification_bases(settings),
     )
     partitions.start()
-    factory = QueueFactory(log, settings, partitions)
-    factory.partitions = partitions
-    return factory
+    return QueueFactory(log, settings, partitions)
 
 
 def test_send_and_read_back_in_order() -> None:
@@ -77,11 +75,19 @@ def test_one_pack_per_partition_and_iteration() -> None:
     async def scenario(log: MemoryLog) -> None:
         await log.admin.create("tb_core.0")
         await log.admin.create("tb_core.1")
+        appended: list[tuple[str, int]] = []
+        append = log.producer.append
+
+        def note(topic: str, partition: int, pack: RecordPack, on_done: OnAppended | None = None) -> None:
+            appended.append((topic, pack.count))
+            append(topic, partition, pack, on_done)
+
+        log.producer.append = note
         producer = QueueProducer(log, "tb_core", "n1")
         for i in range(50):
             producer.send(TopicPartitionInfo("tb_core", partition=i % 2), QueueMessage(uuid4(), b""))
         await producer.stop()
-        assert [len(log.topics[f"tb_core.{i}"].partitions[0].packs) for i in range(2)] == [1, 1]
+        assert appended == [("tb_core.0", 25), ("tb_core.1", 25)]
 
     with_log(scenario)
 
@@ -244,6 +250,7 @@ def test_request_channels() -> None:
         assert asks.request_group == answers.request_group == "js_executor_js-requests-consumer"
         assert (asks.response_topic, asks.response_group) == ("js_eval.responses.re-1", "js_eval-responses-node-re-1")
         assert (asks.request_partitions, asks.limits.max_pending, asks.limits.timeout) == (30, 10_000, 10.0)
+        assert (asks.service_id, asks.response_properties["retention.ms"]) == ("re-1", "86400000")
         edqs = new_factory(log, CORE).requests("edqs")
         assert (edqs.request_topic, edqs.limits.timeout) == ("edqs.requests", 20.0)
 

@@ -197,7 +197,7 @@ class IngestSettings(Section, frozen=True):
     log: Annotated[
         Literal["all", "persistent", "none"],
         _about("which publishes are logged: all, those with QoS 1 and 2, or none (nothing is kept)"),
-    ] = "none"
+    ] = "all"
     topic: Annotated[str, Meta(min_length=1, max_length=249), _about("the topic they are logged in")] = "tbmq.msg.all"
     partitions: Annotated[int, Meta(ge=1, le=10_000), _about("its partitions, when it is made")] = 16
     properties: Annotated[str, _about("its properties, when it is made: name:value;name:value")] = (

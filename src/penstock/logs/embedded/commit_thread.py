@@ -36,7 +36,7 @@ MOST_OPEN_FILES = 512
 class Call:
     """Something else that is done in the order of the appends: `function(outcome)`, its result to `on_done`."""
 
-    function: Callable[[Outcome | None], Any]
+    function: Callable[[Outcome], Any]
     on_done: Callable[[Any], None]
     writer: TopicWriter | None = None
     result: Any = None
@@ -189,7 +189,7 @@ class CommitThread:
             self._note(writer)
 
     def _call(self, call: Call, commit: Commit) -> None:
-        outcome = Outcome(call.writer.view) if call.writer is not None else None
+        outcome = Outcome(call.writer.view if call.writer is not None else None)
         try:
             call.result = call.function(outcome)
         except LogError as error:
@@ -199,8 +199,7 @@ class CommitThread:
         except Exception as error:
             log.exception("an operation on the log failed")
             call.result = LogError(f"{type(error).__name__}: {error}")
-        if outcome is not None:
-            commit.outcomes.append(outcome)
+        commit.outcomes.append(outcome)
         if call.writer is not None:
             self._note(call.writer)
         commit.calls.append(call)

@@ -27,7 +27,6 @@ class KeyValue(Protocol):
 
     def scan(self, prefix: bytes = b"") -> list[tuple[bytes, bytes]]: ...
     def write(self, changes: Iterable[Change]) -> None: ...
-    def close(self) -> None: ...
 
 
 class StoredOffset(msgspec.Struct, array_like=True):
@@ -72,7 +71,6 @@ class GroupOffsets:
         """Blocks until everything is written: not on the loop."""
         self._queue.put(None)
         self._thread.join()
-        self._store.close()
 
     def get(self, group: str, partition: TopicPartition) -> Committed | None:
         return self._of.get(group, {}).get(partition)

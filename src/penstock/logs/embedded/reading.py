@@ -15,6 +15,7 @@ from penstock.logs.embedded.segments import OpenFile, Segment
 WINDOW = 262_144
 WINDOWS = 16
 CURSORS = 4_096
+OPEN_SEGMENTS = 256
 # Windows that the loop copies from the page cache before it lets others have their turn.
 WINDOWS_AT_ONCE = 4
 
@@ -55,6 +56,15 @@ class Windows:
 
     def __init__(self) -> None:
         self._kept: deque[Window] = deque(maxlen=WINDOWS)
+        self._open: OrderedDict[Segment, None] = OrderedDict()
+
+    def open(self, segment: Segment) -> OpenFile:
+        """The segment's file; of all that are open the one used longest ago is closed beyond a number."""
+        self._open[segment] = None
+        self._open.move_to_end(segment)
+        if len(self._open) > OPEN_SEGMENTS:
+            self._open.popitem(last=False)[0].close()
+        return segment.open()
 
     def find(self, segment: Segment, position: int) -> Window | None:
         for window in self._kept:
@@ -162,7 +172,7 @@ class SegmentReader:
                 size = min(max(WINDOW, needed), segment.size - position)
                 if needed > size:
                     raise damaged(self._topic, segment.path, position, "the batch is not whole")
-                data = yield Load(segment.open(), position, size)
+                data = yield Load(self._windows.open(segment), position, size)
                 if len(data) < size:
                     raise damaged(self._topic, segment.path, position + len(data), "the file is shorter than it was")
                 window = self._windows.add(Window(segment, position, data))

@@ -25,9 +25,9 @@ log = get_logger("penstock.logs")
 
 WHY = {
     "torn": "the batch is not whole",
-    "header": "no batch starts here",
+    "header": "no sound batch starts here",
     "checksum": "the checksum does not match",
-    "version": "the batch was written by a newer version of Penstock",
+    "version": "no sound batch starts here",  # a segment has one version: that of its start
 }
 
 
@@ -74,6 +74,15 @@ def parse_start(data: memoryview) -> tuple[SegmentStart, int] | None:
         return None
 
 
+def _require_start(topic: str, path: Path, data: memoryview) -> SegmentStart:
+    parsed = parse_start(data)
+    if parsed is not None:
+        return parsed[0]
+    if scan_batches(data, 0, False)[1:] == (0, "version"):
+        raise LogError(f"{path} was written by a newer version of Penstock, or its first bytes are damaged")
+    raise damaged(topic, path, 0, "the segment does not start as it must")
+
+
 def is_torn_tail(data: memoryview, position: int) -> bool:
     """Whether the bad bytes at the position were never known to be on the disk: nothing valid follows, or only what
     was written before they were."""
@@ -111,14 +120,12 @@ def _load_closed(topic: str, path: Path) -> Segment:
         if segment is not None:
             return segment
     with map_file(path) as data:
-        parsed = parse_start(data)
-        if parsed is None:
-            raise damaged(topic, path, 0, "the segment does not start as it must")
-        segment = Segment(path, parsed[0], size)
+        start = _require_start(topic, path, data)
+        segment = Segment(path, start, size)
         batches, stop, problem = scan_batches(data, 0, False)
         if problem:
             raise damaged(topic, path, stop, WHY[problem])
-        nonsense = index_batches(segment, batches, list(parsed[0].firsts))
+        nonsense = index_batches(segment, batches, list(start.firsts))
     if nonsense is not None:
         raise damaged(topic, path, nonsense, "its offsets do not follow those before")
     with contextlib.suppress(OSError):  # without it the next start walks the headers again
@@ -129,13 +136,11 @@ def _load_closed(topic: str, path: Path) -> Segment:
 def _load_last(topic: str, path: Path, firsts: list[int]) -> Segment:
     """`firsts` moves with the truncations that the segment tells of."""
     with map_file(path) as data:
-        parsed = parse_start(data)
-        if parsed is None:
-            raise damaged(topic, path, 0, "the segment does not start as it must")
-        segment = Segment(path, parsed[0], len(data))
-        firsts[:] = [max(pair) for pair in zip(firsts, parsed[0].firsts, strict=True)]
+        start = _require_start(topic, path, data)
+        segment = Segment(path, start, len(data))
+        firsts[:] = [max(pair) for pair in zip(firsts, start.firsts, strict=True)]
         batches, stop, problem = scan_batches(data, 0, True)
-        if problem == "version" or (problem and not is_torn_tail(data, stop)):
+        if problem and not is_torn_tail(data, stop):
             raise damaged(topic, path, stop, WHY[problem])
         nonsense = index_batches(segment, batches, firsts)
         if nonsense is not None:

@@ -33,7 +33,7 @@ class Append:
 class Outcome:
     """What the loop learns of one topic after a commit, in this order: packs, a new segment, packs …"""
 
-    view: TopicView
+    view: TopicView | None
     steps: list[Append | Segment] = field(default_factory=list)
 
 

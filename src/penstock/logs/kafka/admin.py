@@ -13,6 +13,7 @@ import confluent_kafka
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource, ConfigSource
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._metadata import ClusterMetadata, TopicMetadata
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
@@ -27,6 +28,7 @@ from penstock.logs.base import (
     TopicDescription,
     TopicNotFound,
     TopicPartition,
+    Watermarks,
 )
 from penstock.logs.kafka.errors import to_log_error
 from penstock.logs.kafka.settings import KafkaSettings
@@ -127,8 +129,24 @@ class KafkaAdmin:
         except LogError as error:
             cause = error.__cause__
             if isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError.OFFSET_OUT_OF_RANGE:
-                raise OffsetOutOfRange(f"{doing}: {before_offset} is behind the last record", -1, -1) from None
+                marks = await self.watermarks(partition)
+                message = f"{doing}: {before_offset} is behind the last record"
+                raise OffsetOutOfRange(message, marks.first, marks.end) from None
             raise
+
+    async def watermarks(self, partition: TopicPartition) -> Watermarks:
+        """What Consumer.watermarks says, without a consumer."""
+        earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # confluent-kafka has no types for these two
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call] # as above
+        return Watermarks(await self._find(partition, earliest), await self._find(partition, latest))
+
+    async def _find(self, partition: TopicPartition, which: OffsetSpec) -> int:
+        place = confluent_kafka.TopicPartition(partition.topic, partition.partition)
+        found = await self._ask(
+            f"read the ends of {partition.topic}[{partition.partition}]",
+            lambda: self._client.list_offsets({place: which}, request_timeout=REQUEST_SECONDS)[place],
+        )
+        return int(found.offset)
 
     async def groups(self) -> builtins.list[str]:
         found = await self._ask(

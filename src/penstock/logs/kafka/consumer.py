@@ -6,6 +6,7 @@ job after the other. A poll looks for other jobs every SLICE_SECONDS while there
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, TypeVar
@@ -14,7 +15,6 @@ import confluent_kafka
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
 
 from penstock._ext.kafka_records import packs_of
-from penstock._ext.segment import RecordPack
 from penstock.core.logging import get_logger
 from penstock.logs.base import (
     EARLIEST,
@@ -35,10 +35,14 @@ from penstock.logs.kafka.worker import Worker
 log = get_logger("penstock.logs.kafka")
 
 Answer = TypeVar("Answer")
+# Records, and how often their partition had been moved when they were read.
+Found = list[tuple[int, Fetched]]
 
 SLICE_SECONDS = 0.1
 QUERY_SECONDS = 5.0
 SEEK_SECONDS = 5.0
+COMMIT_SECONDS = 10.0
+GROUP_CHANGES = (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION)
 
 
 class KafkaConsumer:
@@ -48,11 +52,11 @@ class KafkaConsumer:
         self,
         new_client: Callable[[], confluent_kafka.Consumer],
         group: str,
+        *,
         auto_offset_reset: str,
         max_poll_records: int,
         on_close: Callable[[KafkaConsumer], None],
         health: Health,
-        *,
         is_cooperative: bool = True,
     ) -> None:
         self._client = new_client()
@@ -64,16 +68,18 @@ class KafkaConsumer:
         self._is_cooperative = is_cooperative
         self._worker = Worker(f"kafka-consumer-{group}")
         self._positions: dict[TopicPartition, int | None] = {}  # on the loop; None until it is known
-        self._paused: set[TopicPartition] = set()  # on the loop
         self._is_subscribed = False
         self._is_polling = False
+        self._leftover: asyncio.Future[Found] | None = None
+        self._is_closing = False
         self._is_closed = False
         self._on_assigned: OnPartitions | None = None
         self._on_revoked: OnPartitions | None = None
-        # These belong to the thread.
+        # These belong to the thread. A move is a change of position other than by reading; they are counted.
+        self._moves: dict[TopicPartition, int] = {}
         self._applied: set[TopicPartition] = set()
         self._starts: dict[TopicPartition, int] = {}
-        self._paused_at_start: set[TopicPartition] = set()
+        self._held: set[TopicPartition] = set()
         self._has_new_assignment = False
         self._revoked: set[TopicPartition] = set()
         self.resets = 0
@@ -84,9 +90,8 @@ class KafkaConsumer:
             raise LogError("the consumer has subscribed: its group decides what it has")
         wanted = sorted(set(partitions))
         self._positions = {partition: self._positions.get(partition) for partition in wanted}
-        self._paused.intersection_update(wanted)
-        starts, paused = dict(self._positions), set(self._paused)
-        self._worker.submit(lambda: self._apply(starts, paused))
+        starts = dict(self._positions)
+        self._worker.submit(lambda: self._apply(starts))
 
     def subscribe(
         self, topics: Iterable[str], on_assigned: OnPartitions | None = None, on_revoked: OnPartitions | None = None
@@ -111,29 +116,38 @@ class KafkaConsumer:
         self._check_open()
         if self._is_polling:
             raise LogError("the consumer is polled already")
-        self._is_polling = True
         most = min(max_records, self._max_poll_records)
         deadline = time.monotonic() + timeout
+        # What a poll that was cancelled has read is not lost: the next one gives it.
+        fetching, self._leftover = self._leftover, None
+        if fetching is None:
+            fetching = self._worker.submit(lambda: self._fetch(most, deadline))
+        self._is_polling = True
         try:
-            packs = await self._worker.submit(lambda: self._fetch(most, deadline))
+            found = await asyncio.shield(fetching)
+        except asyncio.CancelledError:
+            self._leftover = None if fetching.cancelled() else fetching
+            raise
         finally:
             self._is_polling = False
-        if not packs:
+        if not found:
             await self._find_positions()
-        fetched = []
-        for topic, partition, pack in packs:
-            place = TopicPartition(topic, partition)
-            if place in self._positions:
-                self._positions[place] = pack.next_offset
-                fetched.append(Fetched(topic, partition, pack))
-        return fetched
+        return [fetched for move, fetched in found if self._accept(move, fetched)]
+
+    def _accept(self, move: int, fetched: Fetched) -> bool:
+        """Whether the records are still wanted: no seek or rebalance came after they were read."""
+        place = TopicPartition(fetched.topic, fetched.partition)
+        if place not in self._positions or self._moves.get(place, 0) != move:
+            return False
+        self._positions[place] = fetched.next_offset
+        return True
 
     async def _find_positions(self) -> None:
         """Asks for the positions of partitions that nothing was read of, once."""
         unknown: dict[TopicPartition, int | None] = {
             partition: None for partition, position in self._positions.items() if position is None
         }
-        if not unknown or self._is_closed or self._health.reason is not None:
+        if not unknown or self._is_closing or self._health.reason is not None:
             return
         try:
             await self._submit("find positions", lambda: self._locate(unknown))
@@ -148,13 +162,11 @@ class KafkaConsumer:
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         chosen = [self._assigned(partition) for partition in partitions]
-        self._paused.update(chosen)
-        self._worker.submit(lambda: self._client.pause([_named(one) for one in chosen if one in self._applied]))
+        self._worker.submit(lambda: self._hold(chosen))
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         chosen = list(partitions)
-        self._paused.difference_update(chosen)
-        self._worker.submit(lambda: self._client.resume([_named(one) for one in chosen if one in self._applied]))
+        self._worker.submit(lambda: self._let_go(chosen))
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         self._assigned(partition)
@@ -185,7 +197,6 @@ class KafkaConsumer:
         return position
 
     async def commit(self, offsets: Mapping[TopicPartition, Committed] | None = None) -> None:
-        self._check_open()
         if not self._group:
             raise LogError("a consumer without a group has nothing to commit to")
         if offsets is None:
@@ -197,12 +208,8 @@ class KafkaConsumer:
                 raise ValueError(f"{committed.offset} of {partition} is no offset")
         asked = [_named(partition, one.offset, one.metadata) for partition, one in offsets.items()]
 
-        def write() -> None:
-            for written in self._client.commit(offsets=asked, asynchronous=False) or ():
-                _check(written.error)
-
         if asked:
-            await self._submit("commit offsets", write)
+            await self._submit("commit offsets", lambda: self._commit(asked))
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed | None]:
         chosen = list(partitions)
@@ -223,12 +230,14 @@ class KafkaConsumer:
         return await self._submit("measure the lag", measure)
 
     async def close(self) -> None:
-        if self._is_closed:
+        """Who processes the partitions is told to give them back and may commit for the last time."""
+        if self._is_closing:
             return
-        self._is_closed = True
+        self._is_closing = True
         try:
             await self._worker.submit(self._client.close)
         finally:
+            self._is_closed = True
             self._worker.stop()
             self._positions.clear()
             self._on_close(self)
@@ -241,7 +250,7 @@ class KafkaConsumer:
         return False
 
     def _check_open(self) -> None:
-        if self._is_closed:
+        if self._is_closing:
             raise LogError("the consumer is closed")
 
     def _assigned(self, partition: TopicPartition) -> TopicPartition:
@@ -250,7 +259,8 @@ class KafkaConsumer:
         return partition
 
     async def _submit(self, doing: str, function: Callable[[], Answer]) -> Answer:
-        self._check_open()
+        if self._is_closed:
+            raise LogError("the consumer is closed")
         try:
             return await self._worker.submit(function)
         except KafkaException as error:
@@ -258,12 +268,22 @@ class KafkaConsumer:
 
     # From here on in the thread.
 
-    def _apply(self, starts: Mapping[TopicPartition, int | None], paused: set[TopicPartition]) -> None:
+    def _apply(self, starts: Mapping[TopicPartition, int | None]) -> None:
         """Takes effect with the next poll, so that a seek before it needs no round trip through the old position."""
+        self._note_moves(self._applied)
         self._applied.clear()
         self._starts = {partition: OFFSET_INVALID if start is None else start for partition, start in starts.items()}
-        self._paused_at_start = paused
+        self._held.intersection_update(starts)
         self._has_new_assignment = True
+
+    def _hold(self, partitions: Iterable[TopicPartition]) -> None:
+        """Pauses what is assigned; the rest when it is."""
+        self._held.update(partitions)
+        self._client.pause([_named(one) for one in self._held & self._applied])
+
+    def _let_go(self, partitions: Iterable[TopicPartition]) -> None:
+        self._held.difference_update(partitions)
+        self._client.resume([_named(one) for one in partitions if one in self._applied])
 
     def _start_assigned(self) -> None:
         without_group = confluent_kafka.OFFSET_END if self._reset == "latest" else confluent_kafka.OFFSET_BEGINNING
@@ -273,12 +293,11 @@ class KafkaConsumer:
         ]
         self._client.assign(chosen)
         self._applied.update(self._starts)
-        if self._paused_at_start:
-            self._client.pause([_named(one) for one in self._paused_at_start])
+        self._hold(self._held)
         self._starts = {}
         self._has_new_assignment = False
 
-    def _fetch(self, most: int, deadline: float) -> list[tuple[str, int, RecordPack]]:
+    def _fetch(self, most: int, deadline: float) -> Found:
         """Waits for the first record, then takes what is there already, up to `most`."""
         while True:
             self._worker.serve_waiting()
@@ -295,7 +314,11 @@ class KafkaConsumer:
                 raise to_log_error(error, "read from Kafka") from None
             packs = packs_of(self._without_errors(self._without_revoked(messages)))
             if packs or time.monotonic() >= deadline:
-                return packs
+                return [(self._moves.get(TopicPartition(*pack[:2]), 0), Fetched(*pack)) for pack in packs]
+
+    def _note_moves(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self._moves[partition] = self._moves.get(partition, 0) + 1
 
     def _without_revoked(self, messages: list[Message]) -> list[Message]:
         """A rebalance in the middle of reading: what was read of a partition that is gone belongs to its new owner."""
@@ -342,10 +365,25 @@ class KafkaConsumer:
             return
         raise to_log_error(error, f"read {_text(place)}")
 
+    def _commit(self, asked: list[confluent_kafka.TopicPartition]) -> None:
+        """While the group changes Kafka takes no offsets. It soon does again, and until we have agreed to give a
+        partition back nobody else can have it, so trying again is safe."""
+        deadline = time.monotonic() + COMMIT_SECONDS
+        while True:
+            try:
+                for written in self._client.commit(offsets=asked, asynchronous=False) or ():
+                    _check(written.error)
+                return
+            except KafkaException as error:
+                if error.args[0].code() not in GROUP_CHANGES or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.02)
+
     def _seek(self, partition: TopicPartition, offset: int) -> int:
         if offset in (EARLIEST, LATEST):
             marks = self._ask_watermarks(partition)
             offset = marks.first if offset == EARLIEST else marks.end
+        self._note_moves([partition])
         if partition not in self._applied:
             if partition in self._starts:
                 self._starts[partition] = offset
@@ -405,11 +443,13 @@ class KafkaConsumer:
         else:
             client.assign(chosen)
         self._applied.update(places)
+        self._hold(self._held)
 
     def _give_back(self, client: confluent_kafka.Consumer, revoked: list[confluent_kafka.TopicPartition]) -> None:
         """The group waits until who processes these partitions is done with them."""
         places = [TopicPartition(one.topic, one.partition) for one in revoked]
         self._revoked.update(places)
+        self._note_moves(places)
 
         def tell() -> object:
             return self._on_revoked(places) if self._on_revoked is not None and places else None
@@ -417,11 +457,11 @@ class KafkaConsumer:
         def drop() -> None:
             for place in places:
                 self._positions.pop(place, None)
-                self._paused.discard(place)
 
         self._worker.run_on_loop(tell)
         self._worker.run_on_loop(drop)
         self._applied.difference_update(places)
+        self._held.difference_update(places)
         if self._is_cooperative:
             client.incremental_unassign(revoked)
         else:

@@ -91,10 +91,10 @@ class KafkaLog:
         consumer = KafkaConsumer(
             lambda: self._new_consumer(config),
             group,
-            reset,
-            self._settings.max_poll_records,
-            self._consumers.discard,
-            self._health,
+            auto_offset_reset=reset,
+            max_poll_records=self._settings.max_poll_records,
+            on_close=self._consumers.discard,
+            health=self._health,
             is_cooperative="cooperative" in str(config["partition.assignment.strategy"]),
         )
         self._consumers.add(consumer)

@@ -126,10 +126,10 @@ class KafkaProducer:
         for deliveries in self._unopened.values():
             for delivery in deliveries:
                 delivery.fail(LogUnavailable("the log is closed"), delivery.pack.count)
-        self._client.purge()
-        await self._loop.run_in_executor(self._executor, self._client.close)
         if self._timer is not None:
             self._timer.cancel()
+        self._client.purge()
+        await self._loop.run_in_executor(self._executor, self._client.close)
         self._settle()
 
     def on_client_error(self, error: KafkaError) -> None:

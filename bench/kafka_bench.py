@@ -1,0 +1,171 @@
+"""The Kafka provider against a bare confluent-kafka loop: records per CPU-second of this process, same run, same bytes.
+
+    python bench/kafka_bench.py [--records 100000] [--size 100] [--rounds 6]
+
+Starts a broker of its own unless --servers names one. The sides take turns; the figure is the best turn of each,
+because what else the machine does can only take away from it. "bare" calls produce_batch with a delivery callback that
+counts, as anybody must who answers for what was written, and "blind" the same without one; reading, the bare loop calls
+consume() and takes value and offset of each message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import statistics
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import confluent_kafka
+import uvloop
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from penstock._ext.segment import RecordPack
+from penstock.logs.base import LogError, TopicPartition
+from penstock.logs.kafka import KafkaLog, KafkaSettings
+from penstock.logs.kafka.settings import consumer_config, producer_config
+from tests.support.kafka_cluster import KafkaCluster
+
+WINDOW = 50_000
+BATCH = 500
+POLL = 2_000
+
+
+class Bench:
+    def __init__(self, servers: str, records: int, size: int) -> None:
+        self.settings = KafkaSettings(bootstrap_servers=servers, statistics_interval_ms=0)
+        self.records = records
+        self.values = [number.to_bytes(8, "big") + bytes(size - 8) for number in range(BATCH)]
+        self.topic = f"bench-{uuid.uuid4().hex[:8]}"
+
+    async def open(self) -> None:
+        self.log = KafkaLog(self.settings)
+        await self.log.start()
+        await self.log.admin.create(self.topic, 1)
+        self.producer = confluent_kafka.Producer({**producer_config(self.settings)})
+
+    async def produce_ours(self) -> None:
+        under_way = failed = 0
+        room = asyncio.Event()
+
+        def on_done(result: object) -> None:
+            nonlocal under_way, failed
+            under_way -= BATCH
+            failed += isinstance(result, LogError)
+            room.set()
+
+        for _ in range(self.records // BATCH):
+            pack = RecordPack()
+            pack.extend(self.values)
+            under_way += BATCH
+            self.log.producer.append(self.topic, 0, pack, on_done)
+            while under_way >= WINDOW:
+                room.clear()
+                await room.wait()
+        while under_way:
+            room.clear()
+            await room.wait()
+        assert failed == 0
+
+    async def produce_bare(self) -> None:
+        reported = 0
+
+        def on_delivery(error: object, message: object) -> None:
+            nonlocal reported
+            assert error is None
+            reported += 1
+
+        self._produce({"on_delivery": on_delivery})
+        assert reported == self.records
+
+    async def produce_blind(self) -> None:
+        self._produce({})
+
+    def _produce(self, options: dict[str, object]) -> None:
+        for _ in range(self.records // BATCH):
+            messages = [{"value": value} for value in self.values]
+            self.producer.produce_batch(self.topic, messages, partition=0, **options)
+            self.producer.poll(0)
+            while len(self.producer) >= WINDOW:
+                self.producer.poll(0.001)
+        self.producer.flush()
+
+    async def consume_ours(self) -> None:
+        consumer = self.log.consumer("")
+        consumer.assign([TopicPartition(self.topic, 0)])
+        count = total = 0
+        while count < self.records:
+            for fetched in await consumer.poll(POLL, 10.0):
+                count += fetched.pack.count
+                total += fetched.pack.size
+        assert total > self.records * 8
+        await consumer.close()
+
+    async def consume_bare(self) -> None:
+        consumer = confluent_kafka.Consumer({**consumer_config(self.settings, str(uuid.uuid4()), None, "earliest")})
+        consumer.assign([confluent_kafka.TopicPartition(self.topic, 0, confluent_kafka.OFFSET_BEGINNING)])
+        count = total = 0
+        while count < self.records:
+            for message in consumer.consume(POLL, 0.01):
+                assert message.error() is None
+                total += len(message.value()) + (message.offset() & 0)
+                count += 1
+        assert total > self.records * 8
+        consumer.close()
+
+
+async def measure(work: Callable[[], Awaitable[None]], records: int) -> float:
+    """Records per CPU-second of the whole process, librdkafka's threads included."""
+    gc.collect()
+    started = time.process_time()
+    await work()
+    return records / (time.process_time() - started)
+
+
+async def compare(name: str, sides: dict[str, Callable[[], Awaitable[None]]], records: int, rounds: int) -> None:
+    rates: dict[str, list[float]] = {side: [] for side in sides}
+    for side in sides.values():
+        await side()
+    for turn in range(rounds):
+        order = list(sides.items())
+        for side, work in order if turn % 2 == 0 else reversed(order):
+            rates[side].append(await measure(work, records))
+    for side, values in rates.items():
+        ratio = "" if side == "penstock" else f"   penstock reaches {max(rates['penstock']) / max(values):.2f}x of it"
+        spread = f"median {statistics.median(values):,.0f}"
+        print(f"{name:8} {side:9} {max(values):>10,.0f} records per CPU-second ({spread}){ratio}", flush=True)
+
+
+async def run(servers: str, records: int, size: int, rounds: int) -> None:
+    bench = Bench(servers, records, size)
+    await bench.open()
+    writers = {"penstock": bench.produce_ours, "bare": bench.produce_bare, "blind": bench.produce_blind}
+    await compare("produce", writers, records, rounds)
+    await compare("consume", {"penstock": bench.consume_ours, "bare": bench.consume_bare}, records, rounds)
+    await bench.log.admin.delete(bench.topic)
+    await bench.log.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--servers", default="")
+    parser.add_argument("--records", type=int, default=100_000)
+    parser.add_argument("--size", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=6)
+    options = parser.parse_args()
+    cluster = None if options.servers else KafkaCluster(1).start()
+    try:
+        servers = options.servers or (cluster.bootstrap if cluster else "")
+        uvloop.run(run(servers, options.records, options.size, options.rounds))
+    finally:
+        if cluster is not None:
+            cluster.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""`penstock log`: look into the logs, on either provider, and change them where no broker is in the way."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Coroutine
+from typing import Annotated, Any, Literal
+
+import typer
+
+from penstock._ext.packets import split_share
+from penstock.cli import client_runner
+from penstock.cli.app import make_app
+from penstock.cli.log_access import load_log_settings
+from penstock.cli.log_append import NewRecord, parse_headers
+from penstock.cli.log_commands import (
+    ReadOptions,
+    append_records,
+    list_topics,
+    read_topic,
+    repair_topics,
+    show_offsets,
+    show_topic,
+    truncate_topic,
+)
+from penstock.cli.log_places import FORMS, parse_place
+from penstock.cli.settings_options import Config, DataDir, Set
+from penstock.core.errors import UsageError
+
+app = make_app()
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="A topic of the log, as in `penstock log topics`.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Partitions = Annotated[
+    list[int] | None, typer.Option("-p", "--partition", min=0, help="Only this partition; repeatable.")
+]
+Group = Annotated[str | None, typer.Argument(metavar="[GROUP]", help="A consumer group; none = all of them.")]
+OfTopic = Annotated[str | None, typer.Option("-t", "--topic", help="Only this topic.")]
+
+
+@app.callback()
+def log() -> None:
+    """Look into the logs the broker keeps: topics of partitions of records, in segment files or in Kafka.
+
+    Reading works while the broker runs.
+    """
+
+
+def _run(work: Coroutine[Any, Any, int]) -> None:
+    try:
+        client_runner.run(work, quiet=False)
+    except BrokenPipeError:
+        # `penstock log read … | head` has seen enough; nothing is left to be flushed at the exit either.
+        sys.stdout = None
+        raise typer.Exit from None
+
+
+@app.command()
+def topics(*, config: Config = None, data_dir: DataDir = None, assignments: Set = None, as_json: Json = False) -> None:
+    """List the topics with their partitions and how many records they hold."""
+    _run(list_topics(load_log_settings(config, data_dir, assignments), as_json=as_json))
+
+
+@app.command()
+def describe(
+    topic: Topic, *, config: Config = None, data_dir: DataDir = None, assignments: Set = None, as_json: Json = False
+) -> None:
+    """Show a topic's properties and the first and next offset of each partition."""
+    _run(show_topic(load_log_settings(config, data_dir, assignments), topic, as_json=as_json))
+
+
+@app.command()
+def read(
+    topic: Topic,
+    *,
+    partitions: Partitions = None,
+    start: Annotated[str, typer.Option("--from", metavar="PLACE", help=f"Where to begin: {FORMS}.")] = "begin",
+    stop: Annotated[str, typer.Option("--to", metavar="PLACE", help="Records before this place; as --from.")] = "end",
+    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="Stop after so many records.")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is appended, until Ctrl-C.")] = False,
+    decode: Annotated[
+        Literal["publish", "raw", "auto"],
+        typer.Option("--decode", help="Show publishes decoded, records as they are, or decide for each."),
+    ] = "auto",
+    topic_filter: Annotated[
+        str | None,
+        typer.Option("--filter", metavar="FILTER", help="Only publishes whose topic matches (MQTT, + and #)."),
+    ] = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+) -> None:
+    """Print records, oldest first, with the publish that each of them holds."""
+    if follow and stop != "end":
+        raise UsageError("--to and --follow contradict each other")
+    if topic_filter is not None:
+        _check_filter(topic_filter, decode)
+    options = ReadOptions(
+        topic=topic,
+        partitions=partitions,
+        start=parse_place(start, "--from"),
+        stop=parse_place(stop, "--to"),
+        count=count,
+        follow=follow,
+        decode=decode,
+        topic_filter=topic_filter,
+        as_json=as_json,
+    )
+    _run(read_topic(load_log_settings(config, data_dir, assignments), options))
+
+
+def _check_filter(topic_filter: str, decode: str) -> None:
+    levels = topic_filter.split("/")
+    is_wrong = any(("#" in level or "+" in level) and len(level) > 1 for level in levels) or "#" in levels[:-1]
+    if is_wrong or not topic_filter or split_share(topic_filter.encode())[0] is not None:
+        raise UsageError(f"--filter {topic_filter!r} is not a topic filter: + and # stand alone, # at the end")
+    if decode == "raw":
+        raise UsageError("--filter looks at publishes: it does not go with --decode raw")
+
+
+@app.command()
+def append(
+    topic: Topic,
+    *,
+    message: Annotated[str | None, typer.Option("-m", "--message", help="The record's value.")] = None,
+    from_lines: Annotated[
+        bool, typer.Option("-l", "--stdin-line", help="A record for each line of standard input.")
+    ] = False,
+    partition: Annotated[
+        int | None, typer.Option("-p", "--partition", min=0, help="[default: by the MQTT topic or the key, else 0]")
+    ] = None,
+    key: Annotated[str | None, typer.Option("-k", "--key", help="The record's key.")] = None,
+    headers: Annotated[
+        list[str] | None, typer.Option("-H", "--header", metavar="NAME=VALUE", help="A header; repeatable.")
+    ] = None,
+    mqtt_topic: Annotated[
+        str | None, typer.Option("-t", "--mqtt-topic", help="Make it a publish to this topic, as the broker logs it.")
+    ] = None,
+    qos: Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="Of the publish.")] = 0,
+    retain: Annotated[bool, typer.Option("-r", "--retain", help="Of the publish.")] = False,
+    client_id: Annotated[str, typer.Option("-i", "--id", help="Client id in the publish.")] = "penstock-log",
+    username: Annotated[str | None, typer.Option("-u", "--username", help="User name in the publish.")] = None,
+    create: Annotated[
+        int | None, typer.Option("--create", metavar="PARTITIONS", min=1, help="Create the topic if there is none.")
+    ] = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Append records and wait until they are durable. Publishes appended so are not delivered to subscribers."""
+    if (message is not None) == from_lines:
+        raise UsageError("say what to append with one of -m and -l")
+    if mqtt_topic is not None and (not mqtt_topic or "+" in mqtt_topic or "#" in mqtt_topic):
+        raise UsageError(f"-t {mqtt_topic!r}: a topic to publish to is not empty and has no + or #")
+    record = NewRecord(
+        topic=topic,
+        partition=partition,
+        key=None if key is None else key.encode(),
+        headers=parse_headers(headers),
+        mqtt_topic=mqtt_topic,
+        qos=qos,
+        retain=retain,
+        client_id=client_id,
+        username=username,
+    )
+    settings = load_log_settings(config, data_dir, assignments)
+    _run(append_records(settings, record, message, from_lines=from_lines, create=create, as_json=as_json))
+
+
+@app.command()
+def truncate(
+    topic: Topic,
+    *,
+    before: Annotated[str, typer.Option("--before", metavar="PLACE", help=f"What is kept begins here: {FORMS}.")],
+    partitions: Partitions = None,
+    is_sure: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Delete the records before a place, in all partitions or in those given."""
+    place = parse_place(before, "--before")
+    settings = load_log_settings(config, data_dir, assignments)
+    _run(truncate_topic(settings, topic, partitions, place, is_sure=is_sure, as_json=as_json))
+
+
+@app.command()
+def offsets(
+    group: Group = None,
+    *,
+    topic: OfTopic = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Show the offsets that consumer groups have committed."""
+    settings = load_log_settings(config, data_dir, assignments)
+    _run(show_offsets(settings, group, topic, with_lag=False, as_json=as_json))
+
+
+@app.command()
+def lag(
+    group: Group = None,
+    *,
+    topic: OfTopic = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Show how many records each consumer group still has before it."""
+    settings = load_log_settings(config, data_dir, assignments)
+    _run(show_offsets(settings, group, topic, with_lag=True, as_json=as_json))
+
+
+@app.command()
+def repair(
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="None = every topic.")] = None,
+    *,
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Mend the files of an embedded log: set damaged bytes aside and say which records are lost."""
+    settings = load_log_settings(config, data_dir, assignments)
+    _run(repair_topics(settings, topic, as_json=as_json))

@@ -1,0 +1,98 @@
+"""Opens the log of the settings for the `log` commands: to read while a broker runs, or to write."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+
+import msgspec
+
+from penstock.cli.settings_options import load_from_flags
+from penstock.core.errors import PenstockError, UsageError
+from penstock.core.logging import configure_logging
+from penstock.core.settings import Settings
+from penstock.logs.base import Log, LogError, LogUnavailable, TopicNotFound, TopicPartition
+
+
+def load_log_settings(config: Path | None, data_dir: str | None, assignments: list[str] | None) -> Settings:
+    """As `serve` does, without looking at what has nothing to do with logs. Raises SettingsError or UsageError."""
+    settings = load_from_flags(config, data_dir=data_dir, assignments=assignments, check=False).settings
+    # What the provider has to say is for the person at the terminal, if it is important.
+    configure_logging("error" if settings.logging.level == "info" else settings.logging.level, "text")
+    if settings.log.provider == "memory":
+        raise PenstockError(
+            "log.provider = memory: the log lives inside the broker, no other process can see it",
+            "Set log.provider to embedded or kafka, in the settings file or with --set log.provider=embedded.",
+        )
+    return settings
+
+
+@contextlib.asynccontextmanager
+async def open_log(settings: Settings, *, to_write: bool = False) -> AsyncIterator[Log]:
+    """The provider of the settings. Embedded: without `to_write` it is read beside the broker that may write it."""
+    is_embedded = settings.log.provider == "embedded"
+    if is_embedded and to_write:
+        check_unlocked(settings.server.data_dir)
+    opened = _open_beside(settings) if is_embedded and not to_write else _open_as_broker(settings)
+    with opened as log:
+        await log.start()
+        try:
+            state = log.check()
+            if state is not True:
+                raise LogUnavailable(f"the log cannot be used now: {state}")
+            yield log
+        finally:
+            await log.close()
+
+
+@contextlib.contextmanager
+def _open_beside(settings: Settings) -> Iterator[Log]:
+    # What each provider needs is imported only by who uses it.
+    outside = import_module("penstock.cli.log_embedded")
+    data_dir = settings.server.data_dir
+    yield outside.OutsideLog(data_dir, Path(data_dir) / "state", "groups")
+
+
+@contextlib.contextmanager
+def _open_as_broker(settings: Settings) -> Iterator[Log]:
+    """As the composition root makes it, whether or not the broker itself is to log anything."""
+    root = import_module("penstock.app")
+    logging_all = msgspec.structs.replace(settings.ingest, log="all")
+    settings = msgspec.structs.replace(settings, ingest=logging_all)
+    if settings.log.provider == "embedded":
+        root.prepare_data_dir(settings.server.data_dir)
+    store = root.make_store(settings)
+    try:
+        yield root.make_log(settings, store)
+    finally:
+        if store is not None:
+            store.close()
+
+
+def check_unlocked(data_dir: str) -> None:
+    """Raises PenstockError that says what to do when a broker has the embedded log open."""
+    files = import_module("penstock.logs.embedded.files")
+    try:
+        files.DirectoryLock(files.log_directory(data_dir)).release()
+    except LogError as error:
+        raise PenstockError(
+            error.message,
+            "Only one process may write an embedded log: stop the broker first. Reading works while it runs, and "
+            "`penstock pub` publishes through it.",
+        ) from None
+
+
+async def find_partitions(log: Log, topic: str, wanted: Sequence[int] | None) -> list[TopicPartition]:
+    """The partitions of a topic, all or those that were asked for. Raises PenstockError when there are none such."""
+    try:
+        count = (await log.admin.describe(topic)).partitions
+    except TopicNotFound as error:
+        known = await log.admin.list()
+        hint = f"There are: {', '.join(known)}." if known else "The log has no topics yet."
+        raise PenstockError(error.message, hint) from None
+    for number in wanted or ():
+        if number >= count:
+            raise UsageError(f"-p {number}: topic {topic!r} has the partitions 0 to {count - 1}")
+    return [TopicPartition(topic, number) for number in sorted(set(wanted or range(count)))]

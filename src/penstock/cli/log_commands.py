@@ -1,0 +1,316 @@
+"""What the `log` commands do, each as a coroutine that gives the exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from penstock._ext.segment import Record
+from penstock.cli.log_access import check_unlocked, find_partitions, open_log
+from penstock.cli.log_append import NewRecord, append_all, read_values
+from penstock.cli.log_places import Place, find_span
+from penstock.cli.log_reading import read_on, read_span
+from penstock.cli.log_records import Decode, decode_publish, describe, render, to_json
+from penstock.cli.progress import Progress
+from penstock.cli.sub import matches_filter
+from penstock.core import exit_codes
+from penstock.core.errors import PenstockError, UsageError
+from penstock.core.settings import Settings
+from penstock.logs.base import Consumer, Log, TopicPartition, Watermarks
+
+if TYPE_CHECKING:
+    from penstock.logs.embedded import RepairReport
+
+Row = Sequence[object]
+LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What `read` was asked for."""
+
+    topic: str
+    partitions: list[int] | None
+    start: Place
+    stop: Place
+    count: int | None
+    follow: bool
+    decode: Decode
+    topic_filter: str | None
+    as_json: bool
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Row]) -> None:
+    """Columns of text; numbers to the right."""
+    cells = [[str(cell) for cell in row] for row in [headings, *rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
+    is_number = [all(isinstance(row[column], int) for row in rows) for column in range(len(headings))]
+    for row in cells:
+        padded = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, is_number, strict=True)
+        ]
+        print("  ".join(padded).rstrip())
+
+
+async def _watermarks(consumer: Consumer, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Watermarks]:
+    return {partition: await consumer.watermarks(partition) for partition in partitions}
+
+
+async def list_topics(settings: Settings, *, as_json: bool) -> int:
+    found = []
+    async with open_log(settings) as log:
+        consumer = log.consumer("")
+        with Progress("reading topics", unit="topics") as progress:
+            for name in await log.admin.list():
+                marks = (await _watermarks(consumer, await find_partitions(log, name, None))).values()
+                records = sum(mark.end - mark.first for mark in marks)
+                found.append({"topic": name, "partitions": len(marks), "records": records})
+                progress.advance()
+                progress.look()
+        await consumer.close()
+    if as_json:
+        print(to_json(found))
+    else:
+        print_table(("topic", "partitions", "records"), [tuple(row.values()) for row in found])
+    return exit_codes.OK
+
+
+async def show_topic(settings: Settings, topic: str, *, as_json: bool) -> int:
+    async with open_log(settings) as log:
+        partitions = await find_partitions(log, topic, None)
+        properties = dict((await log.admin.describe(topic)).properties)
+        consumer = log.consumer("")
+        marks = await _watermarks(consumer, partitions)
+        await consumer.close()
+    rows = [(partition.partition, mark.first, mark.end, mark.end - mark.first) for partition, mark in marks.items()]
+    headings = ("partition", "first", "end", "records")
+    if as_json:
+        described = {"topic": topic, "provider": settings.log.provider, "properties": properties}
+        print(to_json({**described, "partitions": [dict(zip(headings, row, strict=True)) for row in rows]}))
+        return exit_codes.OK
+    print(f"topic {topic} ({settings.log.provider}), {sum(row[3] for row in rows):,} records")
+    for name, value in sorted(properties.items()):
+        print(f"  {name} = {value}")
+    print_table(headings, rows)
+    return exit_codes.OK
+
+
+async def read_topic(settings: Settings, options: ReadOptions) -> int:
+    async with open_log(settings) as log:
+        partitions = await find_partitions(log, options.topic, options.partitions)
+        consumer = log.consumer("")
+        try:
+            consumer.assign(partitions)
+            spans = await find_span(consumer, partitions, options.start, options.stop)
+            total = sum(stop - start for start, stop in spans.values())
+            left = options.count
+            with Progress(f"reading {options.topic}", total) as progress:
+                left = await _print_records(read_span(consumer, spans), options, progress, left)
+            if options.follow and left != 0:
+                # nobody waits for the end of this one, so there is no bar
+                await _print_records(read_on(consumer, spans), options, None, left, flush=True)
+        finally:
+            await consumer.close()
+    return exit_codes.OK
+
+
+async def _print_records(
+    records: AsyncIterator[tuple[TopicPartition, Record]],
+    options: ReadOptions,
+    progress: Progress | None,
+    left: int | None,
+    *,
+    flush: bool = False,
+) -> int | None:
+    """Prints what is wanted; how many may follow, None when there is no limit."""
+    async for partition, record in records:
+        if progress is not None:
+            progress.advance()
+        publish = decode_publish(record.value, options.decode)
+        if options.topic_filter is not None and (
+            publish is None or not matches_filter(options.topic_filter, publish.topic)
+        ):
+            continue
+        if options.as_json:
+            line = to_json(describe(partition.partition, record, publish))
+        else:
+            line = render(partition.partition, record, publish)
+        sys.stdout.write(f"{line}\n")
+        if flush:
+            sys.stdout.flush()
+        if left is not None:
+            left -= 1
+            if left == 0:
+                break
+    sys.stdout.flush()
+    return left
+
+
+async def append_records(
+    settings: Settings,
+    record: NewRecord,
+    message: str | None,
+    *,
+    from_lines: bool,
+    create: int | None,
+    as_json: bool,
+) -> int:
+    async with open_log(settings, to_write=True) as log:
+        if create is not None:
+            await log.admin.create(record.topic, create)
+        wanted = None if record.partition is None else [record.partition]
+        await find_partitions(log, record.topic, wanted)
+        count = (await log.admin.describe(record.topic)).partitions
+        partition = record.choose_partition(count, settings.ingest.hash_function)
+        outcome = await append_all(log, record, partition, read_values(message, from_lines=from_lines))
+    told = {
+        "topic": record.topic,
+        "partition": partition,
+        "appended": outcome.appended,
+        "first_offset": outcome.first_offset,
+        "last_offset": outcome.last_offset,
+    }
+    if as_json:
+        print(to_json(told))
+    else:
+        offsets = f", offsets {outcome.first_offset} to {outcome.last_offset}" if outcome.appended else ""
+        print(f"{outcome.appended:,} appended to {record.topic}, partition {partition}{offsets}")
+    return exit_codes.OK
+
+
+async def truncate_topic(
+    settings: Settings, topic: str, wanted: list[int] | None, place: Place, *, is_sure: bool, as_json: bool
+) -> int:
+    async with open_log(settings, to_write=True) as log:
+        partitions = await find_partitions(log, topic, wanted)
+        consumer = log.consumer("")
+        consumer.assign(partitions)
+        marks = await _watermarks(consumer, partitions)
+        spans = await find_span(consumer, partitions, place, place)
+        await consumer.close()
+        rows = [(one.partition, marks[one].first, spans[one][0], marks[one].end) for one in partitions]
+        deleted = sum(new - old for _, old, new, _ in rows)
+        if deleted and not is_sure:
+            await _ask(f"delete {deleted:,} of {sum(end - old for _, old, _, end in rows):,} records of {topic}?")
+        with Progress(f"truncating {topic}", len(rows), "partitions") as progress:
+            for partition, (_, old, new, _) in zip(partitions, rows, strict=True):
+                if new > old:
+                    await log.admin.truncate(partition, new)
+                progress.advance()
+                progress.look()
+    if as_json:
+        first = {str(number): new for number, _, new, _ in rows}
+        print(to_json({"topic": topic, "deleted": deleted, "first_offsets": first}))
+    else:
+        print(f"{deleted:,} records deleted from {topic}")
+        print_table(("partition", "first before", "first now", "end"), rows)
+    return exit_codes.OK
+
+
+async def _ask(question: str) -> None:
+    """Raises UsageError when nobody can be asked, PenstockError when the answer is no."""
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} Nobody is there to say so.", "Add --yes if you are sure.")
+    answer = await asyncio.to_thread(input, f"{question} [y/N] ")
+    if answer.strip().lower() not in {"y", "yes"}:
+        raise PenstockError("nothing was deleted")
+
+
+async def show_offsets(
+    settings: Settings, group: str | None, topic: str | None, *, with_lag: bool, as_json: bool
+) -> int:
+    async with open_log(settings) as log:
+        known = await log.admin.groups()
+        if group is not None and group not in known:
+            hint = f"There are: {', '.join(known)}." if known else "No group has committed anything yet."
+            raise PenstockError(f"there is no group {group!r}", hint)
+        with Progress("reading offsets", unit="groups") as progress:
+            rows = []
+            for name in [group] if group is not None else known:
+                rows += await _offsets_of(log, name, topic, with_lag=with_lag)
+                progress.advance()
+                progress.look()
+    if as_json:
+        print(to_json(rows))
+        return exit_codes.OK
+    names = ("group", "topic", "partition", "offset", *(("end", "lag") if with_lag else ("metadata",)))
+    print_table(names, [[row[name] for name in names] for row in rows])
+    if with_lag and len(rows) > 1:
+        print(f"{sum(row['lag'] for row in rows):,} records in all")
+    return exit_codes.OK
+
+
+async def _offsets_of(log: Log, group: str, topic: str | None, *, with_lag: bool) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    consumer = log.consumer("")
+    for partition, committed in sorted((await log.admin.group_offsets(group)).items()):
+        if topic is not None and partition.topic != topic:
+            continue
+        row: dict[str, Any] = {"group": group, "topic": partition.topic, "partition": partition.partition}
+        row["offset"] = committed.offset
+        if with_lag:
+            marks = await consumer.watermarks(partition)
+            # what was deleted meanwhile cannot be behind any more
+            row |= {"end": marks.end, "lag": max(0, marks.end - max(committed.offset, marks.first))}
+        else:
+            row["metadata"] = committed.metadata
+        rows.append(row)
+    await consumer.close()
+    return rows
+
+
+async def repair_topics(settings: Settings, topic: str | None, *, as_json: bool) -> int:
+    if settings.log.provider != "embedded":
+        raise PenstockError(
+            f"log.provider = {settings.log.provider}: only the files of an embedded log can be repaired here",
+            "Kafka mends its own; see the documentation of its brokers.",
+        )
+    data_dir = settings.server.data_dir
+    check_unlocked(data_dir)
+    reports = []
+    async with open_log(settings) as log:
+        names = [topic] if topic is not None else await log.admin.list()
+    with Progress("repairing", len(names), "topics") as progress:
+        for name in names:
+            repair = import_module("penstock.logs.embedded").repair_topic
+            # in a thread, so that the bar moves while a large topic is read
+            work = asyncio.ensure_future(asyncio.to_thread(repair, data_dir, name))
+            while not (await asyncio.wait({work}, timeout=LOOK_SECONDS))[0]:
+                progress.look()
+            reports.append(work.result())
+            progress.advance()
+    if as_json:
+        print(to_json([describe_report(report) for report in reports]))
+    else:
+        for report in reports:
+            print(render_report(report))
+    return exit_codes.OK
+
+
+def describe_report(report: RepairReport) -> dict[str, Any]:
+    return {
+        "topic": report.topic,
+        "is_sound": report.is_sound,
+        "damaged_bytes": report.damaged_bytes,
+        "dropped_batches": report.dropped_batches,
+        "set_aside": [str(path) for path in report.set_aside],
+        "lost": [{"partition": lost.partition, "first": lost.first, "end": lost.end} for lost in report.lost],
+    }
+
+
+def render_report(report: RepairReport) -> str:
+    if report.is_sound:
+        return f"{report.topic}: nothing to repair"
+    lines = [f"{report.topic}: {report.damaged_bytes:,} damaged bytes set aside"]
+    lines += [f"  in {path}" for path in report.set_aside]
+    if report.dropped_batches:
+        lines.append(f"  {report.dropped_batches:,} batches that were there twice dropped")
+    lines += [f"  lost: partition {lost.partition}, offsets {lost.first} to {lost.end - 1}" for lost in report.lost]
+    if not report.lost:
+        lines.append("  no record that was stored before is lost")
+    return "\n".join(lines)

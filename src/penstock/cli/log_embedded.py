@@ -1,0 +1,196 @@
+"""The embedded log read from outside of the broker that writes it, behind the port of the logs.
+
+No lock is taken and nothing is written. What was added is noticed by looking at the files again and again, because no
+other process tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from penstock._ext.segment import RecordPack
+from penstock.logs.base import (
+    Committed,
+    LogError,
+    OffsetOutOfRange,
+    Producer,
+    TopicDescription,
+    TopicNotFound,
+    TopicPartition,
+    Watermarks,
+)
+from penstock.logs.embedded import LogReader, files, open_reader
+from penstock.logs.embedded.offsets import GroupOffsets
+from penstock.logs.groups import GroupCoordinator
+from penstock.logs.local_consumer import LocalConsumer, Watchers
+from penstock.stores.lmdb_kv import LmdbStore
+
+LOOK_SECONDS = 0.1
+Names = list[str]  # within a class that has a method `list`
+
+
+def _no_writing() -> LogError:
+    return LogError("the log was opened to be read")
+
+
+class OutsideLog:
+    """See Log in base.py, and LocalSource for its consumers."""
+
+    def __init__(self, data_dir: str, state_path: Path, groups_space: str) -> None:
+        self.root = files.log_directory(data_dir)
+        self._data_dir = data_dir
+        self._state_path = state_path
+        self._groups_space = groups_space
+        self._readers: dict[str, LogReader] = {}
+        self._watchers = Watchers()
+        self._consumers: set[LocalConsumer] = set()
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._watch = asyncio.get_running_loop().create_task(self._look_again())
+
+    async def close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watch
+        for consumer in list(self._consumers):
+            await consumer.close()
+        for reader in self._readers.values():
+            reader.close()
+
+    @property
+    def producer(self) -> Producer:
+        raise _no_writing()
+
+    @property
+    def admin(self) -> OutsideAdmin:
+        return OutsideAdmin(self)
+
+    def consumer(
+        self, group: str, *, instance_id: str | None = None, auto_offset_reset: str = "earliest"
+    ) -> LocalConsumer:
+        consumer = LocalConsumer(self, group, instance_id, auto_offset_reset)
+        self._consumers.add(consumer)
+        return consumer
+
+    def check(self) -> bool | str:
+        return True
+
+    def counters(self) -> dict[str, int | float]:
+        return {}
+
+    def reader(self, topic: str) -> LogReader:
+        if topic not in self._readers:
+            self._readers[topic] = open_reader(self._data_dir, topic)
+        return self._readers[topic]
+
+    def load_offsets(self) -> GroupOffsets | None:
+        """What the groups had committed at this moment; None when nobody ever has."""
+        if not self._state_path.exists():
+            return None
+        store = LmdbStore(self._state_path, is_readonly=True)
+        try:
+            offsets = GroupOffsets(store.space(self._groups_space))
+            offsets.load()
+            return offsets
+        except KeyError:
+            return None
+        finally:
+            store.close()
+
+    async def _look_again(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for topic, reader in list(self._readers.items()):
+                partitions = [TopicPartition(topic, number) for number in range(reader.partitions)]
+                before = [reader.watermarks(number) for number in range(reader.partitions)]
+                # a deleted topic is the next poll's business
+                with contextlib.suppress(TopicNotFound):
+                    reader.refresh()
+                after = [reader.watermarks(number) for number in range(reader.partitions)]
+                self._watchers.wake(p for p, old, new in zip(partitions, before, after, strict=True) if old != new)
+
+    # what its consumers ask for
+
+    @property
+    def coordinator(self) -> GroupCoordinator:
+        raise LogError("groups are shared out by the broker, not from outside")
+
+    @property
+    def watchers(self) -> Watchers:
+        return self._watchers
+
+    def watermarks(self, partition: TopicPartition) -> Watermarks:
+        return self.reader(partition.topic).watermarks(partition.partition)
+
+    def try_read(self, partition: TopicPartition, offset: int, max_records: int, max_bytes: int) -> list[RecordPack]:
+        try:
+            pack = self.reader(partition.topic).read(partition.partition, offset, max_records, max_bytes)
+        except OffsetOutOfRange:
+            return []  # retention was here first; the next poll sees where the partition begins now
+        if not pack.count:
+            # compaction left nothing up to the end: an empty pack moves the reader on
+            pack.place(max(offset, self.watermarks(partition).end))
+        return [pack]
+
+    async def read(self, partition: TopicPartition, offset: int, max_records: int, max_bytes: int) -> list[RecordPack]:
+        return self.try_read(partition, offset, max_records, max_bytes)
+
+    async def find_time(self, partition: TopicPartition, timestamp_ms: int) -> int:
+        return self.reader(partition.topic).find_time(partition.partition, timestamp_ms)
+
+    def get_committed(self, group: str, partition: TopicPartition) -> Committed | None:
+        return None
+
+    async def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
+        raise _no_writing()
+
+    def forget(self, consumer: LocalConsumer) -> None:
+        self._consumers.discard(consumer)
+
+
+class OutsideAdmin:
+    """See Admin in base.py."""
+
+    def __init__(self, log: OutsideLog) -> None:
+        self._log = log
+
+    async def list(self) -> Names:
+        found = []
+        if self._log.root.is_dir():
+            for directory in self._log.root.iterdir():
+                if directory.is_dir() and not directory.name.startswith("."):
+                    # a directory without a description is being created or deleted
+                    with contextlib.suppress(FileNotFoundError):
+                        found.append(files.read_topic(directory)[0])
+        return sorted(found)
+
+    async def describe(self, topic: str) -> TopicDescription:
+        reader = self._log.reader(topic)
+        return TopicDescription(topic, reader.partitions, dict(reader.properties))
+
+    async def groups(self) -> Names:
+        offsets = self._log.load_offsets()
+        return [] if offsets is None else offsets.groups
+
+    async def group_offsets(self, group: str) -> dict[TopicPartition, Committed]:
+        offsets = self._log.load_offsets()
+        return {} if offsets is None else offsets.of_group(group)
+
+    async def create(
+        self, topic: str, partitions: int = 1, properties: Mapping[str, str] | None = None, *, exist_ok: bool = True
+    ) -> None:
+        raise _no_writing()
+
+    async def delete(self, topic: str) -> None:
+        raise _no_writing()
+
+    async def truncate(self, partition: TopicPartition, before_offset: int) -> None:
+        raise _no_writing()
+
+    async def delete_group(self, group: str) -> None:
+        raise _no_writing()

@@ -1,0 +1,114 @@
+"""Topics and groups of the embedded log."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.logs.base import (
+    LATEST,
+    Committed,
+    LogError,
+    OffsetOutOfRange,
+    TopicDescription,
+    TopicPartition,
+)
+from penstock.logs.embedded import files
+from penstock.logs.embedded.recovery import RecoveredTopic, remove_directory
+from penstock.logs.embedded.topic_writer import Outcome
+from penstock.logs.topics import TopicConfig
+
+if TYPE_CHECKING:
+    from penstock.logs.embedded.log import EmbeddedLog
+
+Names = list[str]  # within a class that has a method `list`
+
+
+def _create_directory(root: Path, topic: str, config: TopicConfig) -> Path:
+    directory = root / files.escape_topic(topic)
+    with files.translate_errors(f"topic {topic!r} cannot be created"):
+        directory.mkdir(exist_ok=True)
+        files.write_topic(directory, topic, config)
+        files.sync_directory(root)
+    return directory
+
+
+def _delete_directory(directory: Path, number: int) -> None:
+    # hidden first, so that a crash in between leaves all of it or nothing
+    hidden = directory.with_name(f".deleted-{number}-{directory.name}"[:255])
+    with files.translate_errors(f"{directory} cannot be deleted"):
+        directory.rename(hidden)
+        files.sync_directory(directory.parent)
+        remove_directory(hidden)
+
+
+class EmbeddedAdmin:
+    """See Admin in base.py."""
+
+    def __init__(self, log: EmbeddedLog) -> None:
+        self._log = log
+        self._numbers = itertools.count(1)
+
+    async def create(
+        self, topic: str, partitions: int = 1, properties: Mapping[str, str] | None = None, *, exist_ok: bool = True
+    ) -> None:
+        config = TopicConfig.of(topic, partitions, properties)
+        if topic in self._log.views:
+            if not exist_ok:
+                raise LogError(f"topic {topic!r} exists already")
+            return
+        directory = await self._log.run(lambda _: _create_directory(self._log.root, topic, config))
+        if topic not in self._log.views:  # another call may have been quicker
+            nothing = [0] * config.partitions
+            self._log.add_topic(RecoveredTopic(topic, directory, config, [], nothing, list(nothing)))
+            self._log.coordinator.topics_changed(topic)
+
+    async def describe(self, topic: str) -> TopicDescription:
+        config = self._log.find(topic).config
+        return TopicDescription(topic, config.partitions, dict(config.properties))
+
+    async def delete(self, topic: str) -> None:
+        view = self._log.find(topic)
+        writer = self._log.writers.pop(topic)
+        del self._log.views[topic]
+        view.is_deleted = True
+
+        def delete(_: Outcome) -> None:
+            self._log.thread.forget(writer)
+            _delete_directory(view.directory, next(self._numbers))
+
+        await self._log.run(delete)
+        for segment in view.segments:
+            segment.close()
+        await self._log.offsets.delete_topic(topic)
+        self._log.coordinator.topics_changed(topic)
+        self._log.watchers.wake(TopicPartition(topic, number) for number in range(view.config.partitions))
+
+    async def list(self) -> Names:
+        return sorted(self._log.views)
+
+    async def truncate(self, partition: TopicPartition, before_offset: int) -> None:
+        view = self._log.find(partition.topic)
+        state = view.partition(partition.partition)
+        before_offset = state.end if before_offset == LATEST else before_offset
+        if not 0 <= before_offset <= state.end:
+            raise OffsetOutOfRange(f"{before_offset} is behind the last record", state.first, state.end)
+        if before_offset <= state.first:
+            return
+        writer = self._log.writers[partition.topic]
+
+        await self._log.run(lambda outcome: writer.truncate(partition.partition, before_offset, outcome), writer)
+        view.move_first(partition.partition, before_offset)
+
+    async def groups(self) -> Names:
+        return sorted({*self._log.offsets.groups, *self._log.coordinator.names})
+
+    async def group_offsets(self, group: str) -> dict[TopicPartition, Committed]:
+        return self._log.offsets.of_group(group)
+
+    async def delete_group(self, group: str) -> None:
+        if self._log.coordinator.members_of(group):
+            raise LogError(f"group {group!r} has members")
+        await self._log.offsets.delete_group(group)

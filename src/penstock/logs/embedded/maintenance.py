@@ -1,0 +1,136 @@
+"""What the embedded log does from time to time: retention, rolling by age, indexes, compaction, looking for room."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from typing import TYPE_CHECKING
+
+from penstock.core.logging import get_logger
+from penstock.logs.base import LogError
+from penstock.logs.embedded.compaction import CompactionPlan, compact, swap_in
+from penstock.logs.embedded.segments import Segment
+from penstock.logs.embedded.topic import TopicView
+from penstock.logs.topics import now_ms
+
+if TYPE_CHECKING:
+    from penstock.logs.embedded.log import EmbeddedLog
+
+log = get_logger("penstock.logs")
+
+# While the disk refuses, room is looked for this often, and this much of it is wanted.
+PROBE_SECONDS = 1.0
+ROOM_WANTED = 4 * 1_048_576
+
+
+class Maintenance:
+    def __init__(self, owner: EmbeddedLog, interval: float) -> None:
+        self._log = owner
+        self._interval = interval
+        self._task: asyncio.Task[None] | None = None
+        self._jobs: set[asyncio.Task[None]] = set()
+        self.segments_removed = 0
+        self.compactions = 0
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._task = loop.create_task(self._run(), name="penstock-log-maintenance")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await asyncio.gather(*self._jobs, return_exceptions=True)
+
+    async def _run(self) -> None:
+        waited = 0.0
+        while True:
+            step = min(PROBE_SECONDS, self._interval)
+            await asyncio.sleep(step)
+            waited += step
+            try:
+                if isinstance(self._log.check(), str):
+                    await self._probe()
+                if waited >= self._interval:
+                    waited = 0.0
+                    await self.tidy()
+            except LogError as error:
+                log.warning("maintenance of the log failed", why=str(error))
+            except Exception:
+                log.exception("maintenance of the log failed")
+
+    async def tidy(self) -> None:
+        """One round over all topics."""
+        now = now_ms()
+        for view in list(self._log.views.values()):
+            if view.is_deleted:
+                continue
+            if view.should_roll(now):
+                await self._roll(view)
+            await self._remove_expired(view, now)
+            if view.config.is_compacted and not view.is_compacting:
+                await self._compact(view)
+
+    async def _roll(self, view: TopicView) -> None:
+        writer = self._log.writers[view.name]
+
+        await self._log.run(writer.roll, writer)
+
+    async def _remove_expired(self, view: TopicView, now: int) -> None:
+        count = view.find_expired(now)
+        if view.is_compacting or not count:
+            return
+        dropped = view.drop_segments(count)
+        self.segments_removed += count
+        await self._log.in_thread(_unlink, dropped)
+
+    async def _compact(self, view: TopicView) -> None:
+        plan = CompactionPlan.of(view)
+        if plan is None:
+            return
+        view.is_compacting = True
+        try:
+            built = await self._log.in_thread(compact, plan)
+            if view.is_deleted:
+                return
+            view.replace_segments(plan.segments, built)
+            await self._log.in_thread(swap_in, plan.segments, built)
+            self.compactions += 1
+        except FileNotFoundError:
+            if not view.is_deleted:
+                raise
+        finally:
+            view.is_compacting = False
+
+    async def _probe(self) -> None:
+        """Says whether there is room again, if nobody appends meanwhile."""
+        usage = await self._log.in_thread(shutil.disk_usage, self._log.root)
+        if usage.free < ROOM_WANTED:
+            return
+        for writer in [writer for writer in self._log.writers.values() if writer.problem is not None]:
+            with contextlib.suppress(LogError):
+                await self._log.run(writer.probe, writer)
+
+    def segment_closed(self, segment: Segment | None) -> None:
+        """Its index is written to a file, so that the next start need not walk it."""
+        if segment is None:
+            return
+        job = asyncio.get_running_loop().create_task(self._write_index(segment))
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
+
+    async def _write_index(self, segment: Segment) -> None:
+        with contextlib.suppress(OSError):  # it can always be made anew
+            await self._log.in_thread(_write_index, segment, segment.encode_index())
+
+
+def _unlink(segments: list[Segment]) -> None:
+    for segment in segments:
+        segment.path.unlink(missing_ok=True)
+        segment.index_path.unlink(missing_ok=True)
+
+
+def _write_index(segment: Segment, encoded: bytes) -> None:
+    if segment.path.exists():
+        segment.index_path.write_bytes(encoded)

@@ -1,0 +1,148 @@
+"""Queues of a cluster on every provider: members find each other, share the partitions, and lose nothing in between."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from penstock.logs.base import Fetched, Log
+from penstock.partition.consumers import ConsumerManager, ConsumerOptions
+from penstock.partition.discovery import LogDiscovery
+from penstock.partition.factory import QueueFactory
+from penstock.partition.messages import QueueMessage, decode_message
+from penstock.partition.model import SYSTEM_TENANT, PartitionChange, QueueKey, ServiceInfo, ServiceType
+from penstock.partition.service import HashPartitionService
+from penstock.partition.settings import QueueSettings, parse_settings
+from penstock.partition.topics import create_topics, default_queues, notification_bases
+from tests.contract.providers import PROVIDERS, Provider
+from tests.support.waiting import until
+
+CORE = ServiceType.TB_CORE
+KEY = QueueKey(CORE)
+PARTITIONS, ENTITIES, ROUNDS = 4, 20, 10
+OPTIONS = ConsumerOptions(max_records=20, poll_seconds=0.5, retry_seconds=0.1)
+
+
+@pytest.fixture(params=["memory", "embedded", "kafka"])
+def provider(request: pytest.FixtureRequest, tmp_path: Path) -> Provider:
+    return PROVIDERS[request.param](request, tmp_path)
+
+
+@dataclass
+class Results:
+    handled: dict[uuid.UUID, list[int]] = field(default_factory=dict)
+    running: set[str] = field(default_factory=set)
+    run_twice: set[str] = field(default_factory=set)
+
+    async def handle(self, packs: Sequence[Fetched]) -> None:
+        topics = {fetched.topic for fetched in packs}
+        self.run_twice |= topics & self.running
+        self.running |= topics
+        await asyncio.sleep(0.01)
+        for fetched in packs:
+            for record in fetched.pack:
+                message = decode_message(record)
+                self.handled.setdefault(message.key, []).append(int(message.data))
+        self.running -= topics
+
+
+class Node:
+    """A core service as app.py would put it together."""
+
+    def __init__(self, log: Log, settings: QueueSettings, name: str, results: Results, patience: float) -> None:
+        me = ServiceInfo(service_id=name, service_types=frozenset([CORE]))
+        loop = asyncio.get_running_loop()
+        self.partitions = HashPartitionService(
+            me,
+            default_queues(settings),
+            loop,
+            prefix=settings.prefix,
+            notification_bases=notification_bases(settings),
+        )
+        topic = f"{settings.prefix}.{settings.cluster.topic}"
+        self.discovery = LogDiscovery(log, me, topic, interval=0.1, timeout=patience)
+        self.factory = QueueFactory(log, settings, self.partitions, claims=self.discovery)
+        self.manager: ConsumerManager = self.factory.manager(KEY, results.handle, OPTIONS)
+        self.partitions.listen(PartitionChange, self.follow)
+
+    def follow(self, event: PartitionChange) -> None:
+        if KEY in event.partitions:
+            self.manager.update(event.partitions[KEY])
+
+    async def start(self) -> None:
+        await self.discovery.start(self.partitions.members_changed)
+        self.partitions.start(self.discovery.others())
+
+    async def stop(self) -> None:
+        await self.manager.stop()
+        await self.discovery.stop()
+
+
+async def scenario(log: Log, patience: float) -> None:
+    prefix = f"q{uuid.uuid4().hex[:8]}"
+    settings = parse_settings({"prefix": prefix, "core.partitions": PARTITIONS, "rule-engine.queues": []})
+    results = Results()
+    entities = [uuid.uuid4() for _ in range(ENTITIES)]
+    first, second = (Node(log, settings, name, results, patience) for name in ("core-1", "core-2"))
+    await first.start()
+    producer = first.factory.producer(CORE)
+
+    async def send_round(number: int) -> None:
+        sends = [
+            producer.send_and_wait(
+                first.partitions.resolve(CORE, "", SYSTEM_TENANT, entity), QueueMessage(entity, b"%d" % number)
+            )
+            for entity in entities
+        ]
+        await asyncio.gather(*sends)
+
+    for number in range(ROUNDS):
+        await send_round(number)
+        if number == 2:
+            await second.start()
+            await until(lambda: len(first.partitions.my_partitions(KEY)) == PARTITIONS / 2, patience)
+        if number == 5:
+            await until(lambda: len(second.manager.running()) == PARTITIONS / 2, patience)
+            await second.stop()
+    expected = {entity: list(range(ROUNDS)) for entity in entities}
+    await until(lambda: sum(map(len, results.handled.values())) >= ENTITIES * ROUNDS, 3 * patience)
+    await first.stop()
+    await producer.stop()
+    assert results.handled == expected
+    assert not results.run_twice
+
+
+def test_a_second_node_comes_and_goes_and_nothing_is_lost_or_out_of_order(provider: Provider) -> None:
+    async def run() -> None:
+        async with provider.open() as log:
+            await scenario(log, provider.patience)
+
+    asyncio.run(run())
+
+
+def test_all_topics_of_the_table_can_be_created(provider: Provider) -> None:
+    async def run() -> None:
+        async with provider.open() as log:
+            settings = parse_settings(
+                {
+                    "prefix": f"t{uuid.uuid4().hex[:8]}",
+                    **{f"{name}.partitions": 2 for name in ("core", "edge", "vc", "edqs", "tasks", "js")},
+                    **{f"{name}.partitions": 2 for name in ("transport-api", "calculated-fields")},
+                    "rule-engine.queues": [{"name": "Main", "topic": "main", "partitions": 2}],
+                    "tasks.types": ["export"],
+                }
+            )
+            names = await create_topics(log.admin, settings, {kind: ["n1"] for kind in ServiceType})
+            assert set(names) <= set(await log.admin.list())
+            described = await log.admin.describe(f"{settings.prefix}.edqs.state")
+            assert described.partitions == 2
+            assert described.properties["cleanup.policy"] == "compact"
+            kept = await log.admin.describe(f"{settings.prefix}.tb_housekeeper.reprocessing")
+            assert kept.properties["retention.ms"] == "7776000000"
+
+    asyncio.run(run())

@@ -1,0 +1,121 @@
+"""A full disk: appends fail with words, nothing that was acknowledged is lost, and it goes on when there is room."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from penstock.logs.base import Appended, LogError, LogUnavailable
+from tests.support.embedded import number_of, numbered, opened, read_all
+
+MIB = 1_048_576
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 MiB."""
+    mounted = tmp_path / "disk"
+    mounted.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(mounted)], capture_output=True, check=False
+    )
+    if made.returncode != 0:
+        pytest.skip("a small file system cannot be mounted here (needs root)")
+    yield mounted
+    subprocess.run(["umount", str(mounted)], check=True)
+
+
+def fill(disk: Path, leave: int) -> Path:
+    """A file that takes all of the room but `leave` bytes."""
+    path = disk / "ballast"
+    stat = os.statvfs(disk)
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, stat.f_bavail * stat.f_frsize - leave)
+    return path
+
+
+def test_a_full_disk_fails_appends_and_recovers(small_disk: Path) -> None:
+    async def run() -> None:
+        async with opened(small_disk) as log:
+            await log.admin.create("t", 1)
+            ballast = fill(small_disk, 2 * MIB)
+            written, failure = 0, None
+            while failure is None:
+                try:
+                    appended = await log.producer.send("t", 0, numbered(written, 100, 1_000))
+                    assert appended.base_offset == written
+                    written += 100
+                except LogUnavailable as error:
+                    failure = error
+            assert failure.is_retryable
+            assert "the disk is full" in str(failure)
+            assert "the disk is full" in str(log.check())
+            assert written > 0
+            with pytest.raises(LogUnavailable):
+                await log.producer.send("t", 0, numbered(written, 100, 1_000))
+            assert [number_of(r) for r in await read_all(log, "t")] == list(range(written))
+            ballast.unlink()
+            # nobody appends: the log finds out by itself
+            deadline = time.monotonic() + 10
+            while log.check() is not True:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.1)
+            appended = await log.producer.send("t", 0, numbered(written, 100, 1_000))
+            assert appended.base_offset == written
+        async with opened(small_disk) as log:
+            assert [number_of(r) for r in await read_all(log, "t")] == list(range(written + 100))
+
+    uvloop.run(run())
+
+
+def test_only_what_does_not_fit_fails(small_disk: Path) -> None:
+    """Several packs in one commit, of two topics: each is told its own fate, and it is the truth."""
+
+    async def run() -> None:
+        async with opened(small_disk) as log:
+            for topic in ("a", "b"):
+                await log.admin.create(topic, 1)
+                await log.producer.send(topic, 0, numbered(0, 1))
+            ballast = fill(small_disk, 3 * MIB)
+            told: dict[str, list[Appended | LogError]] = {"a": [], "b": []}
+            for _ in range(20):
+                for topic, results in told.items():
+                    log.producer.append(topic, 0, numbered(0, 200, 1_000), results.append)
+                await asyncio.sleep(0.01)
+            deadline = time.monotonic() + 10
+            while sum(map(len, told.values())) < 40:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.05)
+            assert any(isinstance(result, LogUnavailable) for results in told.values() for result in results)
+            ballast.unlink()
+            for topic, results in told.items():
+                kept = sum(result.count for result in results if isinstance(result, Appended))
+                assert len(await read_all(log, topic)) == 1 + kept
+                assert (await log.producer.send(topic, 0, numbered(0, 1))).base_offset == 1 + kept
+
+    uvloop.run(run())
+
+
+def test_too_much_waiting_fails_at_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with opened(tmp_path, max_pending_bytes=100_000) as log:
+            await log.admin.create("t", 1)
+            results: list[Appended | LogError] = []
+            for _ in range(50):
+                log.producer.append("t", 0, numbered(0, 10, 1_000), results.append)
+            assert log.producer.pending_bytes <= 100_000
+            while len(results) < 50:
+                await asyncio.sleep(0.01)
+            failed = [result for result in results if isinstance(result, LogUnavailable)]
+            assert len(failed) == 41
+            assert "wait to be written" in str(failed[0])
+            assert len(await read_all(log, "t")) == 90
+
+    uvloop.run(run())
