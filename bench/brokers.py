@@ -39,6 +39,8 @@ log_dest stderr
 PENSTOCK_TOML = """[limits]
 max_inflight = 1000
 max_queued_messages = 100000
+[ingest]
+log = "none"
 [logging]
 level = "error"
 """

@@ -9,27 +9,34 @@ import argparse
 import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import uvloop
 
 from penstock.logs.base import Log
+from penstock.logs.embedded import EmbeddedLog
 from penstock.logs.memory import MemoryLog
 from penstock.rpc.responder import Responder
 from penstock.rpc.settings import RequestSettings
 from penstock.rpc.template import RequestTemplate
 from penstock.rpc.wire import Request
+from penstock.stores.lmdb_kv import LmdbStore
 
 TOPIC = "bench.requests"
 
 
-def open_log(provider: str, directory: Path) -> Log:
-    if provider == "memory":
-        return MemoryLog()
-    from penstock.logs.embedded import EmbeddedLog  # noqa: PLC0415 - only the provider that is measured is loaded
-
-    return EmbeddedLog(directory)
+@asynccontextmanager
+async def open_log(provider: str, directory: Path) -> AsyncIterator[Log]:
+    store = LmdbStore(directory / "state")
+    log: Log = MemoryLog() if provider == "memory" else EmbeddedLog(directory, store.space("groups"))
+    await log.start()
+    try:
+        yield log
+    finally:
+        await log.close()
+        store.close()
 
 
 def answer(request: Request) -> bytes:
@@ -45,7 +52,6 @@ HANDLERS: dict[str, Callable[[Request], bytes | Awaitable[bytes]]] = {"sync": an
 
 async def measure(log: Log, handler: str, seconds: float, window: int) -> tuple[float, float, dict[str, int | float]]:
     """Pairs per second, pairs per CPU-second of the whole process, and the counters of the caller."""
-    await log.start()
     await log.admin.create(TOPIC, 4, {"retention.bytes": str(32 * 1_048_576)})
     responder = Responder(log, HANDLERS[handler], request_topic=TOPIC, group="bench", service_id="answers")
     template = RequestTemplate(
@@ -75,8 +81,17 @@ async def measure(log: Log, handler: str, seconds: float, window: int) -> tuple[
     counters = template.counters()
     await template.close()
     await responder.close()
-    await log.close()
     return count / elapsed, count / used, counters
+
+
+async def run(options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+        async with open_log(options.provider, Path(directory)) as log:
+            rate, per_cpu, counters = await measure(log, options.handler, options.seconds, options.window)
+    print(f"{options.provider}, {options.handler} handler, {options.window} calls at a time:")
+    print(f"  {rate:,.0f} request/response pairs per second, {per_cpu:,.0f} per CPU-second")
+    print(f"  latency {counters['response_lag']:.1f} ms mean, at most {counters['response_lag_p99']:.1f} ms p99")
+    print(f"  timed out {counters['request_timeout_count']}, failed {counters['requests_failed_total']}")
 
 
 def main() -> None:
@@ -85,14 +100,8 @@ def main() -> None:
     options.add_argument("--seconds", type=float, default=5.0)
     options.add_argument("--window", type=int, default=2_000, help="calls that wait at the same time")
     options.add_argument("--handler", choices=sorted(HANDLERS), default="sync")
-    chosen = options.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        job = measure(open_log(chosen.provider, Path(directory)), chosen.handler, chosen.seconds, chosen.window)
-        rate, per_cpu, counters = uvloop.run(job)
-    print(f"{chosen.provider}, {chosen.handler} handler, {chosen.window} calls at a time:")
-    print(f"  {rate:,.0f} request/response pairs per second, {per_cpu:,.0f} per CPU-second")
-    print(f"  latency {counters['response_lag']:.1f} ms mean, {counters['response_lag_p99']:.1f} ms p99 (at most)")
-    print(f"  timed out {counters['request_timeout_count']}, failed {counters['requests_failed_total']}")
+    options.add_argument("--directory", help="where the log is; the system's temporary directory if not given")
+    uvloop.run(run(options.parse_args()))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from penstock.admin.server import AdminServer, package_version
 from penstock.admin.sys_topics import SysPublisher
 from penstock.core.errors import PenstockError, SettingsError
 from penstock.core.logging import configure_logging, get_logger
-from penstock.core.ports import AuthExchangeFactory
+from penstock.core.ports import AuthExchangeFactory, Scheduler
 from penstock.core.settings import ListenerSettings, Settings
 from penstock.core.settings.checks import is_anonymous_allowed
 from penstock.core.settings.loader import Loaded
@@ -33,6 +33,8 @@ from penstock.frontends.mqtt.listener import Listener
 from penstock.logs.base import Log, parse_properties
 from penstock.logs.embedded import EmbeddedLog
 from penstock.logs.memory import MemoryLog
+from penstock.partition.node import ClusterNode
+from penstock.partition.settings import parse_settings
 from penstock.session.registry import SessionRegistry
 from penstock.stores.lmdb_kv import LmdbStore
 from penstock.stores.memory import MemorySessionStore
@@ -90,6 +92,7 @@ class Broker:
         prepare_data_dir(settings.server.data_dir)
         self.store = make_store(settings)
         self.log = make_log(settings, self.store)
+        self.node = make_node(settings, self.log, loop)
         self.ingest = None if self.log is None else make_ingest(settings, self.hub, self.log)
         self.listeners = [self._make_listener(index) for index in range(len(settings.listeners))]
         self.admin = AdminServer(
@@ -153,6 +156,8 @@ class Broker:
         for listener in self.listeners:
             await listener.close()
         await self.admin.stop()
+        if self.node is not None:
+            await self.node.stop()
         if self.log is not None:
             await self.log.close()
         if self.store is not None:
@@ -164,6 +169,8 @@ class Broker:
         if self.log is None or self.ingest is None:
             return
         await self.log.start()
+        if self.node is not None:
+            await self.node.start()
         ingest, limit = self.settings.ingest, self.settings.log.max_pending_bytes
         await self.ingest.start(ingest.log, ingest.hash_function, limit)
 
@@ -232,6 +239,7 @@ class Broker:
             "sessions_taken_over": self.registry.taken_over_total,
             "loop_lag": self._lag,
             **({} if self.log is None else self.log.counters()),
+            **({} if self.node is None else self.node.counters()),
         }
 
     def _check_ready(self) -> bool | str:
@@ -277,6 +285,15 @@ def make_log(settings: Settings, store: LmdbStore | None) -> Log | None:
         fsync_interval_ms=round(settings.log.fsync_interval * 1000),
         max_pending_bytes=room,
     )
+
+
+def make_node(settings: Settings, log_provider: Log | None, scheduler: Scheduler) -> ClusterNode | None:
+    """This process among the others: on Kafka there may be others, on a log of its own it is alone."""
+    queues = parse_settings(settings.queue)
+    if log_provider is None:
+        return None
+    is_clustered = settings.log.provider == "kafka"
+    return ClusterNode(log_provider, queues, settings.server.node_id, scheduler, is_clustered=is_clustered)
 
 
 def make_ingest(settings: Settings, hub: Hub, log_provider: Log) -> Ingest:

@@ -31,6 +31,7 @@ class LogBroker(Broker):
     def __init__(self, directory: Path, settings: Mapping[str, Any] | None = None) -> None:
         self.admin_port = free_port()
         self.data_dir = Path((settings or {}).get("server.data_dir", directory / "data"))
+        self._from: dict[int, int] = {}
         super().__init__(directory, {**EMBEDDED, **(settings or {})})
 
     def _penstock_command(self) -> list[str]:
@@ -54,19 +55,25 @@ class LogBroker(Broker):
         except urllib.error.HTTPError as error:
             return False, error.read().decode()
 
-    def logged(self, topic: str = TOPIC) -> list[Logged]:
-        return list(read_log(self.data_dir, topic))
+    def mark(self) -> None:
+        """`logged` gives what comes from now on."""
+        reader = open_reader(self.data_dir, TOPIC)
+        self._from = {partition: reader.watermarks(partition).end for partition in range(reader.partitions)}
+        reader.close()
+
+    def logged(self) -> list[Logged]:
+        return list(read_log(self.data_dir, self._from))
 
     def logged_payloads(self) -> list[bytes]:
         return [record.publish.payload for record in self.logged()]
 
 
-def read_log(data_dir: Path, topic: str = TOPIC) -> Iterator[Logged]:
-    """Everything in the topic, partition by partition."""
-    reader = open_reader(data_dir, topic)
+def read_log(data_dir: Path, start: Mapping[int, int]) -> Iterator[Logged]:
+    """Everything in the log from these offsets on, partition by partition."""
+    reader = open_reader(data_dir, TOPIC)
     for partition in range(reader.partitions):
         marks = reader.watermarks(partition)
-        offset = marks.first
+        offset = max(marks.first, start.get(partition, 0))
         while offset < marks.end:
             pack = reader.read(partition, offset)
             assert pack.count, f"nothing at offset {offset} of partition {partition}, which ends at {marks.end}"

@@ -72,6 +72,8 @@ class Publisher:
         packet = client.receive()
         if packet.type == PacketType.PUBCOMP:
             return
+        if packet.type == PacketType.DISCONNECT:
+            raise ClosedByServer(f"{packet}")
         packet_id, payload = self._waiting.popleft()
         if packet.packet_id != packet_id:
             self.order_errors.append(f"{packet} where {packet_id} was the next")

@@ -15,6 +15,7 @@ import pytest
 from tests.support.broker import REPOSITORY, Listener
 from tests.support.certificates import Authority
 from tests.support.file_broker import FileBroker, running_broker
+from tests.support.log_broker import LogBroker
 
 PASSWORDS = {"alice": "alice-secret", "bob": "bob-secret"}
 
@@ -35,6 +36,50 @@ def start_file_broker(
             return broker
 
         yield start
+
+
+@pytest.fixture
+def start_log_broker(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., LogBroker]]:
+    """start_log_broker({"ingest.log": "persistent"}) starts a broker with an embedded log; the test may kill it."""
+    brokers: list[LogBroker] = []
+    request.node.broker_logs = [*getattr(request.node, "broker_logs", [])]
+
+    def start(settings: Mapping[str, Any] | None = None) -> LogBroker:
+        broker = LogBroker(tmp_path_factory.mktemp("broker"), settings)
+        brokers.append(broker)
+        request.node.broker_logs.append((broker, 0))
+        broker.wait_until_listening()
+        return broker
+
+    yield start
+    for broker in brokers:
+        if broker.is_alive:
+            broker.stop()
+
+
+@pytest.fixture(scope="module")
+def shared_log_broker(tmp_path_factory: pytest.TempPathFactory, password_file: Path) -> Iterator[LogBroker]:
+    settings = {"access.password_file": str(password_file), "access.anonymous": "allow"}
+    broker = LogBroker(tmp_path_factory.mktemp("broker"), settings)
+    try:
+        broker.wait_until_listening()
+        yield broker
+        broker.stop()
+    finally:
+        if broker.is_alive:
+            broker.kill()
+
+
+@pytest.fixture
+def log_broker(shared_log_broker: LogBroker, request: pytest.FixtureRequest) -> Iterator[LogBroker]:
+    """A broker that logs everything in an embedded log, of which a test sees only what came since its beginning."""
+    start = shared_log_broker.log_size()
+    request.node.broker_logs = [(shared_log_broker, start)]
+    shared_log_broker.mark()
+    yield shared_log_broker
+    shared_log_broker.assert_healthy(start)
 
 
 @pytest.fixture(scope="session")

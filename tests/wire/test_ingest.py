@@ -5,7 +5,6 @@ import time
 import pytest
 
 from tests.support.broker import IS_MOSQUITTO
-from tests.support.log_broker import LogBroker
 from tests.support.naive_partition import murmur3_128
 from tests.support.packets import V5, V311, PacketType, Reason, Will, pack_connect, pack_publish
 from tests.support.publishers import Publisher
@@ -14,30 +13,6 @@ pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the log is Penstock's own"
 
 PUBACK, PUBREC = PacketType.PUBACK, PacketType.PUBREC
 PARTITIONS = 16
-
-
-@pytest.fixture
-def start_log_broker(tmp_path_factory, request):
-    """start_log_broker({"ingest.log": "persistent"}) starts a broker with an embedded log; the test may kill it."""
-    brokers = []
-    request.node.broker_logs = []
-
-    def start(settings=None):
-        broker = LogBroker(tmp_path_factory.mktemp("broker"), settings)
-        brokers.append(broker)
-        request.node.broker_logs.append((broker, 0))
-        broker.wait_until_listening()
-        return broker
-
-    yield start
-    for broker in brokers:
-        if broker.is_alive:
-            broker.stop()
-
-
-@pytest.fixture
-def log_broker(start_log_broker):
-    return start_log_broker()
 
 
 def await_logged(broker, count):
@@ -56,7 +31,7 @@ def by_topic(records):
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_publish_is_logged_with_all_its_fields(start_log_broker, password_file, connect, qos):
+def test_a_publish_is_logged_with_all_its_fields(log_broker, connect, qos):
     """Topic, payload, QoS, retain, client id, user name, time, expiry and all properties, user properties in order."""
     properties = {
         "payload_format_indicator": 1,
@@ -67,7 +42,6 @@ def test_a_publish_is_logged_with_all_its_fields(start_log_broker, password_file
         "user_property": [("b", "1"), ("a", "2"), ("b", "3")],
     }
     before = int(time.time() * 1000)
-    log_broker = start_log_broker({"access.password_file": str(password_file)})
     client = connect(V5, "sender", broker=log_broker, username="alice", password=b"alice-secret")
     client.publish("all/fields", b"payload \xff", qos=qos, retain=True, properties=properties)
     client.ping()
@@ -256,9 +230,7 @@ def test_publishers_wait_when_much_is_pending(start_log_broker, connect):
     payload = b"." * 500
     for number in range(400):
         for at, flooder in enumerate(flooders):
-            flooder.send_raw(
-                pack_publish(V5, f"flood/{at}", b"%d %b" % (number, payload), qos=1, packet_id=number + 1)
-            )
+            flooder.send_raw(pack_publish(V5, f"flood/{at}", b"%d %b" % (number, payload), qos=1, packet_id=number + 1))
     for flooder in flooders:
         for number in range(400):
             assert flooder.expect(PUBACK, packet_id=number + 1).reason < 0x80

@@ -65,7 +65,7 @@ def test_packet_ids_in_flight_differ(connect, topic, version, qos):
 
 
 def test_packet_id_still_in_flight_is_not_reused(connect, topic):
-    """[MQTT-2.2.1-4] [MQTT3-2.3.1-4]: one id stays unacknowledged while all 65,535 go round; in bare bytes for speed."""
+    """[MQTT-2.2.1-4] [MQTT3-2.3.1-4]: one id stays unacknowledged while all 65,535 go round (in bare bytes)."""
     subscriber, publisher = connect(V311), connect(V311)
     subscriber.subscribe(topic, qos=1)
     publisher.publish(topic, b"held", qos=1)

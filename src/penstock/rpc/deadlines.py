@@ -6,8 +6,9 @@ their time comes, which at 50,000 calls a second and a minute each is millions o
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
@@ -48,3 +49,43 @@ class Deadlines(Generic[K]):
     def __len__(self) -> int:
         """Buckets held, empty ones too."""
         return len(self._buckets)
+
+
+class DeadlineTimer(Generic[K]):
+    """Deadlines with one timer of the running loop for all of them."""
+
+    def __init__(self, on_expired: Callable[[K], None], clock: Callable[[], float]) -> None:
+        self._deadlines: Deadlines[K] = Deadlines()
+        self._on_expired = on_expired
+        self._clock = clock
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf
+        self._is_closed = False
+
+    def add(self, key: K, deadline: float) -> dict[K, None]:
+        """As Deadlines.add."""
+        bucket = self._deadlines.add(key, deadline)
+        if deadline < self._due:
+            self._arm()
+        return bucket
+
+    def expire(self) -> None:
+        """What is due now. The timer calls it in time; a test with a clock of its own calls it itself."""
+        for key in self._deadlines.expire(self._clock()):
+            self._on_expired(key)
+        self._arm()
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._deadlines.next_due
+        self._due = math.inf if due is None else due
+        if due is not None and not self._is_closed:
+            delay = max(0.0, due - self._clock())
+            self._timer = asyncio.get_running_loop().call_later(delay, self.expire)

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from inspect import isawaitable
 from typing import NamedTuple
 
 from penstock._ext.calls import CallReader, CallWriter
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import RateLimited, get_logger
 from penstock.logs.base import Appended, Consumer, Fetched, Log, LogError, TopicPartition
+from penstock.rpc.deadlines import DeadlineTimer
 from penstock.rpc.errors import ErrorCode
 from penstock.rpc.latency import Latency
 from penstock.rpc.progress import PackProgress, Progress
@@ -29,6 +31,13 @@ class _Answer(NamedTuple):
     data: bytes
     error: tuple[tuple[str, bytes], ...]
     progress: PackProgress
+
+
+class _Running(NamedTuple):
+    request: Request
+    progress: PackProgress
+    started_at: float
+    bucket: dict[asyncio.Future[bytes], None]
 
 
 class Responder:
@@ -66,7 +75,8 @@ class Responder:
         self._has_room = asyncio.Event()
         self._has_answers = asyncio.Event()
         self._answers: dict[str, tuple[RecordPack, list[_Answer]]] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Future[bytes], _Running] = {}
+        self._deadlines: DeadlineTimer[asyncio.Future[bytes]] = DeadlineTimer(self._on_timeout, clock)
         self._tasks: list[asyncio.Task[None]] = []
         self._consumer: Consumer | None = None
         self.latency = Latency()
@@ -95,8 +105,10 @@ class Responder:
             self._has_room.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._has_room.wait(), deadline - self._clock())
-        for running in self._running:
-            running.cancel()
+        self._deadlines.close()
+        running, self._running = self._running, {}
+        for task in running:
+            task.cancel()
         if self._consumer is not None:
             with contextlib.suppress(LogError):
                 await self._consumer.commit(self._progress.take())
@@ -150,32 +162,34 @@ class Responder:
         except Exception as error:
             self._fail(request, progress, ErrorCode.HANDLER_FAILED, error)
             return
-        if isinstance(result, bytes):
+        if isinstance(result, bytes) or not isawaitable(result):
             self._answer(request, result, progress)
             return
+        now = self._clock()
         seconds = min(self._settings.handler_timeout, (request.expire_ts - now_ms) / 1_000)
-        task = asyncio.create_task(self._wait_for(request, result, progress, seconds))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        task = asyncio.ensure_future(result)
+        self._running[task] = _Running(request, progress, now, self._deadlines.add(task, now + seconds))
+        task.add_done_callback(self._on_handled)
 
-    async def _wait_for(
-        self, request: Request, result: Awaitable[bytes], progress: PackProgress, seconds: float
-    ) -> None:
-        started = self._clock()
-        limit = asyncio.timeout(seconds)
-        try:
-            async with limit:
-                data = await result
-            self.latency.add(self._clock() - started)
-            self._answer(request, data, progress)
-        except TimeoutError as error:
-            if limit.expired():
-                waited = TimeoutError(f"the handler took longer than {seconds:.3f} s")
-                self._fail(request, progress, ErrorCode.HANDLER_TIMEOUT, waited)
-            else:
-                self._fail(request, progress, ErrorCode.HANDLER_FAILED, error)
-        except Exception as error:
-            self._fail(request, progress, ErrorCode.HANDLER_FAILED, error)
+    def _on_timeout(self, task: asyncio.Future[bytes]) -> None:
+        """Answers at once, however long the handler needs to stop."""
+        running = self._running.pop(task, None)
+        if running is not None:
+            task.cancel()
+            late = TimeoutError(f"the handler took longer than {self._clock() - running.started_at:.3f} s")
+            self._fail(running.request, running.progress, ErrorCode.HANDLER_TIMEOUT, late)
+
+    def _on_handled(self, task: asyncio.Future[bytes]) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        running = self._running.pop(task, None)
+        if running is None:
+            return  # timed out, or closed: then it comes again
+        running.bucket.pop(task, None)
+        if error is None:
+            self.latency.add(self._clock() - running.started_at)
+            self._answer(running.request, task.result(), running.progress)
+        else:
+            self._fail(running.request, running.progress, ErrorCode.HANDLER_FAILED, error)
 
     def _answer(self, request: Request, data: object, progress: PackProgress) -> None:
         if not isinstance(data, bytes):
@@ -187,7 +201,7 @@ class Responder:
         else:
             self._put(request, data, (), progress)
 
-    def _fail(self, request: Request, progress: PackProgress, code: ErrorCode, error: Exception) -> None:
+    def _fail(self, request: Request, progress: PackProgress, code: ErrorCode, error: BaseException) -> None:
         """The caller learns it at once instead of waiting for its deadline."""
         self._counts["timed_out" if code is ErrorCode.HANDLER_TIMEOUT else "failed"] += 1
         self._warn("a request failed", _describe(error), code=code.value)
@@ -295,7 +309,7 @@ class Responder:
         return {partition.partition: count for partition, count in (await self._consumer.lag()).items()}
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     return (str(error) or type(error).__name__)[:LONGEST_MESSAGE]
 
 

@@ -13,7 +13,7 @@ from penstock._ext.partition import partition_of
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import RateLimited, get_logger
 from penstock.logs.base import LATEST, Appended, Consumer, Log, LogError, TopicPartition
-from penstock.rpc.deadlines import Deadlines
+from penstock.rpc.deadlines import DeadlineTimer
 from penstock.rpc.errors import (
     RemoteError,
     RequestNotSent,
@@ -73,9 +73,7 @@ class RequestTemplate:
         self._ids = new_ids()
         self._pending: dict[bytes, _Pending] = {}
         self._pending_bytes = 0
-        self._deadlines: Deadlines[bytes] = Deadlines()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_due = 0.0
+        self._deadlines: DeadlineTimer[bytes] = DeadlineTimer(self._on_timeout, clock)
         self._packs: dict[int, tuple[RecordPack, list[bytes]]] = {}
         self._partitions = 0
         self._turn = 0
@@ -103,8 +101,7 @@ class RequestTemplate:
         """Fails what is still pending."""
         self._flush()
         self._loop = None
-        if self._timer is not None:
-            self._timer.cancel()
+        self._deadlines.close()
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -152,8 +149,6 @@ class RequestTemplate:
         self._counts["sent"] += 1
         if pack.size > LARGEST_PACK:
             self._append(partition, *self._packs.pop(partition))
-        if self._timer is None or now + seconds < self._timer_due:
-            self._arm()
         return future
 
     def _make_room(self) -> None:
@@ -201,23 +196,15 @@ class RequestTemplate:
             if not call.future.done():
                 call.future.set_exception(error)
 
-    def _arm(self) -> None:
-        due = self._deadlines.next_due
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if due is not None and self._loop is not None:
-            self._timer_due = due
-            self._timer = self._loop.call_later(max(0.0, due - self._clock()), self.expire)
+    def _on_timeout(self, request_id: bytes) -> None:
+        call = self._pending.get(request_id)
+        if call is not None:
+            waited = self._clock() - call.sent_at
+            self._fail(request_id, RequestTimeout(f"no answer from {self._request_topic} in {waited:.3f} s"))
 
     def expire(self) -> None:
-        """Fails the calls whose time is over. The loop calls it in time; a test may call it itself."""
-        for request_id in self._deadlines.expire(self._clock()):
-            call = self._pending.get(request_id)
-            if call is not None:
-                waited = self._clock() - call.sent_at
-                self._fail(request_id, RequestTimeout(f"no answer from {self._request_topic} in {waited:.3f} s"))
-        self._arm()
+        """Fails the calls whose time is over. A timer does it in time; a test with its own clock calls it itself."""
+        self._deadlines.expire()
 
     async def _read_answers(self, consumer: Consumer) -> None:
         settings = self._settings

@@ -25,7 +25,7 @@ ID = bytes(range(16))
     key=st.one_of(st.none(), st.binary(max_size=60)),
     headers=st.lists(st.tuples(st.text(st.characters(exclude_categories=["Cs"]), max_size=9), st.binary(max_size=9))),
 )
-def test_a_request_is_a_queue_message(data, request_id, times, topic, key, headers) -> None:
+def test_a_request_is_a_queue_message(*, data, request_id, times, topic, key, headers) -> None:
     now_ms, expire_ts = times
     headers = [(f"x{name}", value) for name, value in headers]
     pack = RecordPack()

@@ -16,7 +16,7 @@ from penstock.core.settings.address import TRANSPORTS
 from penstock.core.settings.checks import check_settings, open_insecure_listeners
 from penstock.core.settings.environment import Assignment, environment_name, read_environment
 from penstock.core.settings.model import Settings
-from penstock.core.settings.schema import Key, bad_value, convert, sections
+from penstock.core.settings.schema import FREE_SECTION, Key, bad_value, convert, sections
 from penstock.core.settings.toml_file import SettingsFile, choose_path, read_file
 
 DEFAULT = "default"
@@ -80,6 +80,7 @@ class _Tree:
     def __init__(self) -> None:
         self.values: dict[str, dict[str, Any]] = {}
         self.listeners: list[dict[str, Any]] = []
+        self.queue: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
         self._where: dict[str, str] = {}
 
@@ -90,6 +91,11 @@ class _Tree:
     def take_file(self, file: SettingsFile) -> None:
         origin = f"file {file.path}"
         for section, table in file.document.items():
+            if section == FREE_SECTION:
+                if not isinstance(table, dict):
+                    raise SettingsError(f"{file.where(section)} must be a table: write [{section}] and its keys below")
+                self.queue.update(table)
+                continue
             if section not in sections():
                 raise _unknown(file.where(section), section, list(sections()), "a section of the settings")
             if section == LISTENERS:
@@ -138,6 +144,10 @@ class _Tree:
             raise bad_value(where, text, "at least one host:port")
 
     def _set(self, dotted: str, value: object, origin: str, where: str) -> None:
+        if dotted.startswith(f"{FREE_SECTION}."):
+            # read as TOML would read it, so that a number is a number
+            self.queue[dotted.partition(".")[2]] = int(value) if str(value).isdigit() else value  # type: ignore[call-overload]
+            return
         key, target = self._find(dotted, where)
         name = key.name.rpartition(".")[2]
         if key.kind == dict[str, str]:
@@ -185,6 +195,7 @@ class _Tree:
                 listener["name"] = _free_name(taken)
                 taken.add(listener["name"])
         tree[LISTENERS] = listeners
+        tree[FREE_SECTION] = self.queue
         return msgspec.convert(tree, Settings)
 
     def all_origins(self, settings: Settings) -> dict[str, str]:

@@ -7,7 +7,7 @@ listener uses are not live, but the files are read again on every reload.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -183,9 +183,9 @@ class LogSettings(Section, frozen=True):
         Literal["always", "interval"],
         _about("embedded: what is acknowledged is on the disk; or is written every fsync_interval and may be lost"),
     ] = "always"
-    fsync_interval: Annotated[Seconds, _about("time between writes to the disk with fsync = interval", unit="seconds")] = (
-        0.05
-    )
+    fsync_interval: Annotated[
+        Seconds, _about("time between writes to the disk with fsync = interval", unit="seconds")
+    ] = 0.05
     max_pending_bytes: Annotated[
         Positive, _about("bytes on their way into the log above which publishers wait", unit="bytes")
     ] = 64 * MIB
@@ -240,6 +240,9 @@ class Settings(Section, frozen=True):
     limits: LimitSettings = LimitSettings()
     log: LogSettings = LogSettings()
     ingest: IngestSettings = IngestSettings()
+    queue: Annotated[
+        dict[str, Any], _about("the queues between services; its keys are in docs/queue-architecture.md")
+    ] = field(default_factory=dict)
     logging: LoggingSettings = LoggingSettings()
     admin: AdminSettings = AdminSettings()
     sys: SysSettings = SysSettings()

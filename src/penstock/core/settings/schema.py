@@ -13,6 +13,9 @@ from penstock.core.errors import SettingsError
 from penstock.core.settings.model import ListenerSettings, Section, Settings
 from penstock.core.settings.units import parse_duration, parse_size
 
+# A table the partition service reads itself: its keys are nested, and those of the seed document.
+FREE_SECTION = "queue"
+
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 
@@ -79,6 +82,8 @@ def sections() -> dict[str, dict[str, Key]]:
     """Section name to its keys by bare name, in the order of the model; `listeners` stands for each of them."""
     described = {}
     for section in msgspec.structs.fields(Settings):
+        if section.name == FREE_SECTION:
+            continue
         cls = section_class(section.name)
         keys = _describe(cls, f"{section.name}.")
         described[section.name] = {key.name.rpartition(".")[2]: key for key in keys.values()}

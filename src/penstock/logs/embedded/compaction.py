@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock._ext.segment import RecordPack, read_batches, scan_batches
+from penstock._ext.segment import HEADER_SIZE, RecordPack, read_batches, scan_batches
 from penstock.logs.embedded import files
 from penstock.logs.embedded.recovery import WHY, damaged, map_file
 from penstock.logs.embedded.segments import Segment, SegmentStart, control_kind
@@ -109,19 +109,30 @@ def compact(plan: CompactionPlan) -> list[Segment]:
     current: CleanSegment | None = None
     previous = plan.segments[0].sequence
     for segment in plan.segments:
-        if current is not None and current.segment.size + segment.size > plan.config.segment_bytes:
+        kept = _keep(plan, segment, newest, last, horizon)
+        size = sum(pack.size + HEADER_SIZE for _, pack in kept)
+        if current is not None and current.segment.size + size > plan.config.segment_bytes:
             built.append(current.finish(previous))
             current = None
         if current is None:
             current = CleanSegment(plan, segment.start)
-        for partition, pack in packs_of(plan.topic, segment):
-            kept = pack.keep_newest(newest[partition], horizon, last[partition])
-            if kept.count and kept.next_offset > plan.firsts[partition]:
-                current.add(partition, kept)
+        for partition, pack in kept:
+            current.add(partition, pack)
         previous = segment.sequence
     if current is not None:
         built.append(current.finish(previous))
     return built
+
+
+def _keep(
+    plan: CompactionPlan, segment: Segment, newest: dict[int, dict[bytes, int]], last: dict[int, int], horizon: int
+) -> list[tuple[int, RecordPack]]:
+    kept = []
+    for partition, pack in packs_of(plan.topic, segment):
+        part = pack.keep_newest(newest[partition], horizon, last[partition])
+        if part.count and part.next_offset > plan.firsts[partition]:
+            kept.append((partition, part))
+    return kept
 
 
 def swap_in(old: list[Segment], new: list[Segment]) -> None:

@@ -81,6 +81,7 @@ class KafkaConsumer:
         self._starts: dict[TopicPartition, int] = {}
         self._held: set[TopicPartition] = set()
         self._has_new_assignment = False
+        self._failure: Message | None = None
         self._revoked: set[TopicPartition] = set()
         self.resets = 0
 
@@ -304,17 +305,26 @@ class KafkaConsumer:
             if self._has_new_assignment:
                 self._start_assigned()
             self._revoked.clear()
-            wait = min(SLICE_SECONDS, max(0.0, deadline - time.monotonic()))
-            try:
-                first = self._client.poll(wait)
-                messages = [first] if first is not None else []
-                if messages and most > 1:
-                    messages += self._client.consume(most - 1, 0)
-            except KafkaException as error:
-                raise to_log_error(error, "read from Kafka") from None
+            messages = self._read(most, min(SLICE_SECONDS, max(0.0, deadline - time.monotonic())))
             packs = packs_of(self._without_errors(self._without_revoked(messages)))
             if packs or time.monotonic() >= deadline:
                 return [(self._moves.get(TopicPartition(*pack[:2]), 0), Fetched(*pack)) for pack in packs]
+
+    def _read(self, most: int, seconds: float) -> list[Message]:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self._raise(failure)
+        try:
+            first = self._client.poll(seconds)
+        except KafkaException as error:
+            raise to_log_error(error, "read from Kafka") from None
+        if first is None or most == 1:
+            return [] if first is None else [first]
+        try:
+            return [first, *self._client.consume(most - 1, 0)]
+        except KafkaException as error:
+            log.warning("kafka consumer", group=self._group, reason=str(error))
+            return [first]  # it is read, so it must be given
 
     def _note_moves(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
@@ -342,9 +352,10 @@ class KafkaConsumer:
         if error is None:
             return messages
         good = [message for message in messages if message.error() is None]
-        if not good:
+        if good:
+            self._failure = error  # what was read must be given; the error comes next time
+        else:
             self._raise(error)
-        log.warning("kafka consumer", group=self._group, reason=str(error.error()))
         return good
 
     def _raise(self, message: Message) -> None:
