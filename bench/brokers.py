@@ -104,12 +104,23 @@ class BrokerError(Exception):
 
 
 class Broker:
-    def __init__(self, name: str, command: str):
+    def __init__(
+        self, name: str, command: str, mosquitto_conf: str = MOSQUITTO_CONF, penstock_toml: str = PENSTOCK_TOML
+    ):
         self.name = name
         self.command = command
+        self._mosquitto_conf = mosquitto_conf
+        self._penstock_toml = penstock_toml
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._dir: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def home(self) -> Path:
+        """Its directory, until it is stopped."""
+        if self._dir is None:
+            raise BrokerError(f"{self.name} does not run")
+        return Path(self._dir.name)
 
     def pids(self) -> list[int]:
         return process_tree(self._process.pid) if self._process else []
@@ -122,9 +133,9 @@ class Broker:
         self._dir = tempfile.TemporaryDirectory(prefix=f"bench-{self.name}-")
         home = Path(self._dir.name)
         values = {"port": self.port, "dir": home, "python": sys.executable}
-        (home / "mosquitto.conf").write_text(MOSQUITTO_CONF.format(**values))
+        (home / "mosquitto.conf").write_text(self._mosquitto_conf.format(**values))
         words = shlex.split(os.path.expandvars(self.command.format(**values)))
-        (home / "penstock.toml").write_text(PENSTOCK_TOML)
+        (home / "penstock.toml").write_text(self._penstock_toml)
         environment = os.environ | {"PENSTOCK_CONFIG": str(home / "penstock.toml"), "PYTHONPATH": str(ROOT / "src")}
         with open(home / "log", "wb") as log:
             try:

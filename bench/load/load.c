@@ -117,6 +117,14 @@ static void count_arrival(struct client *subscriber, const uint8_t *payload, uin
     }
 }
 
+static void count_ack(struct client *c, uint64_t now) {
+    c->acked++;
+    if (opt.scenario != PUBLISH_ONLY) return;
+    total.received++;
+    total.measured += measuring;
+    last_progress = now;
+}
+
 static void on_publish(struct client *c, int flags, const uint8_t *p, const uint8_t *end, uint64_t now) {
     int qos = flags >> 1 & 3;
     p += 2 + get_u16(p);
@@ -173,7 +181,7 @@ static void on_packet(struct client *c, int first, const uint8_t *body, const ui
     switch (first >> 4) {
     case PUBLISH: on_publish(c, first, body, end, now); break;
     case PUBACK: case PUBCOMP:
-        c->acked++;
+        count_ack(c, now);
         total.refused += has_error_code;
         break;
     case PUBREC:
@@ -408,7 +416,7 @@ static void allow_open_files(rlim_t needed) {
 }
 
 static void make_clients(void) {
-    subscriber_count = opt.scenario == FANIN ? opt.subs : opt.n;
+    subscriber_count = opt.scenario == FANIN ? opt.subs : opt.scenario == PUBLISH_ONLY ? 0 : opt.n;
     publisher_count = opt.scenario == IDLE || opt.scenario == STORM ? 0 : opt.scenario == FANOUT ? 1 : opt.n;
     client_count = subscriber_count + publisher_count;
     clients = calloc((size_t)client_count, sizeof *clients);

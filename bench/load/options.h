@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum scenario { P2P, FANOUT, FANIN, IDLE, STORM, SCENARIOS };
+enum scenario { P2P, FANOUT, FANIN, PUBLISH_ONLY, IDLE, STORM, SCENARIOS };
 enum { STAMP_SIZE = 16, PAYLOAD_MAX = 65536, MAX_PIDS = 64, CLIENTS_MAX = 200000 };
 static const double SECS_MAX = 60;
-static const char *const scenario_names[SCENARIOS] = {"p2p", "fanout", "fanin", "idle", "storm"};
+static const char *const scenario_names[SCENARIOS] = {"p2p", "fanout", "fanin", "publish", "idle", "storm"};
 
 static struct options {
     int scenario, port, n, subs, qos, size, version, keepalive;
@@ -23,9 +23,10 @@ static struct options {
 
 static void usage(void) {
     fprintf(stderr,
-        "usage: load --scenario p2p|fanout|fanin|idle|storm --port P [options]    (broker on 127.0.0.1)\n"
-        "  --n N           pairs (p2p), subscribers (fanout), publishers (fanin), connections (idle),\n"
+        "usage: load --scenario p2p|fanout|fanin|publish|idle|storm --port P [options]    (broker on 127.0.0.1)\n"
+        "  --n N           pairs (p2p), subscribers (fanout), publishers (fanin, publish), connections (idle),\n"
         "                  connections being opened at a time (storm) (10)\n"
+        "                  publish: QoS 1 or 2 without subscribers; what is acknowledged counts as received\n"
         "  --subs M        fanin: M > 1 subscribers share one subscription ($share) (1)\n"
         "  --qos Q         publish and subscribe QoS (0)      --size B     payload bytes, 16..65536 (64)\n"
         "  --window W      unacknowledged QoS 1/2 messages per publisher (100)\n"
@@ -56,7 +57,7 @@ static void parse_pids(char *list) {
 static bool options_valid(void) {
     return opt.scenario >= 0 && opt.port > 0 && opt.port < 65536 && opt.n >= 1 && opt.n <= CLIENTS_MAX / 2
         && opt.subs >= 1 && opt.subs <= CLIENTS_MAX / 2 && (opt.subs == 1 || opt.scenario == FANIN)
-        && opt.qos >= 0 && opt.qos <= 2 && opt.size >= STAMP_SIZE && opt.size <= PAYLOAD_MAX
+        && opt.qos >= 0 && opt.qos <= 2 && (opt.qos || opt.scenario != PUBLISH_ONLY) && opt.size >= STAMP_SIZE && opt.size <= PAYLOAD_MAX
         && opt.secs > 0 && opt.secs <= SECS_MAX && opt.warmup >= 0 && opt.warmup <= SECS_MAX
         && opt.drain >= 0 && opt.drain <= SECS_MAX && opt.rate >= 0 && opt.count <= UINT32_MAX
         && opt.window >= 1 && opt.window <= 32768 && opt.keepalive >= 0 && opt.keepalive < 65536

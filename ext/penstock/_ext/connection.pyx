@@ -20,10 +20,11 @@ from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, clockid_
 from penstock._ext.acl cimport ACL_PUBLISH, ACL_RECEIVE
 from penstock._ext.buffer cimport buffer_free, buffer_reserve, buffer_size
 from penstock._ext.codec cimport (AUTH, CONNECT, DISCONNECT, MALFORMED_PACKET, PACKET_IDENTIFIER_NOT_FOUND,
-                                  PACKET_TOO_LARGE, PINGREQ, PINGRESP, PROTOCOL_ERROR, PUBACK, PUBCOMP, PUBLISH, PUBREC,
-                                  PUBREL, QOS_NOT_SUPPORTED, QUOTA_EXCEEDED, RECEIVE_MAXIMUM_EXCEEDED, RETAIN_NOT_SUPPORTED, SUBSCRIBE,
-                                  SUCCESS, TOPIC_ALIAS_INVALID, TOPIC_NAME_INVALID, UNSUBSCRIBE, AckView, PublishView,
-                                  check_topic_name, parse_ack, parse_publish, publish_body_size)
+                                  PACKET_TOO_LARGE, PINGREQ, PINGRESP, PROTOCOL_ERROR, PUBACK, PUBCOMP, PUBLISH,
+                                  PUBREC, PUBREL, QOS_NOT_SUPPORTED, QUOTA_EXCEEDED, RECEIVE_MAXIMUM_EXCEEDED,
+                                  RETAIN_NOT_SUPPORTED, SUBSCRIBE, SUCCESS, TOPIC_ALIAS_INVALID, TOPIC_NAME_INVALID,
+                                  UNSUBSCRIBE, AckView, PublishView, check_topic_name, parse_ack, parse_publish,
+                                  publish_body_size)
 from penstock._ext.envelope cimport EnvelopeView, envelope_size, put_envelope
 from penstock._ext.inflight cimport (AWAIT_PUBACK, AWAIT_PUBCOMP, AWAIT_PUBREC, DELIVERY_BACKLOG, DELIVERY_RETAIN,
                                      DELIVERY_SHARED, SLOT_COUNTED, Extras, Queue, Queued, Slot, extras_group_name,
@@ -381,10 +382,10 @@ cdef class Connection:
                     self.feed(data, held)
                 if self.state < CLOSING:
                     self.close_reason = "WebSocket closed" if event == WS_CLOSE else "bad WebSocket frame"
-                    if event == WS_CLOSE:
-                        self.send_frame(WS_CLOSE_FRAME, PyBytes_FromStringAndSize(<const char*> payload, min(payload_size, 2)))
-                    else:
-                        self.send_frame(WS_CLOSE_FRAME, close_code.to_bytes(2, "big"))
+                    code = close_code.to_bytes(2, "big")
+                    if event == WS_CLOSE:       # the client's own code is sent back
+                        code = PyBytes_FromStringAndSize(<const char*> payload, min(payload_size, 2))
+                    self.send_frame(WS_CLOSE_FRAME, code)
                     self.shutdown(self.close_reason)
                 return 0
         return self.feed(data, held) if held else 0

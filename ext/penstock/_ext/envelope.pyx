@@ -3,6 +3,8 @@
 The bytes are those Google's library writes: fields in the order of their numbers, those with their default left out.
 Reading takes the fields in any order, the last of a repeated single field counts, unknown ones are skipped. What comes
 back is checked as if a client had sent it, because a log can have other writers.
+
+Longer than most: writer and reader share their inline helpers, and the one is read best beside the other.
 """
 
 from collections import namedtuple
@@ -28,6 +30,8 @@ cdef enum:
     WRITTEN = 1
     LONGEST_STRING = 65_535
     LARGEST_TAG = 0xFFFFFFFF
+    LARGEST_RECORD = 0x10100000     # an MQTT packet of the largest size, and who sent it
+    LARGEST_PROPERTIES = 0x0FFFFFFF
 
 # Field number and wire type, as they lie before the value.
 cdef enum Tag:
@@ -337,6 +341,8 @@ cdef int lay_out(const Properties* found, const uint8_t* data, EnvelopeView* vie
     size += 3 + found.content_type.size if found.content_type.at != NULL else 0
     size += 3 + found.response_topic.size if found.response_topic.at != NULL else 0
     size += 3 + found.correlation_data.size if found.correlation_data.at != NULL else 0
+    if size > LARGEST_PROPERTIES:
+        return fail(fault, b"more properties than MQTT allows", 0)
     scratch.start = scratch.end = 0
     p = buffer_reserve(scratch, <uint32_t> size)
     view.props = p
@@ -417,6 +423,8 @@ cdef int read_envelope(const uint8_t* data, uint32_t size, EnvelopeView* view, B
     cdef bint has_properties = False
     span.at, span.size = NULL, 0
     memset(view, 0, sizeof(EnvelopeView))
+    if size > LARGEST_RECORD:
+        return fail(fault, b"larger than a record can be", 0)
     view.topic = view.payload = view.client_id = data
     while p < end:
         start = p
@@ -474,8 +482,8 @@ cdef bytes checked_bytes(object value, str what, bint is_short):
     if is_short and (PyBytes_GET_SIZE(data) > LONGEST_STRING
                      or not is_mqtt_utf8(<const uint8_t*> PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))):
         raise ValueError(f"{what} is not UTF-8 of at most {LONGEST_STRING} bytes without U+0000")
-    if PyBytes_GET_SIZE(data) > 0x7FFFFFFF:
-        raise ValueError(f"{what} is larger than a record can be")
+    if PyBytes_GET_SIZE(data) > LARGEST_PROPERTIES:
+        raise ValueError(f"{what} is larger than an MQTT packet can be")
     return data
 
 
@@ -577,6 +585,8 @@ def decode(bytes data not None):
     cdef Buffer scratch
     cdef Fault fault
     memset(&scratch, 0, sizeof(Buffer))
+    if PyBytes_GET_SIZE(data) > LARGEST_RECORD:
+        raise EnvelopeError("larger than a record can be", 0)
     try:
         if read_envelope(<const uint8_t*> PyBytes_AS_STRING(data), <uint32_t> PyBytes_GET_SIZE(data), &view, &scratch,
                          &fault):

@@ -141,7 +141,7 @@ cdef class Hub:
 
     def log_to(self, submit, *, str mode not None, uint32_t partitions, str hash_function="murmur3_128",
                uint64_t max_pending=67_108_864):
-        """Publishes are logged from now on: `submit(ticket, [(partition, pack)], bytes)` gets those of one iteration."""
+        """From now on `submit(ticket, [(partition, pack)], bytes)` gets the publishes of each iteration."""
         self._packs = <void**> calloc(partitions, sizeof(void*))
         self._open_packs = <uint32_t*> calloc(partitions, sizeof(uint32_t))
         if self._packs == NULL or self._open_packs == NULL:

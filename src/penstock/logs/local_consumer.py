@@ -135,6 +135,9 @@ class LocalConsumer:
             raise ValueError("a poll of no records makes no sense")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
+        # who polls in a loop and always finds something must not keep the others from their turn; before the records
+        # are taken, because a cancellation here must not lose any
+        await asyncio.sleep(0)
         while True:
             self._check_open()
             self._has_news = False

@@ -33,9 +33,9 @@ class Progress:
 
     def finish(self, pack: PackProgress, records: int = 1) -> None:
         pack.remaining -= records
-        packs = self._packs.get(pack.partition)
-        if pack.remaining or packs is None:
+        if pack.remaining:
             return
+        packs = self._packs.get(pack.partition)
         while packs and packs[0].remaining == 0:
             self._done[pack.partition] = packs.popleft().next_offset
 

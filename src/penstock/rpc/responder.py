@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from inspect import isawaitable
 from typing import NamedTuple
@@ -107,8 +108,8 @@ class Responder:
                 await asyncio.wait_for(self._has_room.wait(), deadline - self._clock())
         self._deadlines.close()
         running, self._running = self._running, {}
-        for task in running:
-            task.cancel()
+        for handled in running:
+            handled.cancel()
         if self._consumer is not None:
             with contextlib.suppress(LogError):
                 await self._consumer.commit(self._progress.take())
@@ -240,8 +241,8 @@ class Responder:
                 self._not_sent(topic, batch, result)
                 return
             self._counts["answered"] += len(batch)
-            for answer in batch:
-                self._finish(answer.progress)
+            for progress, records in Counter(answer.progress for answer in batch).items():
+                self._finish(progress, records)
 
         self._log.producer.append(topic, 0, pack, on_done)
 
@@ -263,9 +264,9 @@ class Responder:
         for answer in answers:
             self._put(*answer)
 
-    def _finish(self, progress: PackProgress) -> None:
-        self._pending -= 1
-        self._progress.finish(progress)
+    def _finish(self, progress: PackProgress, records: int = 1) -> None:
+        self._pending -= records
+        self._progress.finish(progress, records)
         self._has_room.set()
         if self._progress.has_news:
             self._has_answers.set()
@@ -277,6 +278,9 @@ class Responder:
             done = self._progress.take()
             try:
                 await consumer.commit(done)
+            except asyncio.CancelledError:
+                self._progress.put_back(done)
+                raise
             except LogError as error:
                 self._progress.put_back(done)
                 self._has_answers.set()

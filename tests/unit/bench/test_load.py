@@ -53,6 +53,8 @@ def test_half_a_second_of_pairs(load_generator: Path, broker: Broker) -> None:
         ("--scenario fanout --n 20 --qos 1 --e2e 50", 4_000),
         ("--scenario fanin --n 5 --qos 1 --e2e 20", 1_000),
         ("--scenario fanin --n 5 --subs 3 --qos 1 --e2e 20", 1_000),
+        ("--scenario publish --n 5 --qos 1 --window 20", 1_000),
+        ("--scenario publish --n 5 --qos 2 --window 20", 1_000),
     ],
 )
 def test_every_counted_message_arrives_once(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import uvloop
 
 from penstock.logs.base import Appended, LogError, LogUnavailable
 from tests.support.embedded import number_of, numbered, opened, read_all
+from tests.support.waiting import until
 
 MIB = 1_048_576
 
@@ -63,10 +63,7 @@ def test_a_full_disk_fails_appends_and_recovers(small_disk: Path) -> None:
             assert [number_of(r) for r in await read_all(log, "t")] == list(range(written))
             ballast.unlink()
             # nobody appends: the log finds out by itself
-            deadline = time.monotonic() + 10
-            while log.check() is not True:
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.1)
+            await until(lambda: log.check() is True, 10)
             appended = await log.producer.send("t", 0, numbered(written, 100, 1_000))
             assert appended.base_offset == written
         async with opened(small_disk) as log:
@@ -89,10 +86,7 @@ def test_only_what_does_not_fit_fails(small_disk: Path) -> None:
                 for topic, results in told.items():
                     log.producer.append(topic, 0, numbered(0, 200, 1_000), results.append)
                 await asyncio.sleep(0.01)
-            deadline = time.monotonic() + 10
-            while sum(map(len, told.values())) < 40:
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.05)
+            await until(lambda: sum(map(len, told.values())) == 40, 10)
             assert any(isinstance(result, LogUnavailable) for results in told.values() for result in results)
             ballast.unlink()
             for topic, results in told.items():
@@ -111,8 +105,7 @@ def test_too_much_waiting_fails_at_once(tmp_path: Path) -> None:
             for _ in range(50):
                 log.producer.append("t", 0, numbered(0, 10, 1_000), results.append)
             assert log.producer.pending_bytes <= 100_000
-            while len(results) < 50:
-                await asyncio.sleep(0.01)
+            await until(lambda: len(results) == 50)
             failed = [result for result in results if isinstance(result, LogUnavailable)]
             assert len(failed) == 41
             assert "wait to be written" in str(failed[0])

@@ -104,7 +104,7 @@ def test_reader_after_compaction_and_truncation(tmp_path: Path) -> None:
                 await log.producer.send("t", 0, keyed((b"key%d" % (number % 10), b"%d" % number)))
             reader = open_reader(tmp_path, "t")
             assert reader.read(0, 0).base_offset == 0
-            await log._maintenance.tidy()
+            await log.maintenance.tidy()
             reader.refresh()
             position, state = 0, {}
             while position < reader.watermarks(0).end:

@@ -34,9 +34,13 @@ HOT = {
         "10Connection_dispatch",
         "7Session_pump",
         "7Session_enqueue",
+        "log_publish",
+        "answer",
     ],
     "codec": ["parse_publish", "parse_ack", "check_topic_name"],
     "inflight": ["window_add", "window_release", "queue_push", "queue_pop", "ids_add", "ids_has", "ids_discard"],
+    "envelope": ["envelope_size", "put_envelope", "get_envelope", "put_properties", "lay_out"],
+    "partition": ["hash_key", "partition_of"],
     "buffer": ["buffer_grow"],
     "message": ["message_new"],
 }

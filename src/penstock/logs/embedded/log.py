@@ -63,7 +63,7 @@ class EmbeddedLog:
         self._consumers: set[LocalConsumer] = set()
         self._producer = EmbeddedProducer(self, max_pending_bytes)
         self._admin = EmbeddedAdmin(self)
-        self._maintenance = Maintenance(self, maintenance_interval)
+        self.maintenance = Maintenance(self, maintenance_interval)
         self._problem: str | None = None
         self._lock: files.DirectoryLock | None = None
         self._thread: CommitThread | None = None
@@ -98,7 +98,7 @@ class EmbeddedLog:
         self._thread = CommitThread(loop, self._on_commit, self._sync_always, self._sync_interval)
         self._thread.start()
         self.offsets.start(loop)
-        self._maintenance.start(loop)
+        self.maintenance.start(loop)
         log.info("log opened", directory=str(self.root), topics=len(recovered), seconds=time.monotonic() - started)
 
     async def close(self) -> None:
@@ -106,7 +106,7 @@ class EmbeddedLog:
         if self._thread is None or self._readers is None or self._lock is None:
             return
         loop = asyncio.get_running_loop()
-        await self._maintenance.stop()
+        await self.maintenance.stop()
         for consumer in list(self._consumers):
             await consumer.close()
         self._producer.flush()
@@ -154,8 +154,8 @@ class EmbeddedLog:
             "segments": sum(len(view.segments) for view in self.views.values()),
             "bytes": sum(view.bytes for view in self.views.values()),
             "offset_commits": self.offsets.commits,
-            "segments_removed": self._maintenance.segments_removed,
-            "compactions": self._maintenance.compactions,
+            "segments_removed": self.maintenance.segments_removed,
+            "compactions": self.maintenance.compactions,
         }
 
     # topics
@@ -212,7 +212,7 @@ class EmbeddedLog:
             for step in outcome.steps:
                 if isinstance(step, Segment):
                     if outcome.view is not None:
-                        self._maintenance.segment_closed(outcome.view.add_segment(step))
+                        self.maintenance.segment_closed(outcome.view.add_segment(step))
                 else:
                     appends.append(step)
                     self._producer.pending_bytes -= step.pack.size

@@ -67,12 +67,13 @@ class Maintenance:
             if view.is_deleted:
                 continue
             if view.should_roll(now):
-                await self._roll(view)
+                await self.roll(view)
             await self._remove_expired(view, now)
             if view.config.is_compacted and not view.is_compacting:
                 await self._compact(view)
 
-    async def _roll(self, view: TopicView) -> None:
+    async def roll(self, view: TopicView) -> None:
+        """Closes the segment being written."""
         writer = self._log.writers[view.name]
 
         await self._log.run(writer.roll, writer)

@@ -1,0 +1,88 @@
+"""`penstock log` on a real Kafka: the same commands, all of them at any time."""
+
+import asyncio
+import json
+import os
+import uuid
+
+import pytest
+
+from penstock.__main__ import main
+from penstock.core.settings import Settings
+from penstock.logs.base import Committed, TopicPartition
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.kafka.settings import KafkaSettings
+from tests.support.kafka_fixtures import shared_cluster
+
+pytestmark = pytest.mark.skipif(not hasattr(Settings(), "kafka"), reason="there are no settings of Kafka yet")
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name in list(os.environ):
+        if name.startswith("PENSTOCK_"):
+            monkeypatch.delenv(name)
+    settings = ["--set", "log.provider=kafka", "--set", f"kafka.bootstrap_servers={shared_cluster(1).bootstrap}"]
+
+    def run_one(command, *arguments, fails=0):
+        capsys.readouterr()
+        code = main(["log", command, *settings, *arguments])
+        captured = capsys.readouterr()
+        assert code == fails, captured.err
+        return captured.err if fails else captured.out
+
+    return run_one
+
+
+@pytest.fixture
+def topic():
+    return f"cli-{uuid.uuid4().hex[:12]}"
+
+
+def test_every_command(run, topic):
+    for number in range(6):
+        run("append", topic, "--create", "3", "-m", str(number), "-t", f"t/{number}", "-q", "1", "-p", str(number % 3))
+    assert {"topic": topic, "partitions": 3, "records": 6} in json.loads(run("topics", "--json"))
+    described = json.loads(run("describe", topic, "--json"))
+    assert described["provider"] == "kafka"
+    assert [row["end"] for row in described["partitions"]] == [2, 2, 2]
+
+    shown = [json.loads(line) for line in run("read", topic, "--json").splitlines()]
+    assert [(one["topic"], one["payload"], one["qos"]) for one in shown] == [(f"t/{n}", str(n), 1) for n in range(6)]
+    assert [json.loads(line)["payload"] for line in run("read", topic, "--json", "--from=-1").splitlines()] == list(
+        "345"
+    )
+    assert json.loads(run("read", topic, "--json", "--filter", "t/4"))["payload"] == "4"
+    assert run("read", topic, "--from", "end") == ""
+    assert len(run("read", topic, "--from", "1h").splitlines()) == 6
+
+    assert run("truncate", topic, "--before", "1", "-p", "0", "--yes").startswith("1 records deleted")
+    assert [json.loads(line)["payload"] for line in run("read", topic, "--json").splitlines()] == list("12345")
+    assert "only the files of an embedded log" in run("repair", fails=1)
+    assert "there is no topic" in run("read", f"{topic}-not", fails=1)
+
+
+def test_groups(run, topic):
+    run("append", topic, "--create", "2", "-m", "x", "-p", "1")
+
+    async def commit():
+        log = KafkaLog(KafkaSettings(bootstrap_servers=shared_cluster(1).bootstrap))
+        await log.start()
+        consumer = log.consumer(topic)
+        partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+        consumer.assign(partitions)
+        await consumer.commit(dict.fromkeys(partitions, Committed(0, "noted")))
+        await log.close()
+
+    asyncio.run(commit())
+    [first, second] = json.loads(run("offsets", topic, "--json"))
+    assert first == {"group": topic, "topic": topic, "partition": 0, "offset": 0, "metadata": "noted"}
+    assert second["partition"] == 1
+    assert [row["lag"] for row in json.loads(run("lag", topic, "--json"))] == [0, 1]
+    assert "there is no group" in run("lag", f"{topic}-not", fails=1)
+
+
+def test_a_kafka_that_is_away(run):
+    complaint = run("topics", "--set", "kafka.bootstrap_servers=127.0.0.1:9", fails=1)
+    assert "cannot be reached" in complaint
