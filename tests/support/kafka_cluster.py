@@ -106,7 +106,8 @@ class KafkaCluster:
             Node(number + 1, ports[2 * number], ports[2 * number + 1], self.directory / f"node-{number + 1}")
             for number in range(brokers)
         ]
-        self._cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # A first byte of zero keeps it from starting with a dash, which would be taken for an option.
+        self._cluster_id = base64.urlsafe_b64encode(bytes(1) + uuid.uuid4().bytes[1:]).decode().rstrip("=")
 
     @property
     def bootstrap(self) -> str:

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import KafkaError, Message
@@ -7,7 +7,7 @@ from penstock._ext.segment import RecordPack
 
 def find_odd(pack: RecordPack, oldest: int, newest: int, largest: int) -> int: ...
 def messages_of(pack: RecordPack) -> list[dict[str, Any]]: ...
-def packs_of(messages: Sequence[Message]) -> list[tuple[str, int, RecordPack]]: ...
+def packs_of(messages: list[Message]) -> tuple[list[tuple[str, int, RecordPack]], list[Message]]: ...
 
 class Delivery:
     topic: str

@@ -88,10 +88,10 @@ async def find_partitions(log: Log, topic: str, wanted: Sequence[int] | None) ->
     """The partitions of a topic, all or those that were asked for. Raises PenstockError when there are none such."""
     try:
         count = (await log.admin.describe(topic)).partitions
-    except TopicNotFound as error:
+    except TopicNotFound:
         known = await log.admin.list()
         hint = f"There are: {', '.join(known)}." if known else "The log has no topics yet."
-        raise PenstockError(error.message, hint) from None
+        raise PenstockError(f"there is no topic {topic!r}", hint) from None
     for number in wanted or ():
         if number >= count:
             raise UsageError(f"-p {number}: topic {topic!r} has the partitions 0 to {count - 1}")

@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Meta, field
 
 from penstock.core.errors import SettingsError
-from penstock.core.settings.model import MIB, Section
+from penstock.core.settings.model import MIB
+from penstock.core.settings.section import Section
 
 Partitions = Annotated[int, Meta(ge=1, le=10_000)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$", max_length=200)]

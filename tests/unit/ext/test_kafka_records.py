@@ -54,7 +54,8 @@ def test_packs_of_messages_with_gaps_and_several_partitions() -> None:
         message("b", 1, 1, b"one", b""),
         message("a", 0, 10, b"ten"),
     ]
-    packs = packs_of(messages)
+    packs, errors = packs_of(messages)
+    assert errors == []
     assert [(topic, partition, pack.offsets().tolist()) for topic, partition, pack in packs] == [
         ("a", 0, [5, 9]),
         ("a", 1, [0]),
@@ -71,8 +72,16 @@ def test_packs_of_messages_with_gaps_and_several_partitions() -> None:
 
 
 def test_an_offset_that_goes_back_starts_a_new_pack() -> None:
-    packs = packs_of([message("a", 0, 5, b"x"), message("a", 0, 3, b"y")])
+    packs, _ = packs_of([message("a", 0, 5, b"x"), message("a", 0, 3, b"y")])
     assert [pack.base_offset for _, _, pack in packs] == [5, 3]
+
+
+def test_errors_are_set_apart() -> None:
+    failed = Message(topic="a", partition=0, error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+    packs, errors = packs_of([message("a", 0, 5, b"x"), failed, message("a", 0, 6, b"y")])
+    assert [pack.values() for _, _, pack in packs] == [[b"x", b"y"]]
+    assert errors == [failed]
+    assert packs_of([]) == ([], [])
 
 
 @pytest.mark.parametrize("failing", [None, 0, 1, 2])

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.core.errors import SettingsError
 from penstock.logs.kafka import ENVIRONMENT_ALIASES, KafkaLog, KafkaSettings
-from penstock.logs.kafka.settings import admin_config, consumer_config, producer_config
+from penstock.logs.kafka.settings import admin_config, consumer_config, producer_config, properties_of
 
 
 def test_the_seeds_defaults() -> None:
@@ -87,7 +87,7 @@ def test_names_that_only_java_knows_say_what_to_write_instead(name: str, hint: s
 
 @pytest.mark.parametrize("section", ["common", "producer", "consumer", "admin"])
 def test_an_unknown_property_is_named(section: str) -> None:
-    settings = msgspec.convert({section: {"linger.parsecs": 1}}, KafkaSettings)
+    settings = msgspec.convert({section: {"linger.parsecs": "1"}}, KafkaSettings)
     with pytest.raises(SettingsError, match=r"linger\.parsecs"):
         KafkaLog(settings)
 
@@ -107,10 +107,10 @@ def test_topic_properties_by_name_and_by_beginning() -> None:
         topic_properties="partitions:1",
         topics={"tbmq.msg.*": "partitions:2", "tbmq.msg.app.*": "partitions:3", "tbmq.msg.all": "partitions:16"},
     )
-    assert settings.properties_of("tbmq.msg.all") == {"partitions": "16"}
-    assert settings.properties_of("tbmq.msg.app.client") == {"partitions": "3"}
-    assert settings.properties_of("tbmq.msg.retained") == {"partitions": "2"}
-    assert settings.properties_of("other") == {"partitions": "1"}
+    assert properties_of(settings, "tbmq.msg.all") == {"partitions": "16"}
+    assert properties_of(settings, "tbmq.msg.app.client") == {"partitions": "3"}
+    assert properties_of(settings, "tbmq.msg.retained") == {"partitions": "2"}
+    assert properties_of(settings, "other") == {"partitions": "1"}
 
 
 def test_every_alias_of_the_environment_is_a_setting() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from penstock.core.settings.kafka import ENVIRONMENT_ALIASES
+
 
 class Alias(NamedTuple):
     """What an alias sets, and how its text becomes the text of ours."""
@@ -28,6 +30,7 @@ def _strategy(text: str) -> str:
 
 # Our own PENSTOCK_ names win over these.
 ALIASES = {
+    **{name: Alias(f"kafka.{setting}", _same) for name, setting in ENVIRONMENT_ALIASES.items()},
     "NETTY_WRITE_BUFFER_HIGH_WATER_MARK": Alias("limits.write_high_watermark", _kilobytes),
     "NETTY_WRITE_BUFFER_LOW_WATER_MARK": Alias("limits.write_low_watermark", _kilobytes),
     "TB_KAFKA_MSG_ALL_TOPIC": Alias("ingest.topic", _same),

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
+
+from penstock.core.settings.kafka import KafkaSettings
+from penstock.core.settings.section import Section, about
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -23,24 +26,16 @@ Seconds = Annotated[float, Meta(ge=0, le=365 * DAY)]
 U16 = Annotated[int, Meta(ge=1, le=65_535)]
 
 
-def _about(text: str, *, unit: Literal["", "bytes", "seconds"] = "", live: bool = False) -> Meta:
-    return Meta(description=text, extra={"unit": unit, "live": live})
-
-
-class Section(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A table of the settings file."""
-
-
 class ServerSettings(Section, frozen=True):
     """The process as a whole."""
 
-    data_dir: Annotated[str, Meta(min_length=1), _about("where everything kept across restarts lies")] = "data"
+    data_dir: Annotated[str, Meta(min_length=1), about("where everything kept across restarts lies")] = "data"
     drain_seconds: Annotated[
-        Seconds, _about("how long SIGTERM waits for work in flight before it closes", unit="seconds", live=True)
+        Seconds, about("how long SIGTERM waits for work in flight before it closes", unit="seconds", live=True)
     ] = 5.0
-    node_id: Annotated[
-        str, Meta(min_length=1, max_length=64), _about("name of this node in logs, $SYS and metrics")
-    ] = "penstock"
+    node_id: Annotated[str, Meta(min_length=1, max_length=64), about("name of this node in logs, $SYS and metrics")] = (
+        "penstock"
+    )
 
 
 class ListenerSettings(Section, frozen=True):
@@ -49,29 +44,29 @@ class ListenerSettings(Section, frozen=True):
     name: Annotated[
         str,
         Meta(min_length=1, max_length=64),
-        _about("shown in logs and metrics; listeners without one are called mqtt, mqtt-2, mqtt-3 …"),
+        about("shown in logs and metrics; listeners without one are called mqtt, mqtt-2, mqtt-3 …"),
     ] = "mqtt"
     transport: Annotated[
-        Literal["tcp", "tls", "ws", "wss", "unix"], _about("what is spoken under MQTT; unix takes a path as address")
+        Literal["tcp", "tls", "ws", "wss", "unix"], about("what is spoken under MQTT; unix takes a path as address")
     ] = "tcp"
     address: Annotated[
-        str, Meta(min_length=1), _about("host:port, [ipv6]:port, *:port for all interfaces, or a path for unix")
+        str, Meta(min_length=1), about("host:port, [ipv6]:port, *:port for all interfaces, or a path for unix")
     ] = "127.0.0.1:1883"
-    path: Annotated[str, Meta(pattern="^/"), _about("path of a WebSocket listener")] = "/mqtt"
-    proxy_protocol: Annotated[bool, _about("expect a PROXY protocol v1 or v2 header on each connection")] = False
-    certificate: Annotated[str, _about("PEM file with the certificate chain (tls, wss)")] = ""
-    key: Annotated[str, _about("PEM file with the private key (tls, wss)")] = ""
-    client_ca: Annotated[str, _about("PEM file with the authorities whose client certificates are accepted")] = ""
+    path: Annotated[str, Meta(pattern="^/"), about("path of a WebSocket listener")] = "/mqtt"
+    proxy_protocol: Annotated[bool, about("expect a PROXY protocol v1 or v2 header on each connection")] = False
+    certificate: Annotated[str, about("PEM file with the certificate chain (tls, wss)")] = ""
+    key: Annotated[str, about("PEM file with the private key (tls, wss)")] = ""
+    client_ca: Annotated[str, about("PEM file with the authorities whose client certificates are accepted")] = ""
     client_certificate: Annotated[
-        Literal["none", "optional", "required"], _about("whether clients show a certificate")
+        Literal["none", "optional", "required"], about("whether clients show a certificate")
     ] = "none"
     certificate_username: Annotated[
-        Literal["none", "cn", "dn"], _about("take the user name from the client certificate: common or whole name")
+        Literal["none", "cn", "dn"], about("take the user name from the client certificate: common or whole name")
     ] = "none"
-    tls_minimum: Annotated[Literal["1.2", "1.3"], _about("oldest TLS version accepted")] = "1.2"
-    max_connections: Annotated[Natural, _about("connections of this listener, 0 = only the limit of all")] = 0
+    tls_minimum: Annotated[Literal["1.2", "1.3"], about("oldest TLS version accepted")] = "1.2"
+    max_connections: Annotated[Natural, about("connections of this listener, 0 = only the limit of all")] = 0
     anonymous: Annotated[
-        Literal["inherit", "loopback", "allow", "deny"], _about("overrides access.anonymous for this listener")
+        Literal["inherit", "loopback", "allow", "deny"], about("overrides access.anonymous for this listener")
     ] = "inherit"
 
 
@@ -80,96 +75,98 @@ class AccessSettings(Section, frozen=True):
 
     anonymous: Annotated[
         Literal["loopback", "allow", "deny"],
-        _about("who may connect without a user name: clients of loopback and unix socket listeners, all, none"),
+        about("who may connect without a user name: clients of loopback and unix socket listeners, all, none"),
     ] = "loopback"
-    password_file: Annotated[
-        str, _about("users and their argon2id hashes, written by `penstock passwd`", live=True)
-    ] = ""
-    acl_file: Annotated[str, _about("allow and deny rules per client id, user name and topic", live=True)] = ""
-    enhanced: Annotated[dict[str, str], _about("MQTT 5 enhanced authentication: method name to `module:factory`")] = {}
+    password_file: Annotated[str, about("users and their argon2id hashes, written by `penstock passwd`", live=True)] = (
+        ""
+    )
+    acl_file: Annotated[str, about("allow and deny rules per client id, user name and topic", live=True)] = ""
+    enhanced: Annotated[dict[str, str], about("enhanced authentication (MQTT 5): method to `module:factory`")] = field(
+        default_factory=dict
+    )
 
 
 class MqttSettings(Section, frozen=True):
     """What of MQTT is offered."""
 
-    maximum_qos: Annotated[int, Meta(ge=0, le=2), _about("highest QoS accepted and granted")] = 2
-    retain_available: Annotated[bool, _about("accept retained messages")] = True
-    wildcard_subscriptions: Annotated[bool, _about("accept + and # in filters")] = True
-    shared_subscriptions: Annotated[bool, _about("accept $share/<group>/<filter>")] = True
-    subscription_identifiers: Annotated[bool, _about("accept subscription identifiers")] = True
+    maximum_qos: Annotated[int, Meta(ge=0, le=2), about("highest QoS accepted and granted")] = 2
+    retain_available: Annotated[bool, about("accept retained messages")] = True
+    wildcard_subscriptions: Annotated[bool, about("accept + and # in filters")] = True
+    shared_subscriptions: Annotated[bool, about("accept $share/<group>/<filter>")] = True
+    subscription_identifiers: Annotated[bool, about("accept subscription identifiers")] = True
     shared_strategy: Annotated[
         Literal["round-robin", "random", "sticky", "hash-client", "hash-topic"],
-        _about("which member of a shared subscription gets a message"),
+        about("which member of a shared subscription gets a message"),
     ] = "round-robin"
     response_information: Annotated[
-        str, _about("given to clients that ask for it; %c is the escaped client id; empty = not given", live=True)
+        str, about("given to clients that ask for it; %c is the escaped client id; empty = not given", live=True)
     ] = "response/%c"
-    allow_zero_length_client_id: Annotated[bool, _about("assign an id to clients that send none", live=True)] = True
+    allow_zero_length_client_id: Annotated[bool, about("assign an id to clients that send none", live=True)] = True
 
 
 class LimitSettings(Section, frozen=True):
     """Bounds of everything that could grow. What changes live holds for clients that connect afterwards."""
 
-    max_connections: Annotated[Positive, _about("connections at once, all listeners together", live=True)] = 100_000
+    max_connections: Annotated[Positive, about("connections at once, all listeners together", live=True)] = 100_000
     max_sessions: Annotated[
         Positive,
-        _about("sessions of connected and absent clients; over it, clients without one are refused", live=True),
+        about("sessions of connected and absent clients; over it, clients without one are refused", live=True),
     ] = 1_000_000
-    connect_rate: Annotated[Natural, _about("new connections accepted per second, 0 = no limit", live=True)] = 0
+    connect_rate: Annotated[Natural, about("new connections accepted per second, 0 = no limit", live=True)] = 0
     connect_timeout: Annotated[
-        Seconds, _about("time a new connection has to send CONNECT", unit="seconds", live=True)
+        Seconds, about("time a new connection has to send CONNECT", unit="seconds", live=True)
     ] = 10.0
     connect_packet_size: Annotated[
-        int, Meta(ge=128, le=268_435_461), _about("largest CONNECT", unit="bytes", live=True)
+        int, Meta(ge=128, le=268_435_461), about("largest CONNECT", unit="bytes", live=True)
     ] = 64 * KIB
     max_packet_size: Annotated[
-        int, Meta(ge=128, le=268_435_461), _about("largest packet after CONNECT", unit="bytes", live=True)
+        int, Meta(ge=128, le=268_435_461), about("largest packet after CONNECT", unit="bytes", live=True)
     ] = MIB
-    max_subscriptions: Annotated[Positive, _about("subscriptions per client", live=True)] = 1_000
-    max_topic_levels: Annotated[U16, _about("levels of a topic or filter", live=True)] = 128
-    max_topic_length: Annotated[U16, _about("bytes of a topic or filter", live=True)] = 65_535
-    max_user_properties: Annotated[Positive, _about("user properties per packet", live=True)] = 64
+    max_subscriptions: Annotated[Positive, about("subscriptions per client", live=True)] = 1_000
+    max_topic_levels: Annotated[U16, about("levels of a topic or filter", live=True)] = 128
+    max_topic_length: Annotated[U16, about("bytes of a topic or filter", live=True)] = 65_535
+    max_user_properties: Annotated[Positive, about("user properties per packet", live=True)] = 64
     receive_maximum: Annotated[
-        U16, _about("unacknowledged QoS 1 and 2 publishes accepted from an MQTT 5 client", live=True)
+        U16, about("unacknowledged QoS 1 and 2 publishes accepted from an MQTT 5 client", live=True)
     ] = 100
-    max_inflight: Annotated[U16, _about("unacknowledged QoS 1 and 2 messages sent to a client", live=True)] = 1_000
-    max_queued_messages: Annotated[Natural, _about("messages waiting per client", live=True)] = 1_000
-    max_queued_bytes: Annotated[Natural, _about("bytes waiting per client", unit="bytes", live=True)] = 8 * MIB
+    max_inflight: Annotated[U16, about("unacknowledged QoS 1 and 2 messages sent to a client", live=True)] = 1_000
+    max_queued_messages: Annotated[Natural, about("messages waiting per client", live=True)] = 1_000
+    max_queued_bytes: Annotated[Natural, about("bytes waiting per client", unit="bytes", live=True)] = 8 * MIB
     queue_overflow: Annotated[
-        Literal["drop-newest", "drop-oldest"], _about("what gives way when a client's queue is full", live=True)
+        Literal["drop-newest", "drop-oldest"], about("what gives way when a client's queue is full", live=True)
     ] = "drop-newest"
     topic_alias_maximum: Annotated[
-        int, Meta(ge=0, le=65_535), _about("topic aliases per connection, each way; 0 = none", live=True)
+        int, Meta(ge=0, le=65_535), about("topic aliases per connection, each way; 0 = none", live=True)
     ] = 16
     max_keep_alive: Annotated[
         int,
         Meta(ge=0, le=65_535),
-        _about("longest keep-alive granted to MQTT 5 clients, 0 = any", unit="seconds", live=True),
+        about("longest keep-alive granted to MQTT 5 clients, 0 = any", unit="seconds", live=True),
     ] = 600
     max_session_expiry: Annotated[
         int,
         Meta(ge=0, le=FOREVER),
-        _about("longest session expiry, 4294967295 = sessions may live for ever", unit="seconds", live=True),
+        about("longest session expiry, 4294967295 = sessions may live for ever", unit="seconds", live=True),
     ] = 7 * DAY
-    max_retained_messages: Annotated[Natural, _about("retained messages held", live=True)] = 100_000
+    max_retained_messages: Annotated[Natural, about("retained messages held", live=True)] = 100_000
     max_retained_bytes: Annotated[
-        int, Meta(ge=0, le=1 << 44), _about("bytes of retained messages held", unit="bytes", live=True)
+        int, Meta(ge=0, le=1 << 44), about("bytes of retained messages held", unit="bytes", live=True)
     ] = 1024 * MIB
     write_high_watermark: Annotated[
-        Positive, _about("bytes waiting for a client's socket above which it is not writable", unit="bytes", live=True)
+        Positive, about("bytes waiting for a client's socket above which it is not writable", unit="bytes", live=True)
     ] = 1280 * KIB
     write_low_watermark: Annotated[
-        Positive, _about("bytes below which it is writable again", unit="bytes", live=True)
+        Positive, about("bytes below which it is writable again", unit="bytes", live=True)
     ] = 640 * KIB
     backpressure_seconds: Annotated[
         Seconds,
-        _about(
+        about(
             "how long a subscriber that cannot keep up may slow its publishers before it loses messages",
             unit="seconds",
             live=True,
         ),
     ] = 1.0
-    match_cache: Annotated[Natural, _about("topics whose subscribers are remembered")] = 100_000
+    match_cache: Annotated[Natural, about("topics whose subscribers are remembered")] = 100_000
 
 
 class LogSettings(Section, frozen=True):
@@ -177,17 +174,17 @@ class LogSettings(Section, frozen=True):
 
     provider: Annotated[
         Literal["embedded", "kafka", "memory"],
-        _about("embedded: segment files in server.data_dir; kafka: see [kafka]; memory: gone with the process"),
+        about("embedded: segment files in server.data_dir; kafka: see [kafka]; memory: gone with the process"),
     ] = "embedded"
     fsync: Annotated[
         Literal["always", "interval"],
-        _about("embedded: what is acknowledged is on the disk; or is written every fsync_interval and may be lost"),
+        about("embedded: what is acknowledged is on the disk; or is written every fsync_interval and may be lost"),
     ] = "always"
     fsync_interval: Annotated[
-        Seconds, _about("time between writes to the disk with fsync = interval", unit="seconds")
+        Seconds, about("time between writes to the disk with fsync = interval", unit="seconds")
     ] = 0.05
     max_pending_bytes: Annotated[
-        Positive, _about("bytes on their way into the log above which publishers wait", unit="bytes")
+        Positive, about("bytes on their way into the log above which publishers wait", unit="bytes")
     ] = 64 * MIB
 
 
@@ -196,37 +193,37 @@ class IngestSettings(Section, frozen=True):
 
     log: Annotated[
         Literal["all", "persistent", "none"],
-        _about("which publishes are logged: all, those with QoS 1 and 2, or none (nothing is kept)"),
+        about("which publishes are logged: all, those with QoS 1 and 2, or none (nothing is kept)"),
     ] = "all"
-    topic: Annotated[str, Meta(min_length=1, max_length=249), _about("the topic they are logged in")] = "tbmq.msg.all"
-    partitions: Annotated[int, Meta(ge=1, le=10_000), _about("its partitions, when it is made")] = 16
-    properties: Annotated[str, _about("its properties, when it is made: name:value;name:value")] = (
+    topic: Annotated[str, Meta(min_length=1, max_length=249), about("the topic they are logged in")] = "tbmq.msg.all"
+    partitions: Annotated[int, Meta(ge=1, le=10_000), about("its partitions, when it is made")] = 16
+    properties: Annotated[str, about("its properties, when it is made: name:value;name:value")] = (
         "retention.ms:604800000;segment.bytes:26214400;retention.bytes:2147483648"
     )
     hash_function: Annotated[
         Literal["murmur3_128", "murmur3_32", "sha256", "murmur2"],
-        _about("how a message's topic chooses its partition; messages of one topic stay in order"),
+        about("how a message's topic chooses its partition; messages of one topic stay in order"),
     ] = "murmur3_128"
 
 
 class LoggingSettings(Section, frozen=True):
     """What the broker says about itself, on standard error."""
 
-    level: Annotated[Literal["debug", "info", "warning", "error"], _about("least level shown", live=True)] = "info"
-    format: Annotated[Literal["auto", "text", "json"], _about("auto: key=value on a terminal, JSON otherwise")] = "auto"
+    level: Annotated[Literal["debug", "info", "warning", "error"], about("least level shown", live=True)] = "info"
+    format: Annotated[Literal["auto", "text", "json"], about("auto: key=value on a terminal, JSON otherwise")] = "auto"
 
 
 class AdminSettings(Section, frozen=True):
     """HTTP for machines: metrics and health."""
 
-    address: Annotated[str, _about("host:port of /metrics, /healthz and /readyz; empty = off")] = "127.0.0.1:9883"
+    address: Annotated[str, about("host:port of /metrics, /healthz and /readyz; empty = off")] = "127.0.0.1:9883"
 
 
 class SysSettings(Section, frozen=True):
     """The $SYS topics."""
 
     interval: Annotated[
-        Natural, _about("time between updates of the $SYS topics, 0 = none", unit="seconds", live=True)
+        Natural, about("time between updates of the $SYS topics, 0 = none", unit="seconds", live=True)
     ] = 10
 
 
@@ -240,8 +237,9 @@ class Settings(Section, frozen=True):
     limits: LimitSettings = LimitSettings()
     log: LogSettings = LogSettings()
     ingest: IngestSettings = IngestSettings()
+    kafka: KafkaSettings = KafkaSettings()
     queue: Annotated[
-        dict[str, Any], _about("the queues between services; its keys are in docs/queue-architecture.md")
+        dict[str, Any], about("the queues between services; its keys are in docs/queue-architecture.md")
     ] = field(default_factory=dict)
     logging: LoggingSettings = LoggingSettings()
     admin: AdminSettings = AdminSettings()

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 
 from penstock.core.errors import SettingsError
-from penstock.core.settings.model import ListenerSettings, Section, Settings
+from penstock.core.settings.model import ListenerSettings, Settings
+from penstock.core.settings.section import Section
 from penstock.core.settings.units import parse_duration, parse_size
 
 # A table the partition service reads itself: its keys are nested, and those of the seed document.

@@ -1,6 +1,6 @@
 """Kafka as the log, through confluent-kafka (librdkafka)."""
 
+from penstock.core.settings.kafka import ENVIRONMENT_ALIASES, KafkaSettings
 from penstock.logs.kafka.log import KafkaLog
-from penstock.logs.kafka.settings import ENVIRONMENT_ALIASES, KafkaSettings
 
 __all__ = ["ENVIRONMENT_ALIASES", "KafkaLog", "KafkaSettings"]

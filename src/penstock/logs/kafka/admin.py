@@ -19,6 +19,7 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.core.logging import get_logger
+from penstock.core.settings.kafka import KafkaSettings
 from penstock.logs.base import (
     LATEST,
     Committed,
@@ -31,7 +32,7 @@ from penstock.logs.base import (
     Watermarks,
 )
 from penstock.logs.kafka.errors import to_log_error
-from penstock.logs.kafka.settings import KafkaSettings
+from penstock.logs.kafka.settings import properties_of
 
 log = get_logger("penstock.logs.kafka")
 
@@ -91,7 +92,7 @@ class KafkaAdmin:
         except TopicNotFound:
             if not self._settings.create_topics:
                 raise
-        await self.create(topic, properties=self._settings.properties_of(topic))
+        await self.create(topic, properties=properties_of(self._settings, topic))
         log.info("topic created", topic=topic)
         return len((await self._describe(topic)).partitions)
 

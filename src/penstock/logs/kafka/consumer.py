@@ -306,7 +306,11 @@ class KafkaConsumer:
                 self._start_assigned()
             self._revoked.clear()
             messages = self._read(most, min(SLICE_SECONDS, max(0.0, deadline - time.monotonic())))
-            packs = packs_of(self._without_errors(self._without_revoked(messages)))
+            packs, errors = packs_of(self._without_revoked(messages))
+            if errors and packs:
+                self._failure = errors[0]  # what was read must be given; the error comes next time
+            elif errors:
+                self._raise(errors[0])
             if packs or time.monotonic() >= deadline:
                 return [(self._moves.get(TopicPartition(*pack[:2]), 0), Fetched(*pack)) for pack in packs]
 
@@ -346,17 +350,6 @@ class KafkaConsumer:
             if place in self._applied:  # it came back at once
                 self._seek(place, offset)
         return kept
-
-    def _without_errors(self, messages: list[Message]) -> list[Message]:
-        error = next((message for message in messages if message.error() is not None), None)
-        if error is None:
-            return messages
-        good = [message for message in messages if message.error() is None]
-        if good:
-            self._failure = error  # what was read must be given; the error comes next time
-        else:
-            self._raise(error)
-        return good
 
     def _raise(self, message: Message) -> None:
         error = message.error()

@@ -15,12 +15,13 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.core.errors import SettingsError
 from penstock.core.logging import get_logger
+from penstock.core.settings.kafka import KafkaSettings
 from penstock.logs.base import LogError
 from penstock.logs.kafka.admin import KafkaAdmin
 from penstock.logs.kafka.consumer import KafkaConsumer
 from penstock.logs.kafka.health import Health
 from penstock.logs.kafka.producer import KafkaProducer
-from penstock.logs.kafka.settings import KafkaSettings, Property, admin_config, consumer_config, producer_config
+from penstock.logs.kafka.settings import Property, admin_config, consumer_config, producer_config
 from penstock.logs.kafka.statistics import Statistics
 
 log = get_logger("penstock.logs.kafka")
@@ -179,6 +180,6 @@ class KafkaLog:
 def _settings_error(error: KafkaException) -> SettingsError:
     return SettingsError(
         f"log.kafka: {error.args[0].str()}",
-        "The properties of log.kafka.common, producer, consumer and admin are librdkafka's: "
+        "The properties of kafka.common, producer, consumer and admin are librdkafka's: "
         "https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md",
     )

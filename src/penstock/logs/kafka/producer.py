@@ -21,10 +21,10 @@ from confluent_kafka import KafkaError, KafkaException
 from penstock._ext.kafka_records import Delivery, find_odd, messages_of
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import get_logger
+from penstock.core.settings.kafka import KafkaSettings
 from penstock.logs.base import Appended, LogError, LogUnavailable, OnAppended, TopicNotFound
 from penstock.logs.kafka.errors import is_passing, to_log_error
 from penstock.logs.kafka.health import Health
-from penstock.logs.kafka.settings import KafkaSettings
 
 log = get_logger("penstock.logs.kafka")
 

@@ -1,0 +1,16 @@
+"""What every table of the settings is made of."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Meta, Struct
+
+
+def about(text: str, *, unit: Literal["", "bytes", "seconds"] = "", live: bool = False) -> Meta:
+    """Description of a setting, the unit a person may write it in, and whether it can change while the broker runs."""
+    return Meta(description=text, extra={"unit": unit, "live": live})
+
+
+class Section(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A table of the settings file."""

@@ -1,0 +1,101 @@
+"""Does the broker work the same with Kafka as its log, and what happens when Kafka goes away and comes back?"""
+
+import asyncio
+import time
+
+import pytest
+
+from penstock._ext import envelope
+from penstock.core.settings.kafka import KafkaSettings
+from penstock.logs.base import EARLIEST, TopicPartition
+from penstock.logs.kafka import KafkaLog
+from tests.support.broker import IS_MOSQUITTO
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.kafka_fixtures import shared_cluster
+from tests.support.packets import V5, PacketType, Reason, pack_publish
+
+pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the log is Penstock's own")
+
+
+def logged(bootstrap, topic, count, seconds=15.0):
+    """The publishes of the topic, all partitions, as soon as there are `count`."""
+
+    async def read():
+        log = KafkaLog(KafkaSettings(bootstrap_servers=bootstrap))
+        await log.start()
+        try:
+            partitions = (await log.admin.describe(topic)).partitions
+            consumer = log.consumer("")
+            assigned = [TopicPartition(topic, number) for number in range(partitions)]
+            consumer.assign(assigned)
+            for partition in assigned:
+                await consumer.seek(partition, EARLIEST)
+            found = []
+            deadline = time.monotonic() + seconds
+            while len(found) < count and time.monotonic() < deadline:
+                for fetched in await consumer.poll(1000, 0.5):
+                    found += [envelope.decode(value) for value in fetched.pack.values()]
+            await consumer.close()
+            return found
+        finally:
+            await log.close()
+
+    return asyncio.run(read())
+
+
+def settings_for(cluster, topic):
+    return {
+        "log.provider": "kafka",
+        "kafka.bootstrap_servers": cluster.bootstrap,
+        "kafka.delivery_timeout_ms": 3000,
+        "ingest.topic": topic,
+        "ingest.partitions": 4,
+        "ingest.properties": "retention.ms:600000",
+    }
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_publishes_are_in_kafka_when_they_are_acknowledged(start_broker, connect, qos):
+    cluster = shared_cluster(1)
+    topic = f"ingest.qos{qos}"
+    broker = start_broker(settings_for(cluster, topic))
+    subscriber = connect(V5, broker=broker)
+    subscriber.subscribe("t/#", qos=qos)
+    client = connect(V5, "sender", broker=broker)
+    for number in range(50):
+        client.publish(f"t/{number % 7}", b"%d" % number, qos=qos)
+    for number in range(50):
+        subscriber.expect_publish(f"t/{number % 7}", b"%d" % number, qos=qos)
+    client.ping()
+    found = logged(cluster.bootstrap, topic, 50)
+    assert sorted(int(publish.payload) for publish in found) == list(range(50))
+    for level in range(7):
+        mine = [int(publish.payload) for publish in found if publish.topic == f"t/{level}"]
+        assert mine == sorted(mine)
+    assert {publish.client_id for publish in found} == {"sender"}
+
+
+def test_kafka_goes_away_and_comes_back(start_broker, connect):
+    """An acknowledged publish is there; one that cannot be written is refused with a reason, never acknowledged."""
+    cluster = KafkaCluster(1).start()
+    try:
+        broker = start_broker(settings_for(cluster, "ingest.away"))
+        client = connect(V5, "sender", broker=broker)
+        client.publish("t", b"before", qos=1)
+        cluster.kill(0)
+        client.send_raw(pack_publish(V5, "t", b"lost", qos=1, packet_id=9))
+        answer = client.expect(PacketType.PUBACK, timeout=15)
+        assert answer.reason == Reason.QUOTA_EXCEEDED
+        client.ping()
+        cluster.restart(0)
+        deadline = time.monotonic() + 40
+        while True:
+            client.send_raw(pack_publish(V5, "t", b"after", qos=1, packet_id=10))
+            if client.expect(PacketType.PUBACK, timeout=15).reason < 0x80:
+                break
+            assert time.monotonic() < deadline, "publishes are still refused after Kafka came back"
+        payloads = [publish.payload for publish in logged(cluster.bootstrap, "ingest.away", 2)]
+        assert payloads[0] == b"before"
+        assert payloads[-1] == b"after"
+    finally:
+        cluster.stop()
