@@ -4,8 +4,8 @@
 
 Starts a broker of its own unless --servers names one. The sides take turns; the figure is the best turn of each,
 because what else the machine does can only take away from it. "bare" calls produce_batch with a delivery callback that
-counts, as anybody must who answers for what was written, and "blind" the same without one; reading, the bare loop calls
-consume() and takes value and offset of each message.
+counts, as anybody must who answers for what was written, and "blind" the same without one. Reading, "bare" calls
+consume() and takes value and offset of each message, and "whole" everything that a record has, as Penstock does.
 """
 
 from __future__ import annotations
@@ -107,9 +107,8 @@ class Bench:
         await consumer.close()
 
     async def consume_bare(self) -> None:
-        consumer = confluent_kafka.Consumer({**consumer_config(self.settings, str(uuid.uuid4()), None, "earliest")})
-        consumer.assign([confluent_kafka.TopicPartition(self.topic, 0, confluent_kafka.OFFSET_BEGINNING)])
         count = total = 0
+        consumer = self._new_consumer()
         while count < self.records:
             for message in consumer.consume(POLL, 0.01):
                 assert message.error() is None
@@ -117,6 +116,23 @@ class Bench:
                 count += 1
         assert total > self.records * 8
         consumer.close()
+
+    async def consume_whole(self) -> None:
+        count = total = 0
+        consumer = self._new_consumer()
+        while count < self.records:
+            for message in consumer.consume(POLL, 0.01):
+                assert message.error() is None
+                total += len(message.value()) + (message.offset() & 0)
+                _ = message.topic(), message.partition(), message.key(), message.headers(), message.timestamp()
+                count += 1
+        assert total > self.records * 8
+        consumer.close()
+
+    def _new_consumer(self) -> confluent_kafka.Consumer:
+        consumer = confluent_kafka.Consumer({**consumer_config(self.settings, str(uuid.uuid4()), None, "earliest")})
+        consumer.assign([confluent_kafka.TopicPartition(self.topic, 0, confluent_kafka.OFFSET_BEGINNING)])
+        return consumer
 
 
 async def measure(work: Callable[[], Awaitable[None]], records: int) -> float:
@@ -146,7 +162,8 @@ async def run(servers: str, records: int, size: int, rounds: int) -> None:
     await bench.open()
     writers = {"penstock": bench.produce_ours, "bare": bench.produce_bare, "blind": bench.produce_blind}
     await compare("produce", writers, records, rounds)
-    await compare("consume", {"penstock": bench.consume_ours, "bare": bench.consume_bare}, records, rounds)
+    readers = {"penstock": bench.consume_ours, "bare": bench.consume_bare, "whole": bench.consume_whole}
+    await compare("consume", readers, records, rounds)
     await bench.log.admin.delete(bench.topic)
     await bench.log.close()
 

@@ -107,9 +107,11 @@ def packs_of(list messages not None):
     """(topic, partition, RecordPack) of each run of messages of one partition, and the messages that are errors."""
     cdef list packs = [], errors = []
     cdef RecordPack pack = None
-    cdef object topic = None, value, key, headers
+    cdef str topic = None, name
+    cdef tuple written
+    cdef bytes value, key
     cdef int64_t offset, timestamp
-    cdef int partition = -1
+    cdef int partition = -1, number
     cdef uint32_t key_size, value_size
     cdef const uint8_t* key_data
     cdef uint8_t* place
@@ -123,17 +125,18 @@ def packs_of(list messages not None):
         if get_error(message) is not None:
             errors.append(message)
             continue
-        offset = get_offset(message)
-        if pack is None or get_partition(message) != partition or get_topic(message) != topic or (
+        offset, number, name = get_offset(message), get_partition(message), get_topic(message)
+        if pack is None or number != partition or name != topic or (
                 offset <= pack.base_offset + pack._span or offset - pack.base_offset > 0x7FFFFFFF):
-            topic, partition = get_topic(message), get_partition(message)
+            topic, partition = name, number
             pack = RecordPack()
             pack.base_offset = offset
             packs.append((topic, partition, pack))
         value, key, headers = get_value(message), get_key(message), get_headers(message)
-        timestamp = get_timestamp(message)[1]
+        written = get_timestamp(message)
+        timestamp = written[1]
         if headers:
-            pack.append(value, key, [(name, content or b"") for name, content in headers], timestamp, offset)
+            pack.append(value, key, [(label, content or b"") for label, content in headers], timestamp, offset)
             continue
         key_data, key_size, value_size = NULL, NO_KEY, NO_VALUE
         if key is not None:

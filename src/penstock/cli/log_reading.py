@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 
@@ -32,23 +33,48 @@ class _Stretch:
 
 
 class _Merge:
-    """The stretches of all partitions, filled until the oldest record of all is known."""
+    """The stretches of all partitions: the one whose next record is the oldest is first in a heap."""
 
     def __init__(self, consumer: Consumer, spans: Span) -> None:
         self._consumer = consumer
         self._paused: set[TopicPartition] = set()
         self.stretches = {partition: _Stretch(stop) for partition, (start, stop) in spans.items() if start < stop}
+        self._empty = set(self.stretches)
+        self._heap: list[tuple[int, TopicPartition]] = []
 
-    async def fill(self) -> None:
+    async def take_oldest(self) -> tuple[TopicPartition, Record] | None:
+        if self._empty:
+            await self._fill()
+        if not self._heap:
+            return None
+        partition = heapq.heappop(self._heap)[1]
+        stretch = self.stretches[partition]
+        record = stretch.at_hand.popleft()
+        if stretch.at_hand:
+            self._queue(partition)
+        elif not stretch.is_read:
+            self._empty.add(partition)
+        return partition, record
+
+    def _queue(self, partition: TopicPartition) -> None:
+        heapq.heappush(self._heap, (self.stretches[partition].at_hand[0].timestamp, partition))
+
+    async def _fill(self) -> None:
+        """Until it is known of each partition which record is its next, or that there is none."""
         quiet = 0
-        while any(not stretch.at_hand and not stretch.is_read for stretch in self.stretches.values()):
+        while self._empty:
             self._pause_full()
             fetched = await self._consumer.poll(POLL_RECORDS, POLL_SECONDS)
             for one in fetched:
-                stretch = self.stretches.get(TopicPartition(one.topic, one.partition))
-                if stretch is not None:
-                    stretch.add(one.pack)
-            self._notice_gaps()
+                self.stretches[TopicPartition(one.topic, one.partition)].add(one.pack)
+            for partition in list(self._empty):
+                stretch = self.stretches[partition]
+                # what compaction removed at the end of a span never comes: the position tells that it was passed
+                stretch.is_read = stretch.is_read or self._consumer.position(partition) >= stretch.stop
+                if stretch.at_hand or stretch.is_read:
+                    self._empty.remove(partition)
+                if stretch.at_hand:
+                    self._queue(partition)
             quiet = 0 if fetched else quiet + 1
             if quiet * POLL_SECONDS >= QUIET_SECONDS:
                 raise LogUnavailable(f"no more records came within {QUIET_SECONDS:.0f} s, though there are some")
@@ -57,20 +83,8 @@ class _Merge:
         full = {p for p, s in self.stretches.items() if s.is_read or len(s.at_hand) >= ENOUGH}
         if full != self._paused:
             self._consumer.pause(full - self._paused)
-            self._consumer.resume((self._paused - full) & self.stretches.keys())
+            self._consumer.resume(self._paused - full)
             self._paused = full
-
-    def _notice_gaps(self) -> None:
-        """What compaction removed at the end of a span never comes: the position tells that it was passed."""
-        for partition, stretch in self.stretches.items():
-            stretch.is_read = stretch.is_read or self._consumer.position(partition) >= stretch.stop
-
-    def take_oldest(self) -> tuple[TopicPartition, Record] | None:
-        self.stretches = {partition: stretch for partition, stretch in self.stretches.items() if stretch.at_hand}
-        if not self.stretches:
-            return None
-        oldest = min(self.stretches, key=lambda partition: (self.stretches[partition].at_hand[0].timestamp, partition))
-        return oldest, self.stretches[oldest].at_hand.popleft()
 
 
 async def read_span(consumer: Consumer, spans: Span) -> AsyncIterator[tuple[TopicPartition, Record]]:
@@ -79,11 +93,7 @@ async def read_span(consumer: Consumer, spans: Span) -> AsyncIterator[tuple[Topi
     consumer.assign(sorted(merge.stretches))
     for partition in merge.stretches:
         await consumer.seek(partition, spans[partition][0])
-    while True:
-        await merge.fill()
-        found = merge.take_oldest()
-        if found is None:
-            return
+    while (found := await merge.take_oldest()) is not None:
         yield found
 
 

@@ -27,11 +27,11 @@ def nothing_from_outside(tmp_path, monkeypatch):
 def test_help_lists_every_command(capsys):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    for command in ("serve", "pub", "sub", "passwd", "acl", "check-config", "--install-completion", "--version"):
+    for command in ("serve", "pub", "sub", "passwd", "acl", "log", "check-config", "--install-completion", "--version"):
         assert command in text
 
 
-@pytest.mark.parametrize("command", ["serve", "pub", "sub", "passwd", "acl", "check-config"])
+@pytest.mark.parametrize("command", ["serve", "pub", "sub", "passwd", "acl", "log", "check-config"])
 def test_every_command_has_help(capsys, command):
     assert main([command, "--help"]) == 0
     assert f"penstock {command}" in capsys.readouterr().out

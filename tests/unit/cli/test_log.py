@@ -191,12 +191,14 @@ def test_read_raw_records(run, data):
         await log.admin.create("raw", 1)
         await log.producer.send("raw", 0, pack_of(b"plain", timestamp=1, key=b"\xff"))
         await log.producer.send("raw", 0, pack_of(None, timestamp=1, key=b"gone"))
+        await log.producer.send("raw", 0, pack_of(b"", timestamp=9007199254740992993, key=b"late"))
 
     write(data, work)
-    first, second = map(json.loads, run("read", "raw", "--json").splitlines())
+    first, second, _ = map(json.loads, run("read", "raw", "--json").splitlines())
     assert (first["key_base64"], first["value"]) == ("/w==", "plain")
     assert (second["key"], second["value"]) == ("gone", None)
     assert "key=gone  (none)" in run("read", "raw")
+    assert "  @9007199254740992.993  key=late" in run("read", "raw")
     assert "is not a publish" in run("read", "raw", "--decode", "publish", fails=1)
     assert json.loads(run("read", TOPIC, "-n", "1", "--decode", "raw", "--json")).keys() >= {"key", "value_base64"}
 

@@ -8,13 +8,10 @@ import uuid
 import pytest
 
 from penstock.__main__ import main
-from penstock.core.settings import Settings
 from penstock.logs.base import Committed, TopicPartition
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.settings import KafkaSettings
 from tests.support.kafka_fixtures import shared_cluster
-
-pytestmark = pytest.mark.skipif(not hasattr(Settings(), "kafka"), reason="there are no settings of Kafka yet")
 
 
 @pytest.fixture

@@ -60,14 +60,18 @@ def test_a_torn_tail_is_cut_at_every_byte_of_the_last_batch(tmp_path: Path) -> N
     assert recover_topic(path.parent).ends == [5]
 
 
-def test_a_corrupted_byte_in_the_last_batch_cuts_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_corrupted_byte_in_the_last_batch_cuts_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a test before this one may have configured the logs of the program, which then stay with it
+    monkeypatch.setattr(logging.getLogger("penstock"), "propagate", True)
     write(tmp_path, (0, 3), (0, 2))
     (path,) = segments_of(tmp_path, "t")
     whole = path.read_bytes()
     position, _ = batches_of(path)[-1]
     for at in range(position, len(whole), 3):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
-        with caplog.at_level(logging.WARNING):
+        with caplog.at_level(logging.WARNING, logger="penstock"):
             assert recover_topic(path.parent).ends == [3]
         assert path.stat().st_size == position
     assert "tail of the log cut off" in caplog.text
