@@ -108,7 +108,7 @@ class Broker:
 
     async def start(self) -> None:
         self._handle_signals()  # before anybody can see that it listens
-        await self._start_log()
+        await self.start_log()
         for listener in self.listeners:
             await listener.start()
         await self.admin.start()
@@ -165,7 +165,8 @@ class Broker:
         self.access.close()
         log.info("stopped")
 
-    async def _start_log(self) -> None:
+    async def start_log(self) -> None:
+        """Publishes are logged, and acknowledged by the log, from here on."""
         if self.log is None or self.ingest is None:
             return
         await self.log.start()
@@ -238,7 +239,7 @@ class Broker:
             "sessions_expired": self.registry.expired_total,
             "sessions_taken_over": self.registry.taken_over_total,
             "loop_lag": self._lag,
-            **({} if self.log is None else self.log.counters()),
+            **({} if self.log is None else {f"log_{name}": value for name, value in self.log.counters().items()}),
             **({} if self.node is None else self.node.counters()),
         }
 

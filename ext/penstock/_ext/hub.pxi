@@ -363,7 +363,7 @@ cdef class Hub:
             "queued_bytes": c.queued_bytes,
             "publish_logged": c.logged,
             "publish_log_failures": c.log_failures,
-            "log_pending_bytes": self.ingest_pending,
+            "ingest_pending_bytes": self.ingest_pending,
         }
         for qos in range(3):
             values[f"messages_received_qos{qos}"] = c.received[<int> qos]

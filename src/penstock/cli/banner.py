@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import which
 
 from penstock.core.settings import ListenerSettings
 from penstock.core.settings.address import parse_address
@@ -20,12 +23,21 @@ def render_banner(listeners: Sequence[ListenerSettings], data_dir: str, admin: s
         lines.append(f"  metrics    http://{admin}/metrics")
     flags = _client_flags(listeners)
     if flags is not None:
+        program = _program()
         lines += [
             "Try it from two other terminals:",
-            f"  penstock sub{flags} -t 'demo/#' -v",
-            f"  penstock pub{flags} -t demo/hello -m hi",
+            f"  {program} sub{flags} -t 'demo/#' -v",
+            f"  {program} pub{flags} -t demo/hello -m hi",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _program() -> str:
+    """How this command is called here: by its name if the shell finds it, else by its path."""
+    if which("penstock"):
+        return "penstock"
+    installed = Path(sys.executable).with_name("penstock")
+    return os.path.relpath(installed) if installed.exists() else f"{sys.executable} -m penstock"
 
 
 def _describe(listener: ListenerSettings) -> str:

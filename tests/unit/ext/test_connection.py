@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Awaitable, Callable
 
 import uvloop
@@ -23,6 +24,7 @@ def run(scenario: Scenario, **settings: str) -> None:
             "admin.address": "",
             "sys.interval": "0",
             "ingest.log": "none",
+            "server.data_dir": tempfile.mkdtemp(),
         }
         broker = Broker(load_settings(None, {}, {**overrides, "logging.level": "error", **settings}))
         for listener in broker.listeners:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -104,10 +105,12 @@ def counted_calls() -> Iterator[list[int]]:
         sys.setprofile(None)
 
 
-def calls_of(version: int, qos: int, messages: int) -> tuple[int, dict[str, int]]:
+def calls_of(version: int, qos: int, messages: int, log: str = "none") -> tuple[int, dict[str, int]]:
     async def main() -> tuple[int, dict[str, int]]:
         overrides = {"listeners.0.address": "127.0.0.1:0", "admin.address": "", "sys.interval": "0"}
-        broker = Broker(load_settings(None, {}, {**overrides, "logging.level": "error"}))
+        overrides |= {"ingest.log": log, "log.provider": "memory", "logging.level": "error"}
+        broker = Broker(load_settings(None, {}, {**overrides, "server.data_dir": tempfile.mkdtemp()}))
+        await broker.start_log()
         for listener in broker.listeners:
             await listener.start()
         port = int(broker.listeners[0].address.rpartition(":")[2])
@@ -137,16 +140,18 @@ def calls_of(version: int, qos: int, messages: int) -> tuple[int, dict[str, int]
     return uvloop.run(main())
 
 
+@pytest.mark.parametrize("log", ["none", "all"])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("version", [4, 5])
-def test_calls_do_not_grow_with_messages(version: int, qos: int) -> None:
-    few, _ = calls_of(version, qos, 1_000)
-    many, counters = calls_of(version, qos, MESSAGES)
+def test_calls_do_not_grow_with_messages(version: int, qos: int, log: str) -> None:
+    few, _ = calls_of(version, qos, 1_000, log)
+    many, counters = calls_of(version, qos, MESSAGES, log)
+    assert counters["publish_logged"] == (MESSAGES if log == "all" else 0)
     assert counters[f"messages_received_qos{qos}"] == MESSAGES
     assert counters[f"messages_sent_qos{qos}"] == MESSAGES
-    # What grows is loop iterations: reads and flushes, a handful of calls each, never a call per message.
+    # What grows is loop iterations: reads, flushes and (with a log) batches, some calls each, never one per message.
     reads_and_flushes = counters["socket_reads"] + counters["flushes"]
-    assert many - few < 6 * reads_and_flushes
+    assert many - few < (40 if log == "all" else 6) * reads_and_flushes
     assert many < MESSAGES, f"{many} calls for {MESSAGES} messages"
 
 

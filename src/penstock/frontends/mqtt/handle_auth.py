@@ -106,7 +106,7 @@ def _answer(front: MqttFrontend, connection: Connection, exchange: Exchange, ste
         else:
             connection.disconnect(Reason.NOT_AUTHORIZED, "re-authentication failed")  # [MQTT-4.12.1-2]
     elif candidate is not None:
-        candidate.username = step.username if step.username is not None else candidate.username
+        candidate.username = step.username  # the method's word; the name in CONNECT was only a claim
         candidate.authentication_data = step.data
         handle_connect.complete(front, connection, candidate)
     elif step.username not in (None, connection.session.username):
