@@ -30,9 +30,10 @@ from penstock.dispatch.ingest import Ingest
 from penstock.frontends.mqtt.admission import Admission
 from penstock.frontends.mqtt.frontend import ListenerContext, MqttFrontend
 from penstock.frontends.mqtt.listener import Listener
-from penstock.logs.base import Log, parse_properties
+from penstock.logs.base import Log, LogError, parse_properties
 from penstock.logs.embedded import EmbeddedLog
 from penstock.logs.memory import MemoryLog
+from penstock.logs.topics import TopicConfig, check_properties
 from penstock.partition.node import ClusterNode
 from penstock.partition.settings import parse_settings
 from penstock.session.registry import SessionRegistry
@@ -56,8 +57,17 @@ def run(loaded: Loaded, announce: Announce) -> int:
 
 async def _main(loaded: Loaded, announce: Announce) -> int:
     broker = Broker(loaded)
+    starting = asyncio.ensure_future(broker.start())
+    stopping = asyncio.ensure_future(broker.stopping.wait())
     try:
-        await broker.start()
+        # A signal ends a start that takes long as well.
+        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait([starting])
+            await broker.close()
+            return 0
+        starting.result()
     except BaseException:
         await broker.close()
         raise
@@ -71,6 +81,7 @@ class Broker:
     """One node with everything in it."""
 
     def __init__(self, loaded: Loaded) -> None:
+        check(loaded.settings)
         self._loaded = loaded
         self.settings = loaded.settings
         settings = self.settings
@@ -102,7 +113,7 @@ class Broker:
         self._tick_handle: asyncio.TimerHandle | None = None
         self._lag = 0.0
         self._is_ready = False
-        self._stopping = asyncio.Event()
+        self.stopping = asyncio.Event()
 
     # ---- life ----
 
@@ -127,12 +138,12 @@ class Broker:
         return [msgspec.structs.replace(listener.settings, address=listener.address) for listener in self.listeners]
 
     async def run_until_stopped(self) -> None:
-        await self._stopping.wait()
+        await self.stopping.wait()
         await self.drain()
         await self.close()
 
     def stop(self) -> None:
-        self._stopping.set()
+        self.stopping.set()
 
     async def drain(self) -> None:
         """No new clients; what is in flight is finished, within the limit; MQTT 5 clients are told."""
@@ -156,10 +167,12 @@ class Broker:
         for listener in self.listeners:
             await listener.close()
         await self.admin.stop()
+        if self.ingest is not None:
+            await self.ingest.stop()
         if self.node is not None:
             await self.node.stop()
         if self.log is not None:
-            await self.log.close()
+            await self._close_log(self.log)
         if self.store is not None:
             self.store.close()
         self.access.close()
@@ -174,6 +187,17 @@ class Broker:
             await self.node.start()
         ingest, limit = self.settings.ingest, self.settings.log.max_pending_bytes
         await self.ingest.start(ingest.log, ingest.hash_function, limit)
+
+    async def _close_log(self, log_provider: Log) -> None:
+        """The embedded log is closed whatever it takes; one that cannot be reached gets as long as a drain."""
+        if log_provider.check() is True:
+            await log_provider.close()
+            return
+        try:
+            async with asyncio.timeout(max(self.settings.server.drain_seconds, 1.0)):
+                await log_provider.close()
+        except TimeoutError:
+            log.warning("the log did not close in time", reason=log_provider.check())
 
     # ---- signals ----
 
@@ -258,6 +282,21 @@ class Broker:
         self._schedule_tick()
         self.hub.tick()
         self.hub.sweep_retained(RETAINED_SWEEP)
+
+
+def check(settings: Settings) -> None:
+    """What only the parts themselves can judge; `penstock check-config` asks it too. Raises SettingsError."""
+    parse_settings(settings.queue)
+    ingest = settings.ingest
+    try:
+        properties = parse_properties(ingest.properties)
+        if settings.log.provider != "kafka":
+            check_properties(properties)
+            TopicConfig.of(ingest.topic, ingest.partitions, properties)
+    except (ValueError, LogError) as error:
+        raise SettingsError(f"ingest.properties = {ingest.properties!r} is not allowed: {error}") from None
+    if settings.log.provider == "kafka":
+        import_module("penstock.logs.kafka.settings").producer_config(settings.kafka)
 
 
 def make_store(settings: Settings) -> LmdbStore | None:

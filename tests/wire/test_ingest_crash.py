@@ -103,7 +103,7 @@ def test_damage_in_the_middle_is_refused_with_the_command_that_repairs_it(damage
     complaint = damaged.log()
     assert "Traceback" not in complaint
     assert ".seg is damaged at byte " in complaint
-    assert f"`penstock log repair {TOPIC}`" in complaint
+    assert f"`penstock log repair {TOPIC} --data-dir {damaged.data_dir}`" in complaint
     [segment] = (damaged.data_dir / "log" / TOPIC).glob("*.seg")
     assert segment.read_bytes() == (before / "log" / TOPIC / segment.name).read_bytes(), "a refusal changes nothing"
 

@@ -9,7 +9,7 @@ from penstock._ext import envelope
 from penstock.core.settings.kafka import KafkaSettings
 from penstock.logs.base import EARLIEST, TopicPartition
 from penstock.logs.kafka import KafkaLog
-from tests.support.broker import IS_MOSQUITTO
+from tests.support.broker import IS_MOSQUITTO, free_port
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_fixtures import shared_cluster
 from tests.support.packets import V5, PacketType, Reason, pack_publish
@@ -99,3 +99,21 @@ def test_kafka_goes_away_and_comes_back(start_broker, connect):
         assert payloads[-1] == b"after"
     finally:
         cluster.stop()
+
+
+def test_a_broker_without_kafka_serves_and_refuses_what_it_cannot_keep(start_broker, connect):
+    """Kafka is not there when the broker starts: it listens, QoS 0 passes, QoS 1 is refused, SIGTERM ends it with 0."""
+    broker = start_broker(
+        {
+            "log.provider": "kafka",
+            "kafka.bootstrap_servers": f"127.0.0.1:{free_port()}",
+            "kafka.delivery_timeout_ms": 1500,
+        }
+    )
+    subscriber = connect(V5, broker=broker)
+    subscriber.subscribe("t", qos=0)
+    client = connect(V5, broker=broker)
+    client.publish("t", b"passes")
+    subscriber.expect_publish("t", b"passes")
+    client.send_raw(pack_publish(V5, "t", b"refused", qos=1, packet_id=1))
+    assert client.expect(PacketType.PUBACK, timeout=20).reason == Reason.QUOTA_EXCEEDED

@@ -23,6 +23,14 @@ def hash_password(password: bytes) -> str:
     return _HASHER.hash(password)
 
 
+def is_hashed(password: str) -> bool:
+    """Whether a line of a file of plain passwords was hashed before. Raises AccessFileError for half of a hash."""
+    if not password.startswith("$argon2id$"):
+        return False
+    _checked_hash(password.strip(), "a password that begins with $argon2id$")
+    return True
+
+
 def check_user_name(name: str) -> None:
     """Raises UsageError for names the file cannot hold."""
     if not name or ":" in name or name.startswith("#") or not name.isprintable() or name != name.strip():

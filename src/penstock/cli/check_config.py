@@ -53,6 +53,7 @@ def check_config(
         assignments=assignments,
     )
     AccessControl(loaded.settings.access).close()
+    import_module("penstock.app").check(loaded.settings)  # what only the parts themselves can judge
     for warning in loaded.warnings:
         print(f"penstock: warning: {warning}", file=sys.stderr)
     rows = list(_rows(loaded))

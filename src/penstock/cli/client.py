@@ -99,9 +99,9 @@ class Client:
         )
         try:
             connack = await client._connack
-        except PenstockError:
+        except PenstockError as error:
             await client.close()
-            raise
+            raise ConnectionClosed(error.message, _hint_at_transport(target), exit_code=error.exit_code) from None
         if connack.reason:
             await client.close()
             raise PenstockError(_describe_refusal(connack, request.version), exit_code=connack.reason)
@@ -296,6 +296,18 @@ class Client:
         answer = self._answers.pop(packet_id, None)
         if answer is not None and not answer.done():
             answer.set_result(codes)
+
+
+def _hint_at_transport(target: Target) -> str:
+    """What to try when something answers there, but not with CONNACK."""
+    if target.unix:
+        return ""
+    hints = []
+    if target.tls is None:
+        hints.append("if this is a TLS listener use --cafile FILE or --tls-use-os-certs")
+    if not target.websocket_path:
+        hints.append("for WebSocket use --ws")
+    return "; ".join(hints)
 
 
 def _describe_refusal(connack: packets.ConnackPacket, version: int) -> str:

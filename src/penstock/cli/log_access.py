@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -33,6 +34,8 @@ def load_log_settings(config: Path | None, data_dir: str | None, assignments: li
 async def open_log(settings: Settings, *, to_write: bool = False) -> AsyncIterator[Log]:
     """The provider of the settings. Embedded: without `to_write` it is read beside the broker that may write it."""
     is_embedded = settings.log.provider == "embedded"
+    if is_embedded and not to_write:
+        check_exists(settings)
     if is_embedded and to_write:
         check_unlocked(settings.server.data_dir)
     opened = _open_beside(settings) if is_embedded and not to_write else _open_as_broker(settings)
@@ -71,6 +74,27 @@ def _open_as_broker(settings: Settings) -> Iterator[Log]:
             store.close()
 
 
+def check_exists(settings: Settings) -> None:
+    """Raises PenstockError that names the directory when there is none for the embedded log to be in."""
+    directory = Path(settings.server.data_dir).resolve()
+    if settings.log.provider == "embedded" and not directory.is_dir():
+        raise PenstockError(f"no log in {directory}: start the broker there or name it with --data-dir")
+
+
+def describe_emptiness(settings: Settings) -> str:
+    """For a log without topics: where it was looked for."""
+    if settings.log.provider != "embedded":
+        return "the log has no topics yet"
+    directory = Path(settings.server.data_dir).resolve()
+    if not import_module("penstock.logs.embedded.files").log_directory(directory).is_dir():
+        return f"no log in {directory}: start the broker there or name it with --data-dir"
+    return f"the log in {directory} has no topics yet"
+
+
+def note_emptiness(settings: Settings) -> None:
+    print(f"penstock: {describe_emptiness(settings)}", file=sys.stderr)
+
+
 def check_unlocked(data_dir: str) -> None:
     """Raises PenstockError that says what to do when a broker has the embedded log open."""
     files = import_module("penstock.logs.embedded.files")
@@ -84,14 +108,19 @@ def check_unlocked(data_dir: str) -> None:
         ) from None
 
 
-async def find_partitions(log: Log, topic: str, wanted: Sequence[int] | None) -> list[TopicPartition]:
-    """The partitions of a topic, all or those that were asked for. Raises PenstockError when there are none such."""
+async def find_partitions(
+    log: Log, settings: Settings, topic: str, wanted: Sequence[int] | None, advice: str = ""
+) -> list[TopicPartition]:
+    """The partitions of a topic, all or those that were asked for.
+
+    Raises PenstockError when there are none such; `advice` is what else to do about a topic that does not exist.
+    """
     try:
         count = (await log.admin.describe(topic)).partitions
     except TopicNotFound:
         known = await log.admin.list()
-        hint = f"There are: {', '.join(known)}." if known else "The log has no topics yet."
-        raise PenstockError(f"there is no topic {topic!r}", hint) from None
+        hint = f"There are: {', '.join(known)}." if known else f"{describe_emptiness(settings)}."
+        raise PenstockError(f"there is no topic {topic!r}", f"{hint}\n{advice}".rstrip()) from None
     for number in wanted or ():
         if number >= count:
             raise UsageError(f"-p {number}: topic {topic!r} has the partitions 0 to {count - 1}")

@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from penstock._ext.segment import Record
-from penstock.cli.log_access import check_unlocked, find_partitions, open_log
+from penstock.cli.client_runner import counted
+from penstock.cli.log_access import check_exists, check_unlocked, find_partitions, note_emptiness, open_log
 from penstock.cli.log_append import NewRecord, append_all, read_values
 from penstock.cli.log_places import Place, find_span
 from penstock.cli.log_reading import read_on, read_span
@@ -67,22 +68,24 @@ async def list_topics(settings: Settings, *, as_json: bool) -> int:
         consumer = log.consumer("")
         with Progress("reading topics", unit="topics") as progress:
             for name in await log.admin.list():
-                marks = (await _watermarks(consumer, await find_partitions(log, name, None))).values()
+                marks = (await _watermarks(consumer, await find_partitions(log, settings, name, None))).values()
                 records = sum(mark.end - mark.first for mark in marks)
                 found.append({"topic": name, "partitions": len(marks), "records": records})
                 progress.advance()
                 progress.look()
         await consumer.close()
+    if not found:
+        note_emptiness(settings)
     if as_json:
         print(to_json(found))
-    else:
+    elif found:
         print_table(("topic", "partitions", "records"), [tuple(row.values()) for row in found])
     return exit_codes.OK
 
 
 async def show_topic(settings: Settings, topic: str, *, as_json: bool) -> int:
     async with open_log(settings) as log:
-        partitions = await find_partitions(log, topic, None)
+        partitions = await find_partitions(log, settings, topic, None)
         properties = dict((await log.admin.describe(topic)).properties)
         consumer = log.consumer("")
         marks = await _watermarks(consumer, partitions)
@@ -93,7 +96,7 @@ async def show_topic(settings: Settings, topic: str, *, as_json: bool) -> int:
         described = {"topic": topic, "provider": settings.log.provider, "properties": properties}
         print(to_json({**described, "partitions": [dict(zip(headings, row, strict=True)) for row in rows]}))
         return exit_codes.OK
-    print(f"topic {topic} ({settings.log.provider}), {sum(row[3] for row in rows):,} records")
+    print(f"topic {topic} ({settings.log.provider}), {counted(sum(row[3] for row in rows), 'record')}")
     for name, value in sorted(properties.items()):
         print(f"  {name} = {value}")
     print_table(headings, rows)
@@ -102,7 +105,7 @@ async def show_topic(settings: Settings, topic: str, *, as_json: bool) -> int:
 
 async def read_topic(settings: Settings, options: ReadOptions) -> int:
     async with open_log(settings) as log:
-        partitions = await find_partitions(log, options.topic, options.partitions)
+        partitions = await find_partitions(log, settings, options.topic, options.partitions)
         consumer = log.consumer("")
         try:
             consumer.assign(partitions)
@@ -164,7 +167,8 @@ async def append_records(
         if create is not None:
             await log.admin.create(record.topic, create)
         wanted = None if record.partition is None else [record.partition]
-        await find_partitions(log, record.topic, wanted)
+        advice = "Create it with --create PARTITIONS, as in --create 1."
+        await find_partitions(log, settings, record.topic, wanted, advice)
         count = (await log.admin.describe(record.topic)).partitions
         partition = record.choose_partition(count, settings.ingest.hash_function)
         outcome = await append_all(log, record, partition, read_values(message, from_lines=from_lines))
@@ -186,8 +190,9 @@ async def append_records(
 async def truncate_topic(
     settings: Settings, topic: str, wanted: list[int] | None, place: Place, *, is_sure: bool, as_json: bool
 ) -> int:
+    check_exists(settings)
     async with open_log(settings, to_write=True) as log:
-        partitions = await find_partitions(log, topic, wanted)
+        partitions = await find_partitions(log, settings, topic, wanted)
         consumer = log.consumer("")
         consumer.assign(partitions)
         marks = await _watermarks(consumer, partitions)
@@ -207,7 +212,7 @@ async def truncate_topic(
         first = {str(number): new for number, _, new, _ in rows}
         print(to_json({"topic": topic, "deleted": deleted, "first_offsets": first}))
     else:
-        print(f"{deleted:,} records deleted from {topic}")
+        print(f"{counted(deleted, 'record')} deleted from {topic}")
         print_table(("partition", "first before", "first now", "end"), rows)
     return exit_codes.OK
 
@@ -226,6 +231,8 @@ async def show_offsets(
 ) -> int:
     async with open_log(settings) as log:
         known = await log.admin.groups()
+        if not known and not await log.admin.list():
+            note_emptiness(settings)
         if group is not None and group not in known:
             hint = f"There are: {', '.join(known)}." if known else "No group has committed anything yet."
             raise PenstockError(f"there is no group {group!r}", hint)
@@ -241,7 +248,7 @@ async def show_offsets(
     names = ("group", "topic", "partition", "offset", *(("end", "lag") if with_lag else ("metadata",)))
     print_table(names, [[row[name] for name in names] for row in rows])
     if with_lag and len(rows) > 1:
-        print(f"{sum(row['lag'] for row in rows):,} records in all")
+        print(f"{counted(sum(row['lag'] for row in rows), 'record')} in all")
     return exit_codes.OK
 
 
@@ -271,6 +278,7 @@ async def repair_topics(settings: Settings, topic: str | None, *, as_json: bool)
             "Kafka mends its own; see the documentation of its brokers.",
         )
     data_dir = settings.server.data_dir
+    check_exists(settings)
     check_unlocked(data_dir)
     reports = []
     async with open_log(settings) as log:
@@ -297,6 +305,7 @@ def describe_report(report: RepairReport) -> dict[str, Any]:
         "topic": report.topic,
         "is_sound": report.is_sound,
         "damaged_bytes": report.damaged_bytes,
+        "missing_bytes": report.missing_bytes,
         "dropped_batches": report.dropped_batches,
         "set_aside": [str(path) for path in report.set_aside],
         "lost": [{"partition": lost.partition, "first": lost.first, "end": lost.end} for lost in report.lost],
@@ -310,7 +319,11 @@ def render_report(report: RepairReport) -> str:
     lines += [f"  in {path}" for path in report.set_aside]
     if report.dropped_batches:
         lines.append(f"  {report.dropped_batches:,} batches that were there twice dropped")
-    lines += [f"  lost: partition {lost.partition}, offsets {lost.first} to {lost.end - 1}" for lost in report.lost]
+    if report.missing_bytes:
+        lines.append(f"  {report.missing_bytes:,} bytes that were stored are missing")
+    for lost in report.lost:
+        last = f"to {lost.end - 1}" if lost.end is not None else "and later, how many is not known"
+        lines.append(f"  lost: partition {lost.partition}, offsets {lost.first} {last}")
     if not report.lost:
         lines.append("  no record that was stored before is lost")
     return "\n".join(lines)

@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from penstock.access.mosquitto import parse_plain_passwords
-from penstock.access.passwords import LONGEST_PASSWORD, PasswordFile, check_user_name, hash_password
+from penstock.access.passwords import LONGEST_PASSWORD, PasswordFile, check_user_name, hash_password, is_hashed
 from penstock.cli.app import make_app
+from penstock.cli.client_runner import counted
 from penstock.core.errors import PenstockError, UsageError
 
 app = make_app()
@@ -30,7 +31,7 @@ def passwd(
     ] = False,
     delete: Annotated[bool, typer.Option("-D", help="Delete the user.")] = False,
     upgrade: Annotated[
-        bool, typer.Option("-U", help="FILE has user:password lines in plain text: hash them in place.")
+        bool, typer.Option("-U", help="Hash the lines of FILE that are user:password in plain text, in place.")
     ] = False,
 ) -> None:
     """Add a user, change a password, or delete a user (-D). Asks twice for the password, without echo."""
@@ -79,9 +80,15 @@ def _hash_plain_file(file: Path) -> None:
         plain = parse_plain_passwords(file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {file}: {error}") from None
-    users = PasswordFile({})
+    stored: dict[str, str] = {}
+    hashed = 0
     for user, password in plain.items():
         check_user_name(user)
-        users = users.with_user(user, hash_password(password.encode()))
-    users.save(file)
-    typer.echo(f"{file}: {len(users)} users hashed")
+        if is_hashed(password):
+            stored[user] = password.strip()
+        else:
+            stored[user] = hash_password(password.encode())
+            hashed += 1
+    if hashed:
+        PasswordFile(stored).save(file)
+    typer.echo(f"{file}: {counted(hashed, 'user')} hashed")

@@ -15,9 +15,9 @@ import typer
 from penstock._ext.fields import reason_name
 from penstock.cli import client_options as shared
 from penstock.cli.app import make_app
-from penstock.cli.client import Client
+from penstock.cli.client import Client, ConnectionClosed
 from penstock.cli.client_options import Connection, ConnectionOptions, MosquittoCommand, make_connection, pick
-from penstock.cli.client_runner import run, warn
+from penstock.cli.client_runner import counted, run, warn
 from penstock.cli.standard_input import stdin_lines
 from penstock.core import exit_codes
 from penstock.core.errors import UsageError
@@ -114,33 +114,72 @@ async def _publish_all(connection: Connection, options: PublishOptions, topic: s
     client = await Client.connect(
         connection.target, connection.request, max_inflight=options.max_inflight, debug=options.debug
     )
-    failures = 0
-    running: set[asyncio.Task[bool]] = set()
+    tally = Tally()
+    running: set[asyncio.Task[None]] = set()
     try:
         async for payload in payloads:
-            publishing = _publish_one(client, connection, options, topic=topic, payload=payload)
+            publishing = _publish_one(client, connection, options, tally, topic=topic, payload=payload)
             if options.qos == 0:
-                failures += not await publishing
+                await publishing
                 continue
             running.add(asyncio.create_task(publishing))
             # The client limits what is under way; this limits what waits for it.
             if len(running) >= options.max_inflight:
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                failures += sum(not task.result() for task in done)
-        failures += sum(not is_published for is_published in await asyncio.gather(*running))
+                # All of them are asked how they ended: asyncio reports each failure that nobody has looked at.
+                await _finish(done, running)
+        await _finish(running, set())
+    except ConnectionClosed as lost:
+        raise tally.explain(lost, options) from None
     finally:
         await client.close(**connection.properties["disconnect"])
-    return exit_codes.FAILURE if failures else exit_codes.OK
+    return exit_codes.FAILURE if tally.refused else exit_codes.OK
+
+
+@dataclass
+class Tally:
+    """What became of the messages so far; those of QoS 0 are answered as soon as they are sent."""
+
+    started: int = 0
+    accepted: int = 0
+    refused: int = 0
+
+    def note(self, *, is_accepted: bool) -> None:
+        if is_accepted:
+            self.accepted += 1
+        else:
+            self.refused += 1
+
+    def explain(self, lost: ConnectionClosed, options: PublishOptions) -> ConnectionClosed:
+        """The same end of the connection, with what it meant for the messages."""
+        answered = self.accepted + self.refused
+        if options.qos == 0:
+            hint = f"{counted(answered, 'message')} sent before; QoS 0 is not acknowledged, so some may be lost"
+        else:
+            hint = f"{counted(answered, 'message')} acknowledged, {self.started - answered:,} not"
+        if options.lines:
+            hint += "; what followed on standard input was not sent"
+        return ConnectionClosed(lost.message, hint, exit_code=lost.exit_code)
+
+
+async def _finish(done: set[asyncio.Task[None]], others: set[asyncio.Task[None]]) -> None:
+    """Waits for `done`; when one of them failed, for the others as well, and raises the first failure."""
+    failures = [end for end in await asyncio.gather(*done, return_exceptions=True) if end is not None]
+    if failures:
+        # The connection is gone: the others fail at once, or have just been answered.
+        await asyncio.gather(*others, return_exceptions=True)
+        raise failures[0]
 
 
 async def _publish_one(
-    client: Client, connection: Connection, options: PublishOptions, *, topic: str, payload: bytes
-) -> bool:
+    client: Client, connection: Connection, options: PublishOptions, tally: Tally, *, topic: str, payload: bytes
+) -> None:
+    tally.started += 1
     properties: dict[str, Any] = connection.properties["publish"]
     reason = await client.publish(topic, payload, qos=options.qos, retain=options.retain, properties=properties)
     if reason >= _FIRST_FAILURE:
         warn(f"publishing to {topic!r} failed: {reason_name(reason)}", quiet=options.quiet)
-    return reason < _FIRST_FAILURE
+    tally.note(is_accepted=reason < _FIRST_FAILURE)
 
 
 async def _payloads(options: PublishOptions) -> AsyncIterator[bytes]:

@@ -21,7 +21,8 @@ Listen = Annotated[
     typer.Option(
         "--listen",
         metavar="ADDRESS",
-        help="host:port, ws://host:port/path or unix:/path; repeatable, replaces the listeners of the file.",
+        help="host:port, tls://host:port, ws://host:port/path, wss://host:port/path or unix:/path; repeatable, "
+        "replaces the listeners of the file. TLS also needs --set listeners.0.certificate=FILE and listeners.0.key.",
     ),
 ]
 Port = Annotated[int | None, typer.Option("-p", "--port", min=0, max=65535, help="Short for --listen 127.0.0.1:PORT.")]

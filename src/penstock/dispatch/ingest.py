@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +14,10 @@ from penstock.core.logging import RateLimited, get_logger
 from penstock.logs.base import Appended, Log, LogError
 
 log = get_logger("penstock.ingest")
+
+START_SECONDS = 5.0
+RETRY_SECONDS = 2.0
+STOP_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -40,25 +45,51 @@ class Ingest:
         self._properties = properties
         self._batches: deque[_Batch] = deque()
         self._warnings = RateLimited(interval=10.0)
+        self._preparing: asyncio.Task[None] | None = None
 
     async def start(self, mode: str, hash_function: str, max_pending: int) -> None:
         """Makes the topic if need be; publishes are logged from here on."""
+        partitions = self._partitions
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                partitions = await self._prepare()
+        except (LogError, TimeoutError) as error:
+            if isinstance(error, LogError) and not error.is_retryable:
+                raise
+            # The broker serves all the same: publishes wait or are refused until the log is there.
+            log.warning("the log is not ready, publishes wait for it", topic=self._topic, error=str(error))
+            self._preparing = asyncio.get_running_loop().create_task(self._prepare_later())
+        self._hub.log_to(
+            self.submit, mode=mode, partitions=partitions, hash_function=hash_function, max_pending=max_pending
+        )
+
+    async def stop(self) -> None:
+        if self._preparing is not None:
+            self._preparing.cancel()
+            await asyncio.wait([self._preparing], timeout=STOP_SECONDS)
+
+    async def _prepare(self) -> int:
         await self._log.admin.create(self._topic, self._partitions, self._properties)
-        description = await self._log.admin.describe(self._topic)
-        if description.partitions != self._partitions:
+        found = (await self._log.admin.describe(self._topic)).partitions
+        if found != self._partitions:
             log.warning(
-                "the topic has its own number of partitions",
+                "the topic was made with another number of partitions, which stays: set ingest.partitions to it",
                 topic=self._topic,
-                partitions=description.partitions,
+                partitions=found,
                 configured=self._partitions,
             )
-        self._hub.log_to(
-            self.submit,
-            mode=mode,
-            partitions=description.partitions,
-            hash_function=hash_function,
-            max_pending=max_pending,
-        )
+        return found
+
+    async def _prepare_later(self) -> None:
+        while True:
+            await asyncio.sleep(RETRY_SECONDS)
+            try:
+                found = await self._prepare()
+            except LogError:
+                continue
+            if found != self._partitions:
+                log.error("restart the broker: the topic's partitions were not known when it started", partitions=found)
+            return
 
     def submit(self, ticket: int, packs: list[tuple[int, RecordPack]], size: int) -> None:
         """Called by the hub once per loop iteration that published anything."""

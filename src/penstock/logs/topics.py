@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from penstock.logs.base import LogError
 
@@ -12,6 +13,33 @@ UNLIMITED = -1
 LONGEST_NAME = 1_000
 MOST_PARTITIONS = 10_000
 WEEK_MS = 604_800_000
+
+
+# What the providers that keep records themselves understand, and what they let pass because Kafka's topics have it.
+KNOWN_PROPERTIES = (
+    "retention.ms",
+    "retention.bytes",
+    "retention.messages",
+    "segment.bytes",
+    "segment.ms",
+    "delete.retention.ms",
+    "min.cleanable.dirty.ratio",
+    "cleanup.policy",
+    "partitions",
+    "replication.factor",
+    "min.insync.replicas",
+    "max.message.bytes",
+    "compression.type",
+)
+
+
+def check_properties(properties: Mapping[str, str]) -> None:
+    """Raises ValueError for a name that means nothing: most often a slip of the pen."""
+    for name in properties:
+        if name not in KNOWN_PROPERTIES:
+            near = get_close_matches(name, KNOWN_PROPERTIES, n=1)
+            known = f"did you mean {near[0]}?" if near else f"there are {', '.join(KNOWN_PROPERTIES)}"
+            raise ValueError(f"{name} is not a property of a topic: {known}")
 
 
 def now_ms() -> int:

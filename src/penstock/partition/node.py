@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+
 from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler
-from penstock.logs.base import Log
+from penstock.logs.base import Log, LogError
 from penstock.partition.discovery import LogDiscovery, SingleNode
 from penstock.partition.factory import QueueFactory
 from penstock.partition.model import ClusterTopologyChange, PartitionChange, ServiceInfo, ServiceType
@@ -13,6 +16,9 @@ from penstock.partition.settings import QueueSettings
 from penstock.partition.topics import default_queues, notification_bases
 
 log = get_logger("penstock.cluster")
+
+RETRY_SECONDS = 5.0
+STOP_SECONDS = 2.0
 
 
 class ClusterNode:
@@ -40,16 +46,38 @@ class ClusterNode:
             else None
         )
         self._discovery = self._by_log or SingleNode()
+        self._joining: asyncio.Task[None] | None = None
         self.queues = QueueFactory(log_provider, settings, self.partitions, claims=self._by_log)
         self.partitions.listen(PartitionChange, _on_partitions)
         self.partitions.listen(ClusterTopologyChange, _on_topology)
 
     async def start(self) -> None:
+        """Joins. A log that others use may not be there yet: then it goes on trying beside everything else."""
+        if self._by_log is None:
+            await self._join()
+        else:
+            self._joining = asyncio.get_running_loop().create_task(self._join_when_possible())
+
+    async def _join(self) -> None:
         await self._discovery.start(self.partitions.members_changed)
         self.partitions.start(self._discovery.others())
 
+    async def _join_when_possible(self) -> None:
+        while True:
+            try:
+                await self._join()
+                return
+            except LogError as error:
+                log.warning("cannot join the cluster yet", error=error.message)
+            await asyncio.sleep(RETRY_SECONDS)
+
     async def stop(self) -> None:
-        await self._discovery.stop()
+        if self._joining is not None:
+            self._joining.cancel()
+            await asyncio.wait([self._joining], timeout=STOP_SECONDS)
+        with contextlib.suppress(TimeoutError):  # a log that is away must not hold up the exit
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._discovery.stop()
 
     def counters(self) -> dict[str, int]:
         return {"cluster_members": 1 + len(list(self._discovery.others()))}

@@ -28,7 +28,8 @@ def _sync(path: Path) -> None:
 def _create(path: Path) -> None:
     temporary = path.with_name(f".{path.name}.new")
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary.mkdir(mode=0o700)
     lmdb.open(str(temporary), map_size=SMALLEST_MAP, max_dbs=MOST_SPACES, sync=True).close()
     for file in temporary.iterdir():
         _sync(file)

@@ -37,6 +37,13 @@ def test_every_command_has_help(capsys, command):
     assert f"penstock {command}" in capsys.readouterr().out
 
 
+def test_help_of_serve_names_every_form_of_an_address(capsys):
+    assert main(["serve", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for form in ("host:port,", "tls://host:port", "ws://host:port/path", "wss://host:port/path", "unix:/path"):
+        assert form in shown
+
+
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("penstock ")
@@ -179,6 +186,32 @@ def test_passwd_hashes_a_plain_file(tmp_path, capsys):
     assert users.verify("alice", b"secret")
     assert users.verify("bob", b"a:b")
     assert "secret" not in file.read_text()
+    assert capsys.readouterr().out == f"{file}: 2 users hashed\n"
+
+
+def test_passwd_leaves_alone_what_is_hashed(tmp_path, capsys):
+    file = tmp_path / "plain"
+    file.write_text("alice:secret\n")
+    assert main(["passwd", "-U", str(file)]) == 0
+    assert capsys.readouterr().out == f"{file}: 1 user hashed\n"
+    with file.open("a") as more:
+        more.write("bob:other\n")
+    hashed_once = file.read_text().splitlines()[0]
+    for count in ("1 user", "0 users"):
+        assert main(["passwd", "-U", str(file)]) == 0
+        assert capsys.readouterr().out == f"{file}: {count} hashed\n"
+        assert file.read_text().splitlines()[0] == hashed_once
+    users = PasswordFile.load(file)
+    assert users.verify("alice", b"secret")
+    assert users.verify("bob", b"other")
+
+
+def test_passwd_does_not_hash_half_of_a_hash(tmp_path, capsys):
+    file = tmp_path / "plain"
+    file.write_text("alice:$argon2id$v=19$cut\nbob:other\n")
+    assert main(["passwd", "-U", str(file)]) == 78
+    assert "is not an argon2id hash" in capsys.readouterr().err
+    assert file.read_text() == "alice:$argon2id$v=19$cut\nbob:other\n"
 
 
 @pytest.mark.parametrize(

@@ -100,8 +100,41 @@ def test_topics(run):
 
 
 def test_topics_of_nothing(run, tmp_path):
-    assert json.loads(run("topics", "--json", where=tmp_path / "elsewhere")) == []
-    assert not (tmp_path / "elsewhere").exists(), "a look must not leave anything behind"
+    (tmp_path / "empty").mkdir()
+    assert json.loads(run("topics", "--json", where=tmp_path / "empty")) == []
+    assert list((tmp_path / "empty").iterdir()) == [], "a look must not leave anything behind"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topics"],
+        ["read", "x"],
+        ["describe", "x"],
+        ["offsets"],
+        ["lag"],
+        ["repair"],
+        ["truncate", "x", "--before", "end", "-y"],
+    ],
+)
+def test_a_directory_that_does_not_exist_is_named(run, monkeypatch, tmp_path, arguments):
+    monkeypatch.chdir(tmp_path)
+    complaint = run(*arguments, where="elsewhere", fails=1)
+    directory = tmp_path.resolve() / "elsewhere"
+    assert complaint == f"penstock: no log in {directory}: start the broker there or name it with --data-dir\n"
+    assert not directory.exists(), "a look must not leave anything behind"
+
+
+def test_an_empty_log_says_where_it_is(capsys, tmp_path):
+    directory = tmp_path.resolve() / "empty"
+    directory.mkdir()
+    for is_log_there in (False, True):
+        if is_log_there:
+            (directory / "log").mkdir()
+        expected = f"the log in {directory} has no topics yet" if is_log_there else f"no log in {directory}: start"
+        for command, code in (["topics"], 0), (["offsets"], 0), (["read", "x"], 1), (["describe", "x"], 1):
+            assert main(["log", *command, "--data-dir", str(directory)]) == code
+            assert expected in capsys.readouterr().err
 
 
 def test_describe(run):
@@ -242,7 +275,9 @@ def test_append_a_publish_to_the_partition_the_broker_would_choose(run):
 
 def test_append_creates_a_topic_when_told_to(run, tmp_path):
     fresh = tmp_path / "fresh"
-    assert "there is no topic 'new'" in run("append", "new", "-m", "x", where=fresh, fails=1)
+    complaint = run("append", "new", "-m", "x", where=fresh, fails=1)
+    assert "there is no topic 'new'" in complaint
+    assert "--create PARTITIONS" in complaint
     text = run("append", "new", "--create", "3", "-m", "x", "-p", "2", "-k", "key", "-H", "a=1", where=fresh)
     assert text == "1 appended to new, partition 2, offsets 0 to 0\n"
     shown = json.loads(run("read", "new", "--json", where=fresh))
@@ -269,9 +304,10 @@ def test_truncate(run):
     assert "Add --yes" in run("truncate", TOPIC, "--before", "3", fails=2)
     assert run("truncate", TOPIC, "--before", "3", "--yes").startswith("6 records deleted from demo\n")
     assert payloads(run("read", TOPIC, "--json")) == list(range(6, 20))
+    assert run("truncate", TOPIC, "--before", "4", "-p", "0", "-y").startswith("1 record deleted from demo\n")
     told = json.loads(run("truncate", TOPIC, "--before", "end", "-p", "1", "-y", "--json"))
     assert told == {"topic": TOPIC, "deleted": 7, "first_offsets": {"1": 10}}
-    assert payloads(run("read", TOPIC, "--json")) == list(range(6, 20, 2))
+    assert payloads(run("read", TOPIC, "--json")) == list(range(8, 20, 2))
     # what is gone is no lag
     assert [row["lag"] for row in json.loads(run("lag", "--json"))] == [6, 0]
 

@@ -54,7 +54,7 @@ def test_every_command(run, topic):
     assert run("read", topic, "--from", "end") == ""
     assert len(run("read", topic, "--from", "1h").splitlines()) == 6
 
-    assert run("truncate", topic, "--before", "1", "-p", "0", "--yes").startswith("1 records deleted")
+    assert run("truncate", topic, "--before", "1", "-p", "0", "--yes").startswith("1 record deleted")
     assert [json.loads(line)["payload"] for line in run("read", topic, "--json").splitlines()] == list("12345")
     assert "only the files of an embedded log" in run("repair", fails=1)
     assert "there is no topic" in run("read", f"{topic}-not", fails=1)

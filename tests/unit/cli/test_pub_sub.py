@@ -1,6 +1,7 @@
 """`penstock pub` and `penstock sub` against a real broker, and against each other."""
 
 import json
+import re
 import signal
 import subprocess
 import uuid
@@ -8,6 +9,7 @@ import uuid
 import pytest
 
 from tests.support.certificates import Authority
+from tests.unit.cli.conftest import Penstock, running
 
 VERSIONS = ["mqttv31", "mqttv311", "mqttv5"]
 
@@ -199,6 +201,48 @@ def test_a_refused_publish_is_a_failure(cli, broker):
     code, _, err = cli.run("pub", *target, "-t", "forbidden")
     assert code == 1
     assert "publishing to 'forbidden' failed: not authorized" in err
+
+
+@pytest.mark.parametrize(("version", "why"), [("mqttv311", "refused"), ("mqttv5", "not authorized")])
+def test_a_refused_subscription_says_what_is_known(cli, broker, version, why):
+    target = ("-p", broker.closed, "-V", version, "-u", "alice", "-P", "secret", "-W", 10)
+    code, _, err = cli.run("sub", *target, "-t", "forbidden")
+    assert (code, err) == (1, f"penstock: subscribing to 'forbidden' failed: {why}\n")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("listener", ["tls", "web"])
+def test_a_port_that_speaks_something_else_gets_a_hint(cli, broker, listener, version):
+    code, _, err = cli.run("pub", "-p", getattr(broker, listener), "-t", "x", "-m", "x", "-V", version)
+    assert code == 1
+    assert len(err.splitlines()) == 2
+    assert "if this is a TLS listener use --cafile FILE" in err
+    assert "for WebSocket use --ws" in err
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_broker_that_dies_leaves_a_count_and_no_traceback(cli, tmp_path_factory, qos):
+    with running(Penstock, tmp_path_factory.mktemp("mortal")) as mortal:
+        publisher = cli.start("pub", "-p", mortal.open, "-t", "k/n", "-l", "-q", qos, "-d")
+        publisher.stdin.write(b"".join(b"%d\n" % number for number in range(100)))
+        lines = 0
+        while lines < 100:
+            line = publisher.stderr.readline()
+            assert line
+            lines += (b"received PUBACK", b"received PUBCOMP")[qos == 2] in line if qos else b"sending PUBLISH" in line
+        mortal.process.kill()
+        mortal.process.wait()
+        _, err = publisher.communicate(b"".join(b"%d\n" % number for number in range(50)), timeout=20)
+    told = [line for line in err.decode().splitlines() if not line.startswith("Client ")]
+    assert publisher.returncode == 1
+    assert told[0] == "penstock: the broker closed the connection"
+    assert len(told) == 2, told
+    if qos:
+        counts = re.fullmatch(r"100 messages acknowledged, (\d+) not; what followed on standard input .*", told[1])
+        assert counts
+        assert 1 <= int(counts[1]) <= 20
+    else:
+        assert "sent before; QoS 0 is not acknowledged" in told[1]
 
 
 def test_nobody_listens(cli):

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import re
+import shlex
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
 import uvloop
 
+from penstock.__main__ import main
 from penstock._ext.segment import scan_batches
 from penstock.logs.base import LogDamaged, LogError, TopicNotFound, TopicPartition
-from penstock.logs.embedded import EmbeddedLog, repair_topic
+from penstock.logs.embedded import EmbeddedLog, files, repair_topic
 from penstock.logs.embedded.recovery import recover_topic
 from penstock.logs.embedded.segments import Segment, SegmentStart
 from penstock.logs.embedded.topic_writer import Append, Outcome, TopicWriter
@@ -45,12 +51,18 @@ def batches_of(path: Path) -> list[tuple[int, int]]:
     return [(batch.position, batch.size) for batch in scan_batches(path.read_bytes(), 0, True)[0] if batch.count]
 
 
+def set_durable(path: Path, position: int) -> None:
+    """As if the process had ended before it knew that more of the segment is on the disk."""
+    files.write_durably(path.parent / files.TAIL_FILE, files.encode_tail(int(path.stem), position))
+
+
 def test_a_torn_tail_is_cut_at_every_byte_of_the_last_batch(tmp_path: Path) -> None:
     write(tmp_path, (0, 3), (0, 2))
     (path,) = segments_of(tmp_path, "t")
     whole = path.read_bytes()
     position, size = batches_of(path)[-1]
     assert position + size == len(whole)
+    set_durable(path, position)
     for cut in range(position, len(whole)):
         path.write_bytes(whole[:cut])
         recovered = recover_topic(path.parent)
@@ -69,6 +81,7 @@ def test_a_corrupted_byte_in_the_last_batch_cuts_it(
     (path,) = segments_of(tmp_path, "t")
     whole = path.read_bytes()
     position, _ = batches_of(path)[-1]
+    set_durable(path, position)
     for at in range(position, len(whole), 3):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
         with caplog.at_level(logging.WARNING, logger="penstock"):
@@ -81,6 +94,7 @@ def test_a_corrupted_byte_in_the_last_batch_cuts_it(
 def test_appending_goes_on_after_a_cut_tail(tmp_path: Path) -> None:
     write(tmp_path, (0, 3), (0, 2))
     (path,) = segments_of(tmp_path, "t")
+    set_durable(path, batches_of(path)[-1][0])
     path.write_bytes(path.read_bytes()[:-1])
 
     async def run() -> None:
@@ -89,6 +103,162 @@ def test_appending_goes_on_after_a_cut_tail(tmp_path: Path) -> None:
 
     uvloop.run(run())
     assert read(tmp_path) == [list(range(7))]
+
+
+def refused(directory: Path, path: Path, position: int) -> None:
+    """The start is refused, nothing is changed, and the command that is printed repairs the topic."""
+    before = path.read_bytes() if path.exists() else None
+    with pytest.raises(LogDamaged) as caught:
+        read(directory)
+    assert f"{path} is damaged at byte {position}:" in str(caught.value)
+    assert (path.read_bytes() if path.exists() else None) == before
+    command = re.search("`(.*)`", str(caught.value))
+    assert command is not None
+    assert shlex.split(command[1]) == ["penstock", "log", "repair", "t", "--data-dir", str(directory)]
+
+
+def test_stored_records_at_the_end_are_never_cut(tmp_path: Path) -> None:
+    write(tmp_path, (0, 3), (0, 2))
+    (path,) = segments_of(tmp_path, "t")
+    whole = path.read_bytes()
+    position, _ = batches_of(path)[-1]
+    for cut in range(position, len(whole)):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(LogDamaged, match=f"byte {position}:"):
+            recover_topic(path.parent)
+        assert path.stat().st_size == cut
+    for at in range(position, len(whole), 3):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        with pytest.raises(LogDamaged, match=f"byte {position}:"):
+            recover_topic(path.parent)
+        assert path.stat().st_size == len(whole)
+    path.write_bytes(whole)
+    assert recover_topic(path.parent).ends == [5]
+
+
+def test_a_stored_batch_that_was_cut_through_is_repaired(tmp_path: Path) -> None:
+    write(tmp_path, (0, 3), (0, 2))
+    (path,) = segments_of(tmp_path, "t")
+    whole = path.read_bytes()
+    position, _ = batches_of(path)[-1]
+    path.write_bytes(whole[:-1])
+    refused(tmp_path, path, position)
+    report = repair_topic(tmp_path, "t")
+    assert [(lost.partition, lost.first, lost.end) for lost in report.lost] == [(0, 3, 5)]
+    assert (report.damaged_bytes, report.missing_bytes) == (len(whole) - 1 - position, 1)
+    assert report.set_aside[0].read_bytes() == whole[position:-1]
+    assert read(tmp_path) == [[0, 1, 2]]
+    assert repair_topic(tmp_path, "t").is_sound
+
+
+def test_a_stored_batch_with_a_bad_byte_is_repaired(tmp_path: Path) -> None:
+    write(tmp_path, (0, 3), (0, 2))
+    (path,) = segments_of(tmp_path, "t")
+    whole = path.read_bytes()
+    position, size = batches_of(path)[-1]
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    refused(tmp_path, path, position)
+    report = repair_topic(tmp_path, "t")
+    assert [(lost.partition, lost.first, lost.end) for lost in report.lost] == [(0, 3, 5)]
+    assert (report.damaged_bytes, report.missing_bytes) == (size, 0)
+    assert read(tmp_path) == [[0, 1, 2]]
+
+
+def test_a_missing_stored_batch_is_refused_and_the_printed_command_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, (0, 3), (0, 2))
+    (path,) = segments_of(tmp_path, "t")
+    position, size = batches_of(path)[-1]
+    os.truncate(path, position)
+    refused(tmp_path, path, position)
+    assert main(["log", "repair", "t", "--data-dir", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert f"{size} bytes that were stored are missing" in printed
+    assert "lost: partition 0, offsets 3 and later" in printed
+    assert read(tmp_path) == [[0, 1, 2]]
+    # what is left is guarded again
+    os.truncate(path, position - 1)
+    with pytest.raises(LogDamaged):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("is_empty", [True, False], ids=["empty", "missing"])
+@pytest.mark.parametrize("packs", [1, 30], ids=["only", "last"])
+def test_a_stored_segment_that_is_gone(tmp_path: Path, packs: int, is_empty: bool) -> None:
+    write(tmp_path, *[(0, 20)] * packs, segment_bytes="2048")
+    path = segments_of(tmp_path, "t")[-1]
+    size = path.stat().st_size
+    first = recover_topic(path.parent).segments[-1].start.ends[0]
+    if is_empty:
+        os.truncate(path, 0)
+    else:
+        path.unlink()
+    refused(tmp_path, path, 0)
+    report = repair_topic(tmp_path, "t")
+    assert report.missing_bytes == size
+    assert [(lost.partition, lost.first, lost.end) for lost in report.lost] == [(0, first, None)]
+    assert read(tmp_path) == [list(range(first))]
+    assert repair_topic(tmp_path, "t").is_sound
+
+
+def test_the_tail_is_behind_until_the_disk_has_it(tmp_path: Path) -> None:
+    """With fsync = interval what is acknowledged is not on the disk yet; at the end it is."""
+
+    async def run() -> None:
+        async with opened(tmp_path, fsync="interval", fsync_interval_ms=60_000) as log:
+            await log.admin.create("t", 1)
+            await log.producer.send("t", 0, numbered(0, 3))
+            (path,) = segments_of(tmp_path, "t")
+            assert files.read_tail(path.parent) == (1, batches_of(path)[0][0])
+
+    uvloop.run(run())
+    (path,) = segments_of(tmp_path, "t")
+    assert files.read_tail(path.parent) == (1, path.stat().st_size)
+
+
+def test_after_a_failed_sync_nothing_more_of_the_segment_counts_as_stored(tmp_path: Path) -> None:
+    """The kernel reports a failed write once; the next fdatasync succeeds although the bytes are gone."""
+    write(tmp_path, (0, 3))
+    (path,) = segments_of(tmp_path, "t")
+    before = files.read_tail(path.parent)
+
+    async def run() -> None:
+        async with opened(tmp_path, fsync="interval", fsync_interval_ms=60_000) as log:
+            await log.producer.send("t", 0, numbered(3, 2))
+            writer = log.writers["t"]
+            writer.doubt()
+            writer.settle(Outcome(None), is_synced=True)
+            assert files.read_tail(path.parent) == before
+            await log.producer.send("t", 0, numbered(5, 2))
+
+    uvloop.run(run())
+    last = segments_of(tmp_path, "t")[-1]
+    assert last != path
+    assert files.read_tail(path.parent) == (2, last.stat().st_size)
+    assert read(tmp_path) == [list(range(7))]
+
+
+def test_the_tail_stays_right_when_the_disk_refuses(tmp_path: Path) -> None:
+    write(tmp_path, (0, 3))
+    (path,) = segments_of(tmp_path, "t")
+    writer = TopicWriter(None, recover_topic(path.parent))  # type: ignore[arg-type] # nobody is told anything
+    outcome = Outcome(None)
+    writer.stage([Append(None, 0, numbered(3, 2), None)], outcome, sync=False)  # type: ignore[arg-type] # as above
+    size = path.stat().st_size
+    writer.view = type("View", (), {"name": "t"})()
+    writer.roll_back(outcome, errno.ENOSPC)
+    writer.close()
+    durable = files.read_tail(path.parent)
+    assert durable == (1, path.stat().st_size)
+    assert durable[1] < size
+    assert read(tmp_path) == [[0, 1, 2]]
+
+
+def test_the_directories_are_the_owners_alone(tmp_path: Path) -> None:
+    write(tmp_path, (0, 1))
+    for directory in (tmp_path / "log", tmp_path / "log" / "t", tmp_path / "state"):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
 def test_damage_in_the_middle_is_refused_and_repaired(tmp_path: Path) -> None:

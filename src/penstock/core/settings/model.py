@@ -197,9 +197,9 @@ class IngestSettings(Section, frozen=True):
     ] = "all"
     topic: Annotated[str, Meta(min_length=1, max_length=249), about("the topic they are logged in")] = "tbmq.msg.all"
     partitions: Annotated[int, Meta(ge=1, le=10_000), about("its partitions, when it is made")] = 16
-    properties: Annotated[str, about("its properties, when it is made: name:value;name:value")] = (
-        "retention.ms:604800000;segment.bytes:26214400;retention.bytes:2147483648"
-    )
+    properties: Annotated[
+        str, about("its properties when it is made, name:value;name:value; limits are per partition, as in Kafka")
+    ] = "retention.ms:604800000;segment.bytes:26214400;retention.bytes:134217728"
     hash_function: Annotated[
         Literal["murmur3_128", "murmur3_32", "sha256", "murmur2"],
         about("how a message's topic chooses its partition; messages of one topic stay in order"),

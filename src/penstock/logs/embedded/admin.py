@@ -29,7 +29,7 @@ Names = list[str]  # within a class that has a method `list`
 def _create_directory(root: Path, topic: str, config: TopicConfig) -> Path:
     directory = root / files.escape_topic(topic)
     with files.translate_errors(f"topic {topic!r} cannot be created"):
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
         files.write_topic(directory, topic, config)
         files.sync_directory(root)
     return directory

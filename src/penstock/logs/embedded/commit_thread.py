@@ -182,6 +182,7 @@ class CommitThread:
         self._unsynced.clear()
         for writer, failure in zip(writers, self._sync_all(writers), strict=True):
             if failure:
+                writer.doubt()
                 writer.problem = f"topic {writer.view.name!r}: {files.describe_errno(failure)}"
                 log.error("what was written may be lost", topic=writer.view.name, why=writer.problem)
             else:

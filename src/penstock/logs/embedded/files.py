@@ -117,6 +117,14 @@ def decode_tail(data: bytes) -> tuple[int, int] | None:
     return (sequence, position) if crc32c(data[:16]) == crc else None
 
 
+def read_tail(directory: Path) -> tuple[int, int] | None:
+    """Sequence and position of a topic that nobody writes; None when nothing is known."""
+    try:
+        return decode_tail((directory / TAIL_FILE).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
 @contextlib.contextmanager
 def translate_errors(doing: str) -> Iterator[None]:
     """An error of the file system as a LogUnavailable with words."""
@@ -136,7 +144,8 @@ class DirectoryLock:
     """One process at a time writes a directory. Given back by the kernel when the process ends, however it ends."""
 
     def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
         path = directory / LOCK_FILE
         self._fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o640)
         try:

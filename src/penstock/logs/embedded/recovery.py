@@ -1,7 +1,8 @@
 """What a topic's directory holds when the broker starts, and what a crash left unfinished.
 
 The last segment is compared with its checksums; a tail that was never acknowledged is cut off. Damage to what was
-stored is never cut: it is refused with the command that repairs it.
+stored is never cut: it is refused with the command that repairs it. The file `tail` says how far the last segment is
+stored; it is written after the segment is on the disk, so it may be behind but never ahead.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import shlex
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -42,9 +44,11 @@ class RecoveredTopic:
 
 
 def damaged(topic: str, path: Path, position: int, why: str) -> LogDamaged:
+    data_dir = path.absolute().parents[2]  # <data_dir>/log/<topic>/<segment>
+    command = f"penstock log repair {shlex.quote(topic)} --data-dir {shlex.quote(str(data_dir))}"
     return LogDamaged(
         f"{path} is damaged at byte {position}: {why}",
-        f"`penstock log repair {topic}` sets the damaged bytes aside and says which records are lost.",
+        f"`{command}` sets the damaged bytes aside and says which records are lost.",
     )
 
 
@@ -133,20 +137,23 @@ def _load_closed(topic: str, path: Path) -> Segment:
     return segment
 
 
-def _load_last(topic: str, path: Path, firsts: list[int]) -> Segment:
-    """`firsts` moves with the truncations that the segment tells of."""
+def _load_last(topic: str, path: Path, firsts: list[int], durable: int) -> Segment:
+    """`firsts` moves with the truncations that the segment tells of. The bytes before `durable` were on the disk."""
     with map_file(path) as data:
         start = _require_start(topic, path, data)
         segment = Segment(path, start, len(data))
         firsts[:] = [max(pair) for pair in zip(firsts, start.firsts, strict=True)]
         batches, stop, problem = scan_batches(data, 0, True)
-        if problem and not is_torn_tail(data, stop):
+        if problem and (stop < durable or not is_torn_tail(data, stop)):
             raise damaged(topic, path, stop, WHY[problem])
+        if stop < durable:
+            raise damaged(topic, path, stop, f"the file ends here, but {durable} bytes of it were stored")
         nonsense = index_batches(segment, batches, firsts)
         if nonsense is not None:
             raise damaged(topic, path, nonsense, "its offsets do not follow those before")
         surplus = len(data) - stop
-    if surplus:
+    if surplus or stop > durable:
+        # what is kept counts as stored from now on, so it must be on the disk
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.ftruncate(fd, stop)
@@ -154,14 +161,25 @@ def _load_last(topic: str, path: Path, firsts: list[int]) -> Segment:
         finally:
             os.close(fd)
         segment.size = stop
+    if surplus:
         log.warning(
             "tail of the log cut off", topic=topic, file=str(path), at=stop, bytes=surplus, why=WHY[problem or "torn"]
         )
     return segment
 
 
-def _drop_unborn(directory: Path, sequences: list[int]) -> None:
-    """A last segment without a valid start and without any valid batch was being created when the process ended."""
+def _require_newest(topic: str, directory: Path, sequences: list[int], tail: tuple[int, int]) -> None:
+    """The segment that the tail names was on the disk; only a later one takes its place."""
+    if tail[0] > 0 and (not sequences or sequences[-1] < tail[0]):
+        path = files.segment_path(directory, tail[0])
+        raise damaged(topic, path, 0, f"the file is missing, but {tail[1]} bytes of it were stored")
+
+
+def _drop_unborn(directory: Path, sequences: list[int], tail: tuple[int, int]) -> None:
+    """A last segment without a valid start and without any valid batch was being created when the process ended,
+    unless it is known to have been finished."""
+    if tail[0] == sequences[-1]:
+        return
     path = files.segment_path(directory, sequences[-1])
     with map_file(path) as data:
         is_unborn = parse_start(data) is None and find_batch(data, 0) < 0
@@ -178,8 +196,10 @@ def recover_topic(directory: Path) -> RecoveredTopic:
         if left.suffix in {".tmp", files.CLEAN}:
             left.unlink()
     sequences = files.list_segments(directory)
+    tail = files.read_tail(directory) or (0, 0)
+    _require_newest(name, directory, sequences, tail)
     if sequences:
-        _drop_unborn(directory, sequences)
+        _drop_unborn(directory, sequences, tail)
     segments: list[Segment] = []
     firsts, ends = [0] * config.partitions, [0] * config.partitions
     covered = -1
@@ -190,8 +210,10 @@ def recover_topic(directory: Path) -> RecoveredTopic:
             path.unlink()
             path.with_suffix(files.INDEX).unlink(missing_ok=True)
             continue
-        is_last = sequence == sequences[-1]
-        segment = _load_last(name, path, firsts) if is_last else _load_closed(name, path)
+        if sequence == sequences[-1]:
+            segment = _load_last(name, path, firsts, tail[1] if tail[0] == sequence else 0)
+        else:
+            segment = _load_closed(name, path)
         if len(segment.start.ends) != config.partitions:
             raise LogError(f"{path} has {len(segment.start.ends)} partitions, {files.TOPIC_FILE} {config.partitions}")
         if any(start < end for start, end in zip(segment.start.ends, ends, strict=True)):

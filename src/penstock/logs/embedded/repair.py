@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,23 +10,26 @@ from penstock._ext.segment import BatchInfo, find_batch, scan_batches
 from penstock.logs.base import TopicNotFound
 from penstock.logs.embedded import files
 from penstock.logs.embedded.recovery import map_file, parse_start
-from penstock.logs.embedded.segments import SegmentStart, control_kind
-from penstock.logs.topics import TopicConfig, now_ms
+from penstock.logs.embedded.segments import TRUNCATE, SegmentStart, control_kind
+from penstock.logs.topics import now_ms
 
 
 @dataclass(frozen=True, slots=True)
 class LostOffsets:
-    """Records first … end - 1 of a partition are not in the log any more."""
+    """Records first … end - 1 of a partition are not in the log any more. An `end` of None: nothing says how many,
+    perhaps none of this partition."""
 
     partition: int
     first: int
-    end: int
+    end: int | None
 
 
 @dataclass(slots=True)
 class RepairReport:
     topic: str
     damaged_bytes: int = 0
+    # bytes that were stored and are not in the file any more
+    missing_bytes: int = 0
     set_aside: list[Path] = field(default_factory=list)
     lost: list[LostOffsets] = field(default_factory=list)
     # batches whose offsets went backwards: they were written twice, the first ones stay
@@ -34,7 +38,7 @@ class RepairReport:
     @property
     def is_sound(self) -> bool:
         """Nothing had to be done."""
-        return not self.damaged_bytes and not self.dropped_batches
+        return not self.damaged_bytes and not self.missing_bytes and not self.dropped_batches
 
 
 def repair_topic(data_dir: Path | str, topic: str) -> RepairReport:
@@ -45,9 +49,18 @@ def repair_topic(data_dir: Path | str, topic: str) -> RepairReport:
     try:
         name, config = files.read_topic(directory)
         report = RepairReport(name)
+        tail = files.read_tail(directory) or (0, 0)
         ends: list[int] | None = None
-        for sequence in files.list_segments(directory):
-            ends = _repair_segment(files.segment_path(directory, sequence), config, ends, report)
+        firsts = [0] * config.partitions
+        sequences = files.list_segments(directory)
+        for sequence in sequences:
+            durable = tail[1] if sequence == tail[0] == sequences[-1] else 0
+            ends = _repair_segment(files.segment_path(directory, sequence), firsts, ends, report, durable)
+        if tail[0] > max(sequences, default=0):
+            report.missing_bytes += tail[1]
+            _note_unknown(report, ends or [0] * config.partitions)
+        if not report.is_sound:
+            _renew_tail(directory, sequences)
         return report
     except FileNotFoundError:
         raise TopicNotFound(f"there is no topic {topic!r} in {data_dir}") from None
@@ -55,14 +68,33 @@ def repair_topic(data_dir: Path | str, topic: str) -> RepairReport:
         lock.release()
 
 
-def _repair_segment(path: Path, config: TopicConfig, ends: list[int] | None, report: RepairReport) -> list[int]:
-    """The offsets after the segment."""
+def _renew_tail(directory: Path, sequences: list[int]) -> None:
+    """It says what the newest segment has now; the next start would refuse anything else."""
+    if not sequences:
+        (directory / files.TAIL_FILE).unlink(missing_ok=True)
+        files.sync_directory(directory)
+        return
+    fd = os.open(files.segment_path(directory, sequences[-1]), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+        size = os.fstat(fd).st_size
+    finally:
+        os.close(fd)
+    files.write_durably(directory / files.TAIL_FILE, files.encode_tail(sequences[-1], size))
+
+
+def _repair_segment(
+    path: Path, firsts: list[int], ends: list[int] | None, report: RepairReport, durable: int
+) -> list[int]:
+    """The offsets after the segment, of which `durable` bytes were stored. `firsts` moves with its truncations."""
     with map_file(path) as data:
         batches, bad = _find_sound(data)
         parsed = parse_start(data)
-        start = parsed[0] if parsed is not None else _guess_start(path, batches, config, ends)
+        start = parsed[0] if parsed is not None else _guess_start(path, batches, firsts, ends)
         is_damaged = bool(bad) or parsed is None
         kept, expected = _check_order(batches, start, ends, report, is_damaged)
+        _note_lost_end(data, bad, expected, report, durable)
+        _move_firsts(firsts, start, batches)
         if not is_damaged and len(kept) == len(batches) - 1:  # all but the start
             return expected
         aside = path.with_suffix(f"{files.SEGMENT}{files.BAD}")
@@ -78,6 +110,30 @@ def _repair_segment(path: Path, config: TopicConfig, ends: list[int] | None, rep
     report.damaged_bytes += len(damaged)
     report.set_aside.append(aside)
     return expected
+
+
+def _note_lost_end(
+    data: memoryview, bad: list[tuple[int, int]], ends: list[int], report: RepairReport, durable: int
+) -> None:
+    """What was stored at the end of the segment and is damaged or missing, as far as headers still tell of it."""
+    position = bad[-1][0] if bad and bad[-1][1] == len(data) else len(data)
+    if position >= durable:
+        return
+    report.missing_bytes += max(0, durable - len(data))
+    # zeros for what is missing, so that the header of a batch that was cut through is found
+    rest = bytes(data[position:]).ljust(durable - position, b"\0")
+    found, stop, _ = scan_batches(rest, 0, False)
+    after = list(ends)
+    for batch in found:
+        if not control_kind(batch) and batch.partition < len(after) and batch.base_offset >= after[batch.partition]:
+            _note_gap(report, batch.partition, after[batch.partition], batch.next_offset)
+            after[batch.partition] = batch.next_offset
+    if position + stop < durable:
+        _note_unknown(report, after)
+
+
+def _note_unknown(report: RepairReport, ends: list[int]) -> None:
+    report.lost += [LostOffsets(partition, end, None) for partition, end in enumerate(ends)]
 
 
 def _find_sound(data: memoryview) -> tuple[list[BatchInfo], list[tuple[int, int]]]:
@@ -96,13 +152,21 @@ def _find_sound(data: memoryview) -> tuple[list[BatchInfo], list[tuple[int, int]
     return batches, bad
 
 
-def _guess_start(path: Path, batches: list[BatchInfo], config: TopicConfig, ends: list[int] | None) -> SegmentStart:
-    """A start from what is around it, when the segment's own is lost."""
-    known = list(ends) if ends is not None else [0] * config.partitions
-    if ends is None:
-        for batch in reversed(batches):
-            if not control_kind(batch) and batch.partition < config.partitions:
-                known[batch.partition] = batch.base_offset
+def _move_firsts(firsts: list[int], start: SegmentStart, batches: list[BatchInfo]) -> None:
+    firsts[:] = [max(pair) for pair in zip(firsts, start.firsts, strict=True)]
+    for batch in batches:
+        if control_kind(batch) == TRUNCATE and batch.partition < len(firsts):
+            firsts[batch.partition] = max(firsts[batch.partition], batch.base_offset)
+
+
+def _guess_start(path: Path, batches: list[BatchInfo], firsts: list[int], ends: list[int] | None) -> SegmentStart:
+    """A start from what is around it, when the segment's own is lost. Records of earlier segments stay readable."""
+    if ends is not None:
+        return SegmentStart(int(path.stem), 0, now_ms(), list(ends), list(firsts))
+    known = [0] * len(firsts)
+    for batch in reversed(batches):
+        if not control_kind(batch) and batch.partition < len(known):
+            known[batch.partition] = batch.base_offset
     return SegmentStart(int(path.stem), 0, now_ms(), known, list(known))
 
 

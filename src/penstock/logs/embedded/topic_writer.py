@@ -51,6 +51,8 @@ class TopicWriter:
         self._fd = self._tail_fd = -1
         self._staged: list[Append] = []
         self._has_surplus = False
+        # a failed fdatasync may have dropped acknowledged bytes (fsync = interval), and the next one does not say so
+        self._is_doubtful = False
         self.problem: str | None = None
 
     @property
@@ -115,9 +117,13 @@ class TopicWriter:
         self.problem = None
         outcome.steps += self._staged
         self._staged = []
-        if is_synced:
+        if is_synced and not self._is_doubtful:
             self._synced = self._position
-        self._write_tail()
+            self._write_tail()
+
+    def doubt(self) -> None:
+        """The disk refused to take what counts already: nothing more of this segment is known to be on it."""
+        self._is_doubtful = self._synced < self._position
 
     def roll_back(self, outcome: Outcome, failure: int) -> None:
         """What was staged does not count: cut it off, so that it cannot come back either."""
@@ -126,6 +132,7 @@ class TopicWriter:
             self._ends[append.partition] = append.pack.base_offset
         if failed:
             self._position = failed[0].position
+        self.doubt()
         self._has_surplus = True
         self._try_cut()
         self._fail(failed, outcome, failure)
@@ -154,7 +161,7 @@ class TopicWriter:
             os.ftruncate(self._fd, self._position)
             self._has_surplus = False
         is_full = self._position + HEADER_SIZE + size > self._config.segment_bytes
-        if is_full and not self._is_empty:
+        if (is_full or self._is_doubtful) and not self._is_empty:
             self.roll(outcome)
 
     def roll(self, outcome: Outcome) -> None:
@@ -181,16 +188,18 @@ class TopicWriter:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(fd)
             files.sync_directory(self.directory)
+            self._open_tail()
         except OSError:
             os.close(fd)
             path.unlink(missing_ok=True)
             raise
-        self.close()
+        if self._fd >= 0:
+            os.close(self._fd)
         self._fd = fd
-        self._open_tail()
         self._sequence = start.sequence
         self._position = self._synced = len(encoded)
         self._is_empty = True
+        self._is_doubtful = False
         self._write_tail()
         outcome.steps.append(Segment(path, start, len(encoded)))
 
@@ -204,9 +213,10 @@ class TopicWriter:
             self._tail_fd = os.open(self.directory / files.TAIL_FILE, flags, 0o640)
 
     def _write_tail(self) -> None:
+        """Always after the fdatasync: a start refuses a segment that has less than this."""
         # other processes see the records a little later if this fails
         with contextlib.suppress(OSError):
-            os.pwrite(self._tail_fd, files.encode_tail(self._sequence, self._position), 0)
+            os.pwrite(self._tail_fd, files.encode_tail(self._sequence, self._synced), 0)
 
     def truncate(self, partition: int, offset: int, outcome: Outcome) -> None:
         """Tells readers of the files, and the next start, where the partition begins now. Raises OSError."""
@@ -227,6 +237,7 @@ class TopicWriter:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(self._fd)
         except OSError:
+            self.doubt()
             self._has_surplus = True
             self._try_cut()
             raise

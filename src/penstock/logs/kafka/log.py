@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.core.errors import SettingsError
-from penstock.core.logging import get_logger
+from penstock.core.logging import RateLimited, get_logger
 from penstock.core.settings.kafka import KafkaSettings
 from penstock.logs.base import LogError
 from penstock.logs.kafka.admin import KafkaAdmin
@@ -26,6 +26,20 @@ from penstock.logs.kafka.statistics import Statistics
 
 log = get_logger("penstock.logs.kafka")
 CLIENT_LOGGER = logging.getLogger("penstock.logs.kafka.client")
+
+
+class _OnceInAWhile(logging.Filter):
+    """librdkafka says the same of every attempt to connect, several times a second: one of a kind is enough."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._limited = RateLimited(interval=30.0)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return self._limited.try_pass(record.getMessage()[:24]) is not None
+
+
+CLIENT_LOGGER.addFilter(_OnceInAWhile())
 
 START_SECONDS = 3.0
 PROBE_SECONDS = 1.0
