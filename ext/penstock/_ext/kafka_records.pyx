@@ -103,8 +103,11 @@ cdef class Delivery:
             self._finished.append(self)
 
 
-def packs_of(list messages not None):
-    """(topic, partition, RecordPack) of each run of messages of one partition, and the messages that are errors."""
+def packs_of(list messages not None, str only_topic=None, int only_partition=-1):
+    """(topic, partition, RecordPack) of each run of messages of one partition, and the messages that are errors.
+
+    A consumer that never had another topic or partition says so: each question not asked saves a call per message.
+    """
     cdef list packs = [], errors = []
     cdef RecordPack pack = None
     cdef str topic = None, name
@@ -125,7 +128,9 @@ def packs_of(list messages not None):
         if get_error(message) is not None:
             errors.append(message)
             continue
-        offset, number, name = get_offset(message), get_partition(message), get_topic(message)
+        offset = get_offset(message)
+        number = only_partition if only_partition >= 0 else get_partition(message)
+        name = only_topic if only_topic is not None else get_topic(message)
         if pack is None or number != partition or name != topic or (
                 offset <= pack.base_offset + pack._span or offset - pack.base_offset > 0x7FFFFFFF):
             topic, partition = name, number

@@ -68,6 +68,8 @@ class KafkaConsumer:
         self._is_cooperative = is_cooperative
         self._worker = Worker(f"kafka-consumer-{group}")
         self._positions: dict[TopicPartition, int | None] = {}  # on the loop; None until it is known
+        self._topics: set[str] = set()  # every topic and partition it was ever given; they only grow
+        self._numbers: set[int] = set()
         self._is_subscribed = False
         self._is_polling = False
         self._leftover: asyncio.Future[Found] | None = None
@@ -90,6 +92,8 @@ class KafkaConsumer:
         if self._is_subscribed:
             raise LogError("the consumer has subscribed: its group decides what it has")
         wanted = sorted(set(partitions))
+        self._topics |= {partition.topic for partition in wanted}
+        self._numbers |= {partition.partition for partition in wanted}
         self._positions = {partition: self._positions.get(partition) for partition in wanted}
         starts = dict(self._positions)
         self._worker.submit(lambda: self._apply(starts))
@@ -105,6 +109,8 @@ class KafkaConsumer:
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
         self._is_subscribed = True
         names = sorted(set(topics))
+        # a pattern stands for topics that are not known here
+        self._topics |= {*names, ""} if any(name.startswith("^") for name in names) else set(names)
         self._worker.submit(
             lambda: self._client.subscribe(
                 names, on_assign=self._take, on_revoke=self._give_back, on_lost=self._give_back
@@ -306,13 +312,19 @@ class KafkaConsumer:
                 self._start_assigned()
             self._revoked.clear()
             messages = self._read(most, min(SLICE_SECONDS, max(0.0, deadline - time.monotonic())))
-            packs, errors = packs_of(self._without_revoked(messages))
+            packs, errors = packs_of(self._without_revoked(messages), *self._only())
             if errors and packs:
                 self._failure = errors[0]  # what was read must be given; the error comes next time
             elif errors:
                 self._raise(errors[0])
             if packs or time.monotonic() >= deadline:
                 return [(self._moves.get(TopicPartition(*pack[:2]), 0), Fetched(*pack)) for pack in packs]
+
+    def _only(self) -> tuple[str | None, int]:
+        """The topic, and the partition, if this consumer never had another: then no message can be of another."""
+        topic = next(iter(self._topics)) if len(self._topics) == 1 else None
+        is_alone = topic is not None and not self._is_subscribed and len(self._numbers) == 1
+        return topic, next(iter(self._numbers)) if is_alone else -1
 
     def _read(self, most: int, seconds: float) -> list[Message]:
         if self._failure is not None:
