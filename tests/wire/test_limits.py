@@ -138,3 +138,16 @@ def test_retained_bytes(start_broker, connect, topic):
     client.subscribe(f"{topic}/#")
     client.expect_publish(topic, b"c" * 60_000, retain=True)
     client.expect_nothing(0.1)
+
+
+def test_sessions(start_broker, connect, open_client):
+    """limits.max_sessions: sessions of absent clients count; over it only who has one may come."""
+    broker = start_broker({"limits.max_sessions": 2})
+    for name in ("first", "second"):
+        connect(V5, name, broker=broker, properties={"session_expiry_interval": 60}).disconnect()
+    third = open_client(V5, broker=broker)
+    third.send_connect("third")
+    assert third.expect(PacketType.CONNACK).reason == Reason.QUOTA_EXCEEDED
+    third.expect_closed()
+    back = connect(V5, "first", broker=broker, clean_start=False)
+    back.ping()

@@ -37,7 +37,10 @@ def _program() -> str:
     if which("penstock"):
         return "penstock"
     installed = Path(sys.executable).with_name("penstock")
-    return os.path.relpath(installed) if installed.exists() else f"{sys.executable} -m penstock"
+    if not installed.exists():
+        return f"{sys.executable} -m penstock"
+    short = os.path.relpath(installed)
+    return str(installed) if short.startswith("..") else short
 
 
 def _describe(listener: ListenerSettings) -> str:
