@@ -149,7 +149,10 @@ def test_statistics_become_counters(kafka: KafkaCluster, topic: str) -> None:
         async with opened(kafka, statistics_interval_ms=100) as log:
             counters = log.counters()
             async with asyncio.timeout(10):
-                while not (counters["kafka_brokers_up"] and counters["kafka_rtt_avg_ms"]):
+                # statistics come every 100 ms and may be older than what was sent last
+                while not (
+                    counters["kafka_brokers_up"] and counters["kafka_rtt_avg_ms"] and counters["kafka_sent_records"]
+                ):
                     await log.producer.send(topic, 0, pack_of(b"x", b"y"))
                     counters = log.counters()
             assert counters["appended_records"] >= 2
