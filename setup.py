@@ -27,6 +27,8 @@ MODULES = (
     "segment",
     "kafka_records",
     "envelope",
+    "columns",
+    "pack",
     "calls",
     "connection",
 )

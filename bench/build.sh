@@ -1,7 +1,9 @@
 #!/bin/sh
-# Builds the load generator: bench/load/*.c -> bench/bin/load, or into the directory given.
+# Builds the load generator and the delaying proxy: bench/load/*.c -> bench/bin, or into the directory given.
 set -e
 cd "$(dirname "$0")"
 to="${1:-bin}"
 mkdir -p "$to"
-${CC:-cc} -O2 -g -std=gnu11 -Wall -Wextra -o "$to/load" load/load.c
+for program in load delay; do
+    ${CC:-cc} -O2 -g -std=gnu11 -Wall -Wextra -o "$to/$program" "load/$program.c"
+done

@@ -160,6 +160,29 @@ async def measure_latency(log: EmbeddedLog, rate: int, seconds: float) -> dict[s
     }
 
 
+async def measure_fan_out(log: EmbeddedLog, topics: int, rounds: int = 40) -> dict[str, float]:
+    """A record for each of many topics, as a message for as many APPLICATION clients is: until all are durable."""
+    names = [f"client-{number}" for number in range(topics)]
+    started = time.perf_counter()
+    await asyncio.gather(*map(log.admin.create, names))
+    creation = time.perf_counter() - started
+    await asyncio.gather(*(log.producer.send(name, 0, make_pack(1)) for name in names))
+    times: list[float] = []
+    cpu = time.process_time()
+    for _ in range(rounds):
+        started = time.perf_counter()
+        await asyncio.gather(*(log.producer.send(name, 0, make_pack(1)) for name in names))
+        times.append(time.perf_counter() - started)
+    cpu = time.process_time() - cpu
+    times.sort()
+    return {
+        "median_ms": times[rounds // 2] * 1_000,
+        "worst_ms": times[-1] * 1_000,
+        "cpu_ms": cpu / rounds * 1_000,
+        "create_ms_per_topic": creation / topics * 1_000,
+    }
+
+
 async def main(directory: Path, records: int, seconds: float) -> dict[str, Any]:
     store = LmdbStore(directory / "state")
     log = EmbeddedLog(directory, store.space("groups"))
@@ -169,6 +192,7 @@ async def main(directory: Path, records: int, seconds: float) -> dict[str, Any]:
     figures["read, newest in memory"] = await measure_read(log, records)
     figures["bare disk, commits"] = measure_bare_commits(directory)
     figures["commit at 50,000 records/s"] = await measure_latency(log, 50_000, seconds)
+    figures["one record to 500 topics"] = await measure_fan_out(log, 500)
     await log.close()
     log = EmbeddedLog(directory, store.space("groups"), cache_bytes=0)
     started = time.perf_counter()

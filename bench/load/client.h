@@ -28,6 +28,7 @@ struct client {
     uint32_t in_len, out_off, out_len, out_cap;
     uint64_t since;                      // when the current connection was begun, or its closing
     uint64_t sent, acked;                // publisher: messages written and acknowledged
+    uint64_t received;                   // subscriber: arrivals in the measured time
     uint64_t released;                   // messages no longer waited for after a stall
     uint16_t packet_id;
     uint8_t *template;                   // publisher: a whole PUBLISH, patched per message
@@ -113,17 +114,20 @@ static inline void put_ack(struct client *c, enum packet_type type, const uint8_
 
 static void topic_of(char *to, size_t room, uint32_t index) {
     if (opt.scenario == FANOUT) snprintf(to, room, "load/fanout");
+    else if (opt.groups > 1) snprintf(to, room, "load/fanin/%u/%u", index % (uint32_t)opt.groups, index);
     else snprintf(to, room, "load/%s/%u", scenario_names[opt.scenario], index);
 }
 
 static void send_connect(struct client *c) {
     uint8_t body[128], *p = put_text(body, "MQTT");
     char id[64];
+    bool stays = opt.session && c->role == SUBSCRIBER;
     *p++ = (uint8_t)opt.version;
-    *p++ = 2;                            // clean session, clean start
+    *p++ = stays ? 0 : 2;                // clean session, clean start
     p = put_u16(p, (unsigned)opt.keepalive);
-    if (opt.version == PROTOCOL_5) *p++ = 0;
-    snprintf(id, sizeof id, "load-%d-%c%u-%u", getpid(), c->role == SUBSCRIBER ? 's' : 'p', c->index, c->cycle);
+    if (opt.version == PROTOCOL_5) p = put_session_expiry(p, stays ? 3600 : 0);
+    if (stays) snprintf(id, sizeof id, "%s%u", opt.session, c->index);
+    else snprintf(id, sizeof id, "load-%d-%c%u-%u", getpid(), c->role == SUBSCRIBER ? 's' : 'p', c->index, c->cycle);
     p = put_text(p, id);
     put_packet(c, CONNECT << 4, body, (uint32_t)(p - body));
     c->state = WAIT_CONNACK;
@@ -134,7 +138,8 @@ static void send_subscribe(struct client *c) {
     char topic[64], filter[96];
     uint8_t body[128], *p = put_u16(body, 1);
     topic_of(topic, sizeof topic, c->index);
-    if (opt.scenario == FANIN) snprintf(topic, sizeof topic, "load/fanin/+");
+    if (opt.groups > 1) snprintf(topic, sizeof topic, "load/fanin/%u/+", c->index);
+    else if (opt.scenario == FANIN) snprintf(topic, sizeof topic, "load/fanin/+");
     snprintf(filter, sizeof filter, "%s%s", opt.scenario == FANIN && opt.subs > 1 ? "$share/load/" : "", topic);
     if (opt.version == PROTOCOL_5) *p++ = 0;
     p = put_text(p, filter);
@@ -145,8 +150,9 @@ static void send_subscribe(struct client *c) {
 }
 
 static void client_open(struct client *c) {
+    int port = c->role == SUBSCRIBER && opt.subscriber_port ? opt.subscriber_port : opt.port;
     struct sockaddr_in to = {
-        .sin_family = AF_INET, .sin_port = htons((uint16_t)opt.port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int one = 1;
     c->state = CONNECTING;
     c->in_len = c->out_off = c->out_len = 0;

@@ -113,13 +113,14 @@ static void count_arrival(struct client *subscriber, const uint8_t *payload, uin
     else if (how == ARRIVED_LATE && opt.subs == 1) total.late++;   // members of a shared subscription are not ordered
     if (measuring) {
         total.measured++;
+        subscriber->received++;
         histogram_record(&latency, now > stamp ? now - stamp : 0);
     }
 }
 
 static void count_ack(struct client *c, uint64_t now) {
     c->acked++;
-    if (opt.scenario != PUBLISH_ONLY) return;
+    if (opt.scenario != PUBLISH_ONLY && opt.part != PUBLISH_PART) return;
     total.received++;
     total.measured += measuring;
     last_progress = now;
@@ -172,6 +173,10 @@ static void on_connack(struct client *c, const uint8_t *body, const uint8_t *end
         if (maximum < opt.window) opt.window = maximum;
     }
     bool subscribes = opt.scenario == IDLE || opt.scenario == STORM ? opt.subscribe : c->role == SUBSCRIBER;
+    if (opt.part == RECEIVE_PART) {
+        if (!(body[0] & 1)) fail("the session of %s%u is gone", opt.session, c->index);
+        subscribes = false;
+    }
     if (subscribes) send_subscribe(c);
     else become_ready(c, now);
 }
@@ -256,14 +261,16 @@ static void wait_events(uint64_t ns) {
 
 static void connect_all(void) {
     uint64_t deadline = now_ns() + (uint64_t)CONNECT_LIMIT_S * SEC;
-    for (int opened = 0; ready_count < client_count;) {
-        while (opened < client_count && pending_count < PENDING_MAX) client_open(&clients[opened++]);
+    int wanted = opt.part == RECEIVE_PART ? subscriber_count : client_count;
+    for (int opened = 0; ready_count < wanted;) {
+        while (opened < wanted && pending_count < PENDING_MAX) client_open(&clients[opened++]);
         wait_events(SEC / 10);
-        if (now_ns() > deadline) fail("%d of %d connections ready in time", ready_count, client_count);
+        if (now_ns() > deadline) fail("%d of %d connections ready in time", ready_count, wanted);
     }
 }
 
 static uint64_t expected(void) {
+    if (opt.part == RECEIVE_PART) return opt.count * (uint64_t)publisher_count;
     return total.published * (opt.scenario == FANOUT ? (uint64_t)subscriber_count : 1);
 }
 
@@ -292,7 +299,7 @@ static uint64_t drive_publishers(uint64_t start) {
 static void run_traffic(struct usage *a, struct usage *b) {
     uint64_t start = now_ns(), from = start + (opt.count ? 0 : (uint64_t)(opt.warmup * 1e9));
     uint64_t until = opt.count ? UINT64_MAX : from + (uint64_t)(opt.secs * 1e9), all = opt.count * (uint64_t)publisher_count;
-    bool done = false;
+    bool done = opt.part == SUBSCRIBE_PART || opt.part == RECEIVE_PART;    // there is nothing to publish
     last_progress = start;
     while (disconnects < (uint64_t)client_count) {
         uint64_t now = now_ns();
@@ -369,6 +376,12 @@ static void run_storm(struct usage *a, struct usage *b) {
 static void report_traffic(double secs, double cpu) {
     uint64_t lost = expected() > arrived_once() ? expected() - arrived_once() : 0;
     double got = (double)total.measured;
+    uint64_t least = UINT64_MAX, most = 0;
+    for (int i = 0; i < subscriber_count; i++) {
+        if (clients[i].received < least) least = clients[i].received;
+        if (clients[i].received > most) most = clients[i].received;
+    }
+    if (subscriber_count) printf(" \"slowest_rate\": %.0f, \"fastest_rate\": %.0f,", (double)least / secs, (double)most / secs);
     printf(" \"published\": %lu, \"expected\": %lu, \"received\": %lu, \"lost\": %lu, \"duplicates\": %lu, \"disordered\": %lu,"
            " \"downgraded\": %lu, \"refused\": %lu, \"corrupt\": %lu, \"stalls\": %lu, \"rate\": %.0f, \"msgs_per_cpu_s\": %.0f,"
            " \"send_lag_max_us\": %.1f,", total.published, expected(), total.received, lost, total.twice, total.late,
@@ -416,8 +429,9 @@ static void allow_open_files(rlim_t needed) {
 }
 
 static void make_clients(void) {
-    subscriber_count = opt.scenario == FANIN ? opt.subs : opt.scenario == PUBLISH_ONLY ? 0 : opt.n;
-    publisher_count = opt.scenario == IDLE || opt.scenario == STORM ? 0 : opt.scenario == FANOUT ? 1 : opt.n;
+    subscriber_count = opt.scenario == FANIN ? opt.subs * opt.groups : opt.scenario == PUBLISH_ONLY ? 0 : opt.n;
+    if (opt.part == PUBLISH_PART) subscriber_count = 0;
+    publisher_count = opt.part == SUBSCRIBE_PART || opt.scenario == IDLE || opt.scenario == STORM ? 0 : opt.scenario == FANOUT ? 1 : opt.n;
     client_count = subscriber_count + publisher_count;
     clients = calloc((size_t)client_count, sizeof *clients);
     read_buffer = malloc(READ_MAX);
@@ -452,6 +466,7 @@ int main(int argc, char **argv) {
     if (opt.scenario == STORM) {
         run_storm(&a, &b);
     } else {
+        if (opt.part == RECEIVE_PART) measuring = true;            // the first message may come right behind the CONNACK
         connect_all();
         open = sample();
         if (opt.scenario == IDLE) run_idle(&a, &b);

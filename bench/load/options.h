@@ -8,17 +8,20 @@
 #include <string.h>
 
 enum scenario { P2P, FANOUT, FANIN, PUBLISH_ONLY, IDLE, STORM, SCENARIOS };
+enum part { WHOLE, SUBSCRIBE_PART, PUBLISH_PART, RECEIVE_PART, PARTS };
 enum { STAMP_SIZE = 16, PAYLOAD_MAX = 65536, MAX_PIDS = 64, CLIENTS_MAX = 200000 };
 static const double SECS_MAX = 60;
 static const char *const scenario_names[SCENARIOS] = {"p2p", "fanout", "fanin", "publish", "idle", "storm"};
+static const char *const part_names[PARTS] = {"all", "subscribe", "publish", "receive"};
 
 static struct options {
-    int scenario, port, n, subs, qos, size, version, keepalive;
+    int scenario, part, port, subscriber_port, n, subs, groups, qos, size, version, keepalive;
     uint64_t window, e2e, count;
     double secs, warmup, drain, rate;
     bool subscribe, abrupt;
+    const char *session;
     int pids[MAX_PIDS], pid_count;
-} opt = {.scenario = -1, .n = 10, .subs = 1, .size = 64, .version = 4, .keepalive = 60,
+} opt = {.scenario = -1, .n = 10, .subs = 1, .groups = 1, .size = 64, .version = 4, .keepalive = 60,
          .window = 100, .secs = 5, .warmup = 1, .drain = 3};
 
 static void usage(void) {
@@ -28,6 +31,11 @@ static void usage(void) {
         "                  connections being opened at a time (storm) (10)\n"
         "                  publish: QoS 1 or 2 without subscribers; what is acknowledged counts as received\n"
         "  --subs M        fanin: M > 1 subscribers share one subscription ($share) (1)\n"
+        "  --groups G      fanin: G subscribers, each to the publishers of its own group (1)\n"
+        "  --session NAME  fanin: the subscribers are NAME0, NAME1, ... and their sessions stay when they leave\n"
+        "  --part PART     fanin with --session and --count, one after the other: subscribe (and leave), publish,\n"
+        "                  receive (what was published meanwhile); all at once (all)\n"
+        "  --subscriber-port P  subscribers connect there, to a proxy before the broker\n"
         "  --qos Q         publish and subscribe QoS (0)      --size B     payload bytes, 16..65536 (64)\n"
         "  --window W      unacknowledged QoS 1/2 messages per publisher (100)\n"
         "  --e2e W         undelivered messages per publisher, 0 = no such limit (0)\n"
@@ -49,13 +57,27 @@ static int scenario_by_name(const char *name) {
     return -1;
 }
 
+static int part_by_name(const char *name) {
+    for (int i = 0; i < PARTS; i++)
+        if (!strcmp(name, part_names[i])) return i;
+    usage();
+    return -1;
+}
+
 static void parse_pids(char *list) {
     for (char *t = strtok(list, ","); t && opt.pid_count < MAX_PIDS; t = strtok(NULL, ","))
         opt.pids[opt.pid_count++] = atoi(t);
 }
 
+static bool session_options_valid(void) {
+    if (opt.groups < 1 || opt.groups > opt.n || opt.subscriber_port < 0 || opt.subscriber_port >= 65536) return false;
+    if (opt.groups > 1 && (opt.scenario != FANIN || opt.subs > 1)) return false;
+    if (opt.session && (opt.scenario != FANIN || !opt.qos || strlen(opt.session) > 40)) return false;
+    return opt.part == WHOLE || (opt.session && opt.count && !opt.e2e && opt.subs == 1);
+}
+
 static bool options_valid(void) {
-    return opt.scenario >= 0 && opt.port > 0 && opt.port < 65536 && opt.n >= 1 && opt.n <= CLIENTS_MAX / 2
+    return session_options_valid() && opt.scenario >= 0 && opt.port > 0 && opt.port < 65536 && opt.n >= 1 && opt.n <= CLIENTS_MAX / 2
         && opt.subs >= 1 && opt.subs <= CLIENTS_MAX / 2 && (opt.subs == 1 || opt.scenario == FANIN)
         && opt.qos >= 0 && opt.qos <= 2 && (opt.qos || opt.scenario != PUBLISH_ONLY) && opt.size >= STAMP_SIZE && opt.size <= PAYLOAD_MAX
         && opt.secs > 0 && opt.secs <= SECS_MAX && opt.warmup >= 0 && opt.warmup <= SECS_MAX
@@ -69,7 +91,8 @@ static void parse_options(int argc, char **argv) {
         {"scenario", 1, 0, 's'}, {"port", 1, 0, 'p'}, {"n", 1, 0, 'n'}, {"subs", 1, 0, 'm'}, {"qos", 1, 0, 'q'},
         {"size", 1, 0, 'b'}, {"window", 1, 0, 'w'}, {"e2e", 1, 0, 'e'}, {"count", 1, 0, 'c'}, {"secs", 1, 0, 't'},
         {"warmup", 1, 0, 'u'}, {"rate", 1, 0, 'r'}, {"drain", 1, 0, 'd'}, {"version", 1, 0, 'v'},
-        {"keepalive", 1, 0, 'k'}, {"subscribe", 0, 0, 'S'}, {"abrupt", 0, 0, 'A'}, {"pids", 1, 0, 'P'}, {0}};
+        {"keepalive", 1, 0, 'k'}, {"subscribe", 0, 0, 'S'}, {"abrupt", 0, 0, 'A'}, {"pids", 1, 0, 'P'},
+        {"groups", 1, 0, 'g'}, {"session", 1, 0, 'i'}, {"part", 1, 0, 'a'}, {"subscriber-port", 1, 0, 'o'}, {0}};
     for (int k; (k = getopt_long(argc, argv, "", known, NULL)) != -1;) {
         switch (k) {
         case 's': opt.scenario = scenario_by_name(optarg); break;
@@ -89,6 +112,10 @@ static void parse_options(int argc, char **argv) {
         case 'k': opt.keepalive = atoi(optarg); break;
         case 'S': opt.subscribe = true; break;
         case 'A': opt.abrupt = true; break;
+        case 'g': opt.groups = atoi(optarg); break;
+        case 'i': opt.session = optarg; break;
+        case 'a': opt.part = part_by_name(optarg); break;
+        case 'o': opt.subscriber_port = atoi(optarg); break;
         case 'P': parse_pids(optarg); break;
         default: usage();
         }

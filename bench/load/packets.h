@@ -7,7 +7,7 @@
 enum packet_type {
     CONNECT = 1, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE, SUBACK, PINGREQ = 12, PINGRESP, DISCONNECT
 };
-enum { PROTOCOL_5 = 5, FIRST_ERROR_CODE = 0x80, RECEIVE_MAXIMUM = 0x21 };
+enum { PROTOCOL_5 = 5, FIRST_ERROR_CODE = 0x80, SESSION_EXPIRY = 0x11, RECEIVE_MAXIMUM = 0x21 };
 
 static inline uint8_t *put_u16(uint8_t *p, unsigned v) {
     *p++ = (uint8_t)(v >> 8);
@@ -25,6 +25,14 @@ static uint8_t *put_text(uint8_t *p, const char *s) {
 static uint8_t *put_varint(uint8_t *p, uint32_t v) {
     do *p++ = (uint8_t)((v & 127) | (v > 127 ? 128 : 0)); while (v >>= 7);
     return p;
+}
+
+// The properties of an MQTT 5 CONNECT: how long the session outlives its connection.
+static uint8_t *put_session_expiry(uint8_t *p, unsigned seconds) {
+    *p++ = seconds ? 5 : 0;
+    if (!seconds) return p;
+    *p++ = SESSION_EXPIRY;
+    return put_u16(put_u16(p, seconds >> 16), seconds & 65535);
 }
 
 // The byte after the variable length integer at p, or NULL while it is incomplete.

@@ -26,6 +26,9 @@ from penstock.core.settings import ListenerSettings, Settings
 from penstock.core.settings.checks import is_anonymous_allowed
 from penstock.core.settings.loader import Loaded
 from penstock.core.settings.reload import diff
+from penstock.delivery.device import DeviceDelivery
+from penstock.dispatch.applications import Applications
+from penstock.dispatch.dispatcher import GROUP
 from penstock.dispatch.ingest import Ingest
 from penstock.frontends.mqtt.admission import Admission
 from penstock.frontends.mqtt.frontend import ListenerContext, MqttFrontend
@@ -36,15 +39,26 @@ from penstock.logs.memory import MemoryLog
 from penstock.logs.topics import TopicConfig, check_properties
 from penstock.partition.node import ClusterNode
 from penstock.partition.settings import parse_settings
+from penstock.persistence.application_names import ApplicationNames
+from penstock.persistence.sessions import SessionKeeper
+from penstock.persistence.state_log import StateLog
+from penstock.session.control import SessionControl
 from penstock.session.registry import SessionRegistry
+from penstock.session.retained_control import RetainedControl
+from penstock.stores.base import StateStore, StoreError
+from penstock.stores.device import DeviceStore
+from penstock.stores.lmdb_device import LmdbDeviceStore
 from penstock.stores.lmdb_kv import LmdbStore
+from penstock.stores.lmdb_state import LmdbStateStore
 from penstock.stores.memory import MemorySessionStore
+from penstock.stores.memory_state import MemoryStateStore
 
 log = get_logger("penstock.app")
 
 TICK_SECONDS = 0.5
 DRAIN_POLL_SECONDS = 0.02
 RETAINED_SWEEP = 10_000
+RESTORE_SECONDS = 5.0
 
 
 Announce = Callable[[Sequence[ListenerSettings], str, str], str]
@@ -91,7 +105,15 @@ class Broker:
         self.access = AccessControl(settings.access)
         self.hub.trie.checks_acl = bool(settings.access.acl_file)
         self.admission = Admission(settings.limits, settings.listeners)
-        self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop)
+        prepare_data_dir(settings.server.data_dir)
+        self.store = make_store(settings)
+        self.log = make_log(settings, self.store)
+        self.state = make_state_store(settings, self.log, loop)
+        node = settings.server.node_id if settings.log.provider == "kafka" else ""
+        self.keeper = SessionKeeper(self.state, self.hub.trie, loop, node=node)
+        self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop, self.keeper)
+        self.device_store = make_device_store(settings, self.log)
+        self.applications = self._make_applications()
         self.frontend = MqttFrontend(
             settings=settings,
             hub=self.hub,
@@ -99,20 +121,28 @@ class Broker:
             access=self.access,
             admission=self.admission,
             enhanced=load_exchanges(settings),
+            applications=self.applications,
         )
-        prepare_data_dir(settings.server.data_dir)
-        self.store = make_store(settings)
-        self.log = make_log(settings, self.store)
         self.node = make_node(settings, self.log, loop)
         self.ingest = None if self.log is None else make_ingest(settings, self.hub, self.log)
         self.listeners = [self._make_listener(index) for index in range(len(settings.listeners))]
         self.admin = AdminServer(
-            settings.admin, {"listeners": self._check_ready, "log": self._check_log}, self.counters
+            settings.admin,
+            {"listeners": self._check_ready, "log": self._check_log, "sessions": self._check_sessions},
+            self.counters,
+            data_dir=settings.server.data_dir,
         )
+        if self.applications is not None:
+            self.registry.on_end = self.applications.ended
+            self.admin.applications = self.applications.overview
+            self.admin.read_clients = self.applications.overview.samples
+        self.admin.sessions = SessionControl(self.registry, self.device_store)
+        self.admin.retained = RetainedControl(self.hub)
         self.sys_topics = self._make_sys_topics(settings)
         self._tick_handle: asyncio.TimerHandle | None = None
         self._lag = 0.0
         self._is_ready = False
+        self._restoring: asyncio.Task[None] | None = None
         self.stopping = asyncio.Event()
 
     # ---- life ----
@@ -120,6 +150,7 @@ class Broker:
     async def start(self) -> None:
         self._handle_signals()  # before anybody can see that it listens
         await self.start_log()
+        await self.restore_sessions()
         for listener in self.listeners:
             await listener.start()
         await self.admin.start()
@@ -169,6 +200,9 @@ class Broker:
         await self.admin.stop()
         if self.ingest is not None:
             await self.ingest.stop()
+        if self.applications is not None:
+            await self.applications.stop()
+        await self._close_sessions()
         if self.node is not None:
             await self.node.stop()
         if self.log is not None:
@@ -187,6 +221,51 @@ class Broker:
             await self.node.start()
         ingest, limit = self.settings.ingest, self.settings.log.max_pending_bytes
         await self.ingest.start(ingest.log, ingest.hash_function, limit)
+
+    async def restore_sessions(self) -> None:
+        """Before anybody can connect. Where the store is a Kafka that cannot be reached, the broker serves clients
+        without sessions meanwhile, and refuses the others."""
+        self._restoring = asyncio.create_task(self._restore())
+        gc.disable()  # everything made here stays
+        try:
+            await asyncio.wait([self._restoring], timeout=RESTORE_SECONDS)
+            while not self._restoring.done() and self.state.check() is True:
+                await asyncio.wait([self._restoring], timeout=DRAIN_POLL_SECONDS)
+        finally:
+            gc.enable()
+        if self._restoring.done():
+            self._restoring.result()
+        else:
+            log.warning("sessions cannot be restored yet", reason=self.state.check())
+            self._restoring.add_done_callback(self._on_restored_late)
+
+    @staticmethod
+    def _on_restored_late(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("sessions cannot be restored", error=str(error))
+
+    async def _restore(self) -> None:
+        started = self._loop.time()
+        prepare = None
+        if self.applications is not None:
+            await self.applications.start()
+            prepare = self.applications.restore
+        count = await self.registry.restore(self.access.program_for, prepare)
+        log.info("sessions restored", sessions=count, seconds=round(self._loop.time() - started, 3))
+
+    async def _close_sessions(self) -> None:
+        """What is known of sessions is stored; a store that cannot be reached gets as long as a drain."""
+        if self._restoring is not None and not self._restoring.done():
+            self._restoring.cancel()
+            await asyncio.wait([self._restoring])
+        try:
+            async with asyncio.timeout(max(self.settings.server.drain_seconds, 1.0)):
+                try:
+                    await self.keeper.close()
+                finally:
+                    await self.state.close()
+        except (StoreError, TimeoutError) as error:
+            log.error("the last changes of sessions are lost", reason=str(error) or self.state.check())
 
     async def _close_log(self, log_provider: Log) -> None:
         """The embedded log is closed whatever it takes; one that cannot be reached gets as long as a drain."""
@@ -239,6 +318,30 @@ class Broker:
 
     # ---- the rest ----
 
+    def _make_applications(self) -> Applications | None:
+        settings = self.settings
+        if self.log is None:
+            return None  # without a log, APPLICATION clients are served as DEVICE clients
+        names = ApplicationNames(
+            parse_settings(settings.queue).prefix,
+            client_id_validation=settings.application.client_id_validation,
+            shared_topic_validation=settings.application.shared_topic_validation,
+        )
+        return Applications(
+            self.hub,
+            self.log,
+            self.state,
+            names,
+            settings=settings.application,
+            devices=None if self.device_store is None else DeviceDelivery(self.hub, self.device_store, settings.device),
+            ingest_topic=settings.ingest.topic,
+            dispatch_group=dispatch_group(settings),
+            scheduler=self._loop,
+            end_session=lambda session: self.registry.kick(session, "deleted by an operator"),
+            on_type=self.registry.type_changed,
+            was_connected=self.keeper.was_connected,
+        )
+
     def _make_listener(self, index: int) -> Listener:
         settings = self.settings.listeners[index]
         context = ListenerContext(settings, is_anonymous_allowed(settings, self.settings.access))
@@ -265,6 +368,7 @@ class Broker:
             "loop_lag": self._lag,
             **({} if self.log is None else {f"log_{name}": value for name, value in self.log.counters().items()}),
             **({} if self.node is None else self.node.counters()),
+            **({} if self.applications is None else self.applications.counters()),
         }
 
     def _check_ready(self) -> bool | str:
@@ -272,6 +376,9 @@ class Broker:
 
     def _check_log(self) -> bool | str:
         return True if self.log is None else self.log.check()
+
+    def _check_sessions(self) -> bool | str:
+        return self.state.check() if self.keeper.is_restored else "sessions are not restored yet"
 
     def _schedule_tick(self) -> None:
         due = self._loop.time() + TICK_SECONDS
@@ -287,16 +394,30 @@ class Broker:
 def check(settings: Settings) -> None:
     """What only the parts themselves can judge; `penstock check-config` asks it too. Raises SettingsError."""
     parse_settings(settings.queue)
-    ingest = settings.ingest
-    try:
-        properties = parse_properties(ingest.properties)
-        if settings.log.provider != "kafka":
-            check_properties(properties)
-            TopicConfig.of(ingest.topic, ingest.partitions, properties)
-    except (ValueError, LogError) as error:
-        raise SettingsError(f"ingest.properties = {ingest.properties!r} is not allowed: {error}") from None
-    if settings.log.provider == "kafka":
+    ingest, application = settings.ingest, settings.application
+    is_kafka = settings.log.provider == "kafka"
+    check_topic("ingest.properties", ingest.properties, ingest.topic, ingest.partitions, is_kafka=is_kafka)
+    for name, partitions in (("topic_properties", 1), ("shared_topic_properties", application.shared_partitions)):
+        key, text = f"application.{name}", getattr(application, name)
+        check_topic(key, text, "tbmq.msg.app", partitions, is_kafka=is_kafka, is_queue=True)
+    if is_kafka:
         import_module("penstock.logs.kafka.settings").producer_config(settings.kafka)
+
+
+def check_topic(key: str, text: str, topic: str, partitions: int, *, is_kafka: bool, is_queue: bool = False) -> None:
+    """Raises SettingsError when no topic can be made of these properties. A queue keeps every record, in a number of
+    partitions that is a setting of its own or fixed."""
+    try:
+        properties = parse_properties(text)
+        if not is_kafka:
+            check_properties(properties)
+            TopicConfig.of(topic, partitions, properties)
+        if is_queue and "partitions" in properties:
+            raise ValueError("the topic of a client has one partition, those of shared ones are shared_partitions")
+        if is_queue and "compact" in properties.get("cleanup.policy", ""):
+            raise ValueError("compaction removes messages that nobody has received yet")
+    except (ValueError, LogError) as error:
+        raise SettingsError(f"{key} = {text!r} is not allowed: {error}") from None
 
 
 def make_store(settings: Settings) -> LmdbStore | None:
@@ -304,6 +425,31 @@ def make_store(settings: Settings) -> LmdbStore | None:
     if settings.ingest.log == "none" or settings.log.provider != "embedded":
         return None
     return LmdbStore(Path(settings.server.data_dir) / "state")
+
+
+def make_state_store(settings: Settings, log_provider: Log | None, loop: asyncio.AbstractEventLoop) -> StateStore:
+    """Sessions, subscriptions and what else is known of clients: on the disk, in Kafka, or gone with the process."""
+    if settings.log.provider == "embedded":
+        return LmdbStateStore(Path(settings.server.data_dir) / "clients", loop)
+    if settings.log.provider == "kafka" and log_provider is not None:
+        return StateLog(log_provider)
+    return MemoryStateStore()
+
+
+def dispatch_group(settings: Settings) -> str:
+    """Nodes that share a Kafka each serve clients of their own, so each of them reads everything."""
+    return f"{GROUP}-{settings.server.node_id}" if settings.log.provider == "kafka" else GROUP
+
+
+def make_device_store(settings: Settings, log_provider: Log | None) -> DeviceStore | None:
+    """Where messages wait for DEVICE clients. Without a log they wait in memory, as everything does."""
+    if log_provider is None or settings.log.provider == "memory":
+        return None
+    if settings.device.store == "redis":
+        # imported here: who has no Redis does not wait for its library
+        module = import_module("penstock.stores.redis.store")
+        return cast(DeviceStore, module.RedisDeviceStore(settings.redis, settings.device))
+    return LmdbDeviceStore(Path(settings.server.data_dir) / "devices", settings.device)
 
 
 def make_log(settings: Settings, store: LmdbStore | None) -> Log | None:

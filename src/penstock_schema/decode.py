@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from penstock_schema import fields
@@ -68,6 +68,22 @@ def decode(data: bytes) -> Publish:
     if not record.topic:
         raise SchemaError("a record without a topic", len(data))
     return record
+
+
+def walk_fields(data: bytes, known: Iterable[fields.Field]) -> Iterator[tuple[str, Any]]:
+    """Name and value of each field of another message of numbers, strings and bytes; unknown ones are skipped."""
+    by_number = {field.number: field for field in known}
+    for number, value, position in _walk(data, 0, len(data)):
+        field = by_number.get(number)
+        if field is None:
+            continue
+        if isinstance(value, int):
+            if field.type in ("uint32", "int64", "bool"):
+                yield field.name, _number(field.type, value)
+        elif field.type == "string":
+            yield field.name, _text(value, field.name, position)
+        elif field.type == "bytes":
+            yield field.name, value
 
 
 def _number(kind: str, value: int) -> int | bool:

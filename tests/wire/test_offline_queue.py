@@ -87,8 +87,9 @@ def test_messages_survive_several_partial_deliveries(connect, client_id, topic, 
 
 @pytest.mark.parametrize(("policy", "kept"), [("drop-newest", range(5)), ("drop-oldest", range(5, 10))])
 def test_full_queue(*, start_broker, connect, client_id, topic, policy, kept):
-    """limits.max_queued_messages and limits.queue_overflow: what does not fit gives way, the rest stays in order."""
-    broker = start_broker({"limits.max_queued_messages": 5, "limits.queue_overflow": policy})
+    """limits.max_queued_messages and limits.queue_overflow, of a broker without a log and so without a store: what does
+    not fit gives way, the rest stays in order."""
+    broker = start_broker({"limits.max_queued_messages": 5, "limits.queue_overflow": policy, "ingest.log": "none"})
     options = {"broker": broker, **persistent(V5)}
     subscriber = connect(V5, client_id, **options)
     subscriber.subscribe(topic, qos=1)
@@ -102,8 +103,8 @@ def test_full_queue(*, start_broker, connect, client_id, topic, policy, kept):
 
 
 def test_queue_is_bounded_by_bytes(start_broker, connect, client_id, topic):
-    """limits.max_queued_bytes: large messages do not fill the memory."""
-    broker = start_broker({"limits.max_queued_bytes": 10_000})
+    """limits.max_queued_bytes, without a store: large messages do not fill the memory."""
+    broker = start_broker({"limits.max_queued_bytes": 10_000, "ingest.log": "none"})
     options = {"broker": broker, **persistent(V5)}
     connect(V5, client_id, **options).subscribe(topic, qos=1)
     connect(V5, client_id, **options).disconnect()

@@ -6,10 +6,12 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from penstock._ext.buffer cimport Buffer
-from penstock._ext.inflight cimport IdSet, Queue, Queued, Window
+from penstock._ext.inflight cimport Hold, IdSet, Queue, Queued, Window
 from penstock._ext.partition cimport HashFunction
+from penstock._ext.pack cimport PackTracker
 from penstock._ext.retained cimport RetainedTree
-from penstock._ext.trie cimport Match, Subscriber, Trie
+from penstock._ext.segment cimport RecordPack, RecordView
+from penstock._ext.trie cimport Match, ShareGroup, Subscriber, Trie
 from penstock._ext.websocket cimport WsReader
 
 
@@ -76,6 +78,7 @@ cdef struct Counters:
     uint64_t queued_bytes
     uint64_t logged         # publishes handed to the log
     uint64_t log_failures   # publishes the log did not take
+    uint64_t dispatched     # copies written to the logs of APPLICATION clients
     uint64_t dropped[7]
 
 
@@ -133,6 +136,28 @@ cdef class Hub:
     cdef uint64_t _open_bytes
     cdef list _awaiting                         # connections with answers that wait for the log
     cdef list _log_waiters                      # connections that wait for room in it
+    # the logs of APPLICATION clients, see dispatch.pxi and lanes.pxi
+    cdef list _open_feeds                       # feeds with packs that are being filled
+    cdef uint64_t _round                        # of dispatching
+    cdef list _lane_news                        # lanes that want something of Python, told once per iteration
+    cdef list _dirty_lanes                      # lanes whose stored context is behind
+    cdef bint _lanes_scheduled
+    cdef object _tell_soon                      # bound method, made once
+    cdef object _on_lanes                       # takes the lanes with news
+    cdef object _on_detach                      # takes a session whose lanes must be closed
+    cdef Buffer _lane_props
+    # persistent DEVICE clients, see device.pxi
+    cdef list _stashed                          # sessions with records for the store
+    cdef dict _group_stash                      # packs for share groups whose members are all away, by $share/name/filter
+    cdef list _unsaved                          # sessions with messages sent that are neither acknowledged nor stored
+    cdef list _device_news                      # sessions with something acknowledged that is stored, or with room
+    cdef bint _devices_scheduled
+    cdef object _devices_soon                   # bound method, made once
+    cdef object _on_devices
+    cdef object _on_device_detach
+    cdef int64_t persist_after                  # ms
+    cdef uint32_t packs_in_flight
+    cdef uint32_t application_flush             # messages of a lane after which its output is sent
     # limits, see core/settings/model.py; set by configure()
     cdef uint32_t max_packet_size, connect_packet_size, max_topic_levels, max_topic_length, max_user_properties
     cdef uint32_t receive_maximum, max_inflight, max_queued_messages, max_queued_bytes, topic_alias_maximum
@@ -151,6 +176,98 @@ cdef class Hub:
     cdef void update_clock(self) noexcept
 
 
+# What one subscriber gets of a record that is dispatched.
+cdef struct Delivery:
+    Hold* hold
+    const ShareGroup* group     # NULL = not through a shared subscription
+    const uint32_t* ids
+    uint32_t partition          # of the log it was read from
+    uint16_t id_count
+    uint8_t qos
+    bint retain
+
+
+cdef class Round:
+    cdef Hold hold
+
+
+# A topic that is filled with the messages of one APPLICATION client, or of one filter that such clients share.
+cdef class Feed:
+    cdef readonly str topic
+    cdef readonly uint32_t partitions
+    cdef void** _packs              # the pack being filled of each partition, or NULL: strong references
+    cdef bint _is_open
+    # the record it got last: one that several share groups match is written once
+    cdef int64_t _last_offset
+    cdef uint32_t _last_partition
+    cdef uint64_t _round
+
+    cdef RecordPack open(self, Hub hub, uint32_t partition)
+
+
+# What a client had in flight when its last connection ended, until the record is read again.
+cdef struct Saved:
+    int64_t offset
+    uint16_t packet_id      # 0 = it has to get a new one
+    uint8_t state           # as in pack.Entry
+
+
+# A PUBREL that may leave when the snapshot with this number is durable.
+cdef struct Release:
+    uint64_t mark
+    uint16_t packet_id
+
+
+cdef class Lane:
+    cdef readonly Session session
+    cdef readonly str topic
+    cdef readonly uint32_t partition
+    cdef readonly bint is_shared
+    cdef readonly bint is_closed
+    cdef readonly bytes context         # when it is closed
+    cdef uint8_t qos_limit
+    cdef uint32_t identifier            # of the shared subscription
+    cdef bint keeps_retain
+    cdef void** trackers                # the packs under way, oldest first: strong references to PackTracker
+    cdef uint32_t tracker_count, tracker_capacity
+    cdef uint32_t sending               # the pack whose records are sent next
+    cdef uint32_t pack_size             # records of a full pack
+    cdef uint32_t planned               # records of all packs
+    cdef uint32_t ahead                 # those of them that are sent, or done
+    cdef uint32_t unflushed
+    cdef readonly int64_t committed     # everything before it is acknowledged
+    cdef readonly int64_t position      # the next offset that is planned
+    cdef public int64_t until           # only records before it are this lane's; -1 = all
+    cdef int64_t* seen                  # per source partition: the highest source offset planned, -1 = none
+    cdef uint32_t seen_count
+    cdef Saved* kept                    # in flight on an earlier connection and not read again yet, by offset
+    cdef uint32_t kept_count, kept_capacity, kept_at
+    cdef int64_t kept_end               # before it, what is not kept is done
+    cdef uint64_t mark                  # of the last snapshot
+    cdef uint64_t durable               # every snapshot up to this one is durable
+    cdef Release* releases              # ring would be more: moved to the front when full
+    cdef uint32_t release_at, release_count, release_capacity
+    cdef bint is_dirty, is_listed, has_news
+    cdef public bint is_paused          # the caller does not read it now
+    cdef readonly uint64_t delivered, acknowledged, expired, duplicates, retried, skipped, damaged
+
+    cdef int keep(self, int64_t offset, uint16_t packet_id, uint8_t state) except -1
+    cdef int put_runs(self, Buffer* out) except -1
+    cdef int plan(self, PackTracker tracker, const RecordView* record, uint16_t part, uint32_t at) except -1
+    cdef bint note_seen(self, uint32_t partition, int64_t offset) except -1
+    cdef Saved* take_kept(self, int64_t offset) noexcept
+    cdef void drop_kept(self, int64_t offset) noexcept
+    cdef int add_tracker(self, PackTracker tracker) except -1
+    cdef int change(self) except -1
+    cdef int call(self) except -1
+    cdef inline uint32_t done_ahead(self) noexcept
+    cdef int advance(self) except -1
+    cdef int finish(self, PackTracker tracker, uint32_t index) except -1
+    cdef int await_release(self, uint16_t packet_id) except -1
+    cdef uint32_t give_up(self, PackTracker tracker) except? 0xFFFFFFFF
+    cdef uint32_t send_again(self, PackTracker tracker, uint32_t place) except? 0xFFFFFFFF
+
+
 cdef class Session(Subscriber):
     cdef readonly Hub hub
     cdef readonly str client_id
@@ -161,6 +278,16 @@ cdef class Session(Subscriber):
     cdef public object will             # penstock.session's business
     cdef public object timer            # the same: when the session ends, when its will is due
     cdef public uint32_t expiry_interval
+    cdef public str client_type         # "device" or "application", by its credentials
+    cdef public Feed feed               # where messages with QoS > 0 for it are written; None: they are sent at once
+    cdef public bint via_log            # a persistent DEVICE: messages with QoS > 0 come from the log
+    cdef public bint live               # nothing waits in its store: they are sent as they come
+    cdef bint is_unsaved, has_device_news, wants_more
+    cdef RecordPack stash               # records for its store
+    cdef Buffer settled                 # packet ids acknowledged that are stored
+    cdef Buffer released                # packet ids of stored QoS 2 messages whose PUBREC came
+    cdef void** lanes                   # what of the log is on its way to it: strong references to Lane
+    cdef uint32_t lane_count, lane_capacity
     cdef public uint8_t version
     cdef readonly uint32_t generation   # moves with every attach and detach
     cdef readonly Connection connection     # None while offline
@@ -195,6 +322,7 @@ cdef class Session(Subscriber):
     cdef int ease(self) except -1
     cdef int give_up(self) except -1
     cdef int release_waiters(self) except -1
+    cdef void remove_lane(self, Lane lane) noexcept
 
 
 cdef class Connection:

@@ -12,7 +12,7 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cython cimport final
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, clockid_t, timespec
@@ -25,17 +25,21 @@ from penstock._ext.codec cimport (AUTH, CONNECT, DISCONNECT, MALFORMED_PACKET, P
                                   RETAIN_NOT_SUPPORTED, SUBSCRIBE, SUCCESS, TOPIC_ALIAS_INVALID, TOPIC_NAME_INVALID,
                                   UNSUBSCRIBE, AckView, PublishView, check_topic_name, parse_ack, parse_publish,
                                   publish_body_size)
-from penstock._ext.envelope cimport EnvelopeView, envelope_size, put_envelope
+from penstock._ext.envelope cimport (NO_DELIVERY_QOS, EnvelopeView, delivery_size, envelope_size, get_envelope,
+                                     put_delivery, put_envelope)
 from penstock._ext.inflight cimport (AWAIT_PUBACK, AWAIT_PUBCOMP, AWAIT_PUBREC, DELIVERY_BACKLOG, DELIVERY_RETAIN,
-                                     DELIVERY_SHARED, SLOT_COUNTED, Extras, Queue, Queued, Slot, extras_group_name,
+                                     DELIVERY_SHARED, SLOT_COUNTED, SLOT_PACK, SLOT_STORED,
+                                     SLOT_STORING, Extras, Hold, Queue, Queued, Slot, extras_group_name,
                                      extras_new, ids_add, ids_clear, ids_discard, ids_has, queue_clear, queue_pop,
                                      queue_push, queued_release, window_add, window_clear, window_find, window_order,
-                                     window_release)
+                                     window_put, window_release)
 from penstock._ext.message cimport (Message, message_new, message_payload, message_props, message_ref, message_topic,
                                     message_unref, message_weight)
+from penstock._ext.pack cimport (ENTRY_DONE, ENTRY_DUP, ENTRY_NEW, ENTRY_PLANNED, ENTRY_RECEIVED, ENTRY_RELEASED,
+                                 ENTRY_SENT, Entry, PackTracker)
 from penstock._ext.partition cimport HashFunction, partition_of
 from penstock._ext.retained cimport MessageList, RetainedTree
-from penstock._ext.segment cimport RecordPack
+from penstock._ext.segment cimport NO_VALUE, RecordPack, RecordView
 from penstock._ext.trie cimport (QOS_NONE, TARGET_NO_LOCAL, TARGET_RETAIN_AS_PUBLISHED, Match, Member, ShareGroup,
                                  Subscriber, Target, Trie, match_unref)
 from penstock._ext.websocket cimport (WS_CLOSE, WS_DATA, WS_ERROR, WS_MAX_HEADER, WS_PING, WsEvent, WsReader, ws_next,
@@ -43,6 +47,10 @@ from penstock._ext.websocket cimport (WS_CLOSE, WS_DATA, WS_ERROR, WS_MAX_HEADER
 from penstock._ext.wire cimport hash_bytes, put_be16, put_be32, put_varint, varint_size
 
 from penstock._ext.packets import ProtocolViolation
+
+cdef extern from "segment.h" nogil:
+    uint8_t* put_varint64(uint8_t* p, uint64_t v)
+    const uint8_t* get_varint64(const uint8_t* p, const uint8_t* end, uint64_t* value)
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t send(int fd, const void* data, size_t size, int flags)
@@ -73,6 +81,11 @@ include "session.pxi"
 include "route.pxi"
 include "ingest.pxi"
 include "receive.pxi"
+include "dispatch.pxi"
+include "device.pxi"
+include "context.pxi"
+include "lanes.pxi"
+include "lane_send.pxi"
 
 
 @final

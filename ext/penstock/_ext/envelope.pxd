@@ -18,11 +18,27 @@ cdef struct EnvelopeView:
     int64_t expires_at          # ms since the epoch, 0 = never
     uint8_t qos
     uint8_t retain
+    # Only in records of the topics of APPLICATION clients; see `delivery_size`.
+    uint8_t delivery_qos        # NO_DELIVERY_QOS = not said
+    uint8_t delivery_retain
+    uint32_t source_partition
+    int64_t source_offset       # -1 = not said
+    const uint8_t* ids          # subscription identifiers, as varints one after the other
+    uint32_t ids_size
 
+
+cdef enum:
+    NO_DELIVERY_QOS = 0xFF
 
 # Exact size of the encoded record; put_envelope writes exactly so many bytes and returns the end.
 cdef uint32_t envelope_size(const EnvelopeView* view) noexcept nogil
 cdef uint8_t* put_envelope(uint8_t* p, const EnvelopeView* view) noexcept nogil
+# What is written behind a record to make it a subscriber's copy; an offset of -1 leaves out the source, a QoS of
+# NO_DELIVERY_QOS what only the subscription knows.
+cdef uint32_t delivery_size(uint8_t qos, bint retain, const uint32_t* ids, uint16_t id_count, uint32_t partition,
+                            int64_t offset) noexcept nogil
+cdef uint8_t* put_delivery(uint8_t* p, uint8_t qos, bint retain, const uint32_t* ids, uint16_t id_count,
+                           uint32_t partition, int64_t offset) noexcept nogil
 # 0, or -1 if the bytes are not an envelope of a version we read. Unknown fields are skipped. The properties come back
 # in MQTT's encoding, through `scratch` (codec's Buffer) because protobuf lays them out differently.
 from penstock._ext.buffer cimport Buffer

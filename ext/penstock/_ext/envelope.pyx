@@ -49,6 +49,12 @@ cdef enum Tag:
     RESPONSE_TOPIC = 18 << 3 | 2
     CORRELATION_DATA = 19 << 3 | 2
     USER_PROPERTY = 20 << 3 | 2
+    # of delivery.proto
+    DELIVERY_QOS = 21 << 3
+    DELIVERY_RETAINED = 22 << 3
+    SUBSCRIPTION_IDS = 23 << 3 | 2
+    SOURCE_PARTITION = 24 << 3
+    SOURCE_OFFSET = 25 << 3
     PAIR_NAME = 1 << 3 | 2
     PAIR_VALUE = 2 << 3 | 2
 
@@ -265,6 +271,43 @@ cdef uint8_t* put_envelope(uint8_t* p, const EnvelopeView* view) noexcept nogil:
     return p
 
 
+cdef uint32_t delivery_size(uint8_t qos, bint retain, const uint32_t* ids, uint16_t id_count, uint32_t partition,
+                            int64_t offset) noexcept nogil:
+    cdef uint32_t size = 0, ids_size = 0
+    cdef uint16_t i
+    if qos != NO_DELIVERY_QOS:
+        size += 2 + varint64_size(qos)
+    if retain:
+        size += 3
+    if id_count:
+        for i in range(id_count):
+            ids_size += varint64_size(ids[i])
+        size += bytes_field_size(2, ids_size)
+    if offset >= 0:
+        size += 2 + varint64_size(partition) + 2 + varint64_size(<uint64_t> offset)
+    return size
+
+
+cdef uint8_t* put_delivery(uint8_t* p, uint8_t qos, bint retain, const uint32_t* ids, uint16_t id_count,
+                           uint32_t partition, int64_t offset) noexcept nogil:
+    cdef uint32_t ids_size = 0
+    cdef uint16_t i
+    if qos != NO_DELIVERY_QOS:
+        p = put_number(p, DELIVERY_QOS, qos)
+    if retain:
+        p = put_number(p, DELIVERY_RETAINED, 1)
+    if id_count:
+        for i in range(id_count):
+            ids_size += varint64_size(ids[i])
+        p = put_number(p, SUBSCRIPTION_IDS, ids_size)
+        for i in range(id_count):
+            p = put_varint64(p, ids[i])
+    if offset >= 0:
+        p = put_number(p, SOURCE_PARTITION, partition)
+        p = put_number(p, SOURCE_OFFSET, <uint64_t> offset)
+    return p
+
+
 # One field: its tag and, by wire type, its number or its bytes. Where it ends, or NULL.
 cdef inline const uint8_t* take_field(const uint8_t* p, const uint8_t* end, uint64_t* tag, uint64_t* number,
                                       Span* span) noexcept nogil:
@@ -426,6 +469,8 @@ cdef int read_envelope(const uint8_t* data, uint32_t size, EnvelopeView* view, B
     if size > LARGEST_RECORD:
         return fail(fault, b"larger than a record can be", 0)
     view.topic = view.payload = view.client_id = data
+    view.delivery_qos = NO_DELIVERY_QOS
+    view.source_offset = -1
     while p < end:
         start = p
         p = take_field(p, end, &tag, &number, &span)
@@ -458,6 +503,16 @@ cdef int read_envelope(const uint8_t* data, uint32_t size, EnvelopeView* view, B
             broken = take_property(&found, tag, number, &span, start, p)
             if broken != NULL:
                 return fail(fault, b"a property is damaged or longer than MQTT allows", broken - data)
+        elif tag == DELIVERY_QOS:
+            view.delivery_qos = <uint8_t> number if number <= 2 else 2
+        elif tag == DELIVERY_RETAINED:
+            view.delivery_retain = number != 0
+        elif tag == SUBSCRIPTION_IDS:
+            view.ids, view.ids_size = span.at, span.size
+        elif tag == SOURCE_PARTITION:
+            view.source_partition = <uint32_t> number
+        elif tag == SOURCE_OFFSET:
+            view.source_offset = <int64_t> number
     if check_view(view, version, qos, size, fault):
         return -1
     view.qos = <uint8_t> qos

@@ -30,6 +30,17 @@ cdef class Hub:
         self.random_state = self.trie.seed
         self._awaiting = []
         self._log_waiters = []
+        self._open_feeds = []
+        self._lane_news = []
+        self._dirty_lanes = []
+        self._tell_soon = self._tell_lanes
+        self._stashed = []
+        self._group_stash = {}
+        self._unsaved = []
+        self._device_news = []
+        self._devices_soon = self._tell_devices
+        self.packs_in_flight = 4
+        self.application_flush = 10
         self._flush_soon = self._flush_all
         self.configure(**limits)
         self.update_clock()
@@ -47,6 +58,7 @@ cdef class Hub:
         free(self._read_buffer)
         buffer_free(&self._props)
         buffer_free(&self._templates)
+        buffer_free(&self._lane_props)
 
     def configure(self, *, uint32_t max_packet_size=1_048_576, uint32_t connect_packet_size=65_536,
                   uint32_t max_topic_levels=128, uint32_t max_topic_length=65_535, uint32_t max_user_properties=64,
@@ -201,6 +213,93 @@ cdef class Hub:
             for connection in waiters:
                 self.loop.call_soon((<Connection> connection).unblock)
 
+    # ---- the logs of APPLICATION clients ----
+
+    def deliver_packs(self, on_lanes, on_detach, *, uint32_t packs_in_flight=4, uint32_t flush_after=10):
+        """`on_lanes([lane, ...])` is told, once per iteration, which lanes can take more or have PUBRELs waiting for a
+        context; `on_detach(session)` that the connection of a session with lanes goes."""
+        self._on_lanes = on_lanes
+        self._on_detach = on_detach
+        self.packs_in_flight = max(packs_in_flight, 1)
+        self.application_flush = max(flush_after, 1)
+
+    def _tell_lanes(self):
+        cdef list news = self._lane_news
+        self._lanes_scheduled = False
+        self._lane_news = []
+        for lane in news:
+            (<Lane> lane).has_news = False
+        if self._on_lanes is not None:
+            self._on_lanes(news)
+
+    def take_dirty_lanes(self):
+        """Lanes whose context has changed since their last snapshot; the caller takes one of each."""
+        cdef list lanes = self._dirty_lanes
+        self._dirty_lanes = []
+        for lane in lanes:
+            (<Lane> lane).is_listed = False
+        return [lane for lane in lanes if (<Lane> lane).is_dirty and not (<Lane> lane).is_closed]
+
+    def dispatch(self, RecordPack pack not None, uint32_t partition, Round dispatched not None):
+        """Writes the durable records of a partition to the packs of the feeds that are to have them, until they are
+        taken; how many records could not be read."""
+        return dispatch_pack(self, pack, partition, &dispatched.hold)
+
+    def take_filled(self):
+        """The packs filled since the last time, one for each feed and partition: [(feed, partition, pack)]."""
+        return take_filled(self)
+
+    def feed_group(self, bytes share_filter not None, Feed feed):
+        """Messages of `$share/<name>/<filter>` are written to the feed, once; None ends it. False without members."""
+        cdef ShareGroup* group = self.trie.find_group(share_filter)
+        if group == NULL:
+            return False
+        group.feed = <void*> feed if feed is not None else NULL
+        return True
+
+    # ---- persistent DEVICE clients ----
+
+    def store_devices(self, on_devices, on_detach, *, double persist_after=0.1):
+        """`on_devices([session, ...])` is told, once per iteration, whose stored messages were acknowledged or who can
+        take more; `on_detach(session)` that a client has gone, with what was not safe in its stash."""
+        self._on_devices = on_devices
+        self._on_device_detach = on_detach
+        self.persist_after = <int64_t> (persist_after * 1000)
+
+    def _tell_devices(self):
+        cdef list news = self._device_news
+        self._devices_scheduled = False
+        self._device_news = []
+        for session in news:
+            (<Session> session).has_device_news = False
+        self._on_devices(news)
+
+    def sweep_devices(self):
+        """Messages that clients have not acknowledged for a while go to the store: see take_stashed."""
+        cdef list unsaved = self._unsaved
+        cdef Session s
+        self._unsaved = []
+        self.now = clock_ms(CLOCK_MONOTONIC)
+        for session in unsaved:
+            s = <Session> session
+            s.is_unsaved = not s._ended and stash_window(self, s, <uint32_t> self.persist_after)
+            if s.is_unsaved:
+                self._unsaved.append(s)
+
+    def take_stashed(self):
+        """Records for the store: [(session, pack, packet ids in flight)], one each; and {$share/name/filter: pack}."""
+        cdef list stashed = self._stashed, taken = []
+        cdef dict groups = self._group_stash
+        cdef Session s
+        self._stashed = []
+        if groups:
+            self._group_stash = {}
+        for session in stashed:
+            s = <Session> session
+            taken.append((s, s.stash, s.ids_in_flight()))
+            s.stash = None
+        return taken, groups
+
     # ---- connections ----
 
     cdef int add_connection(self, Connection c) except -1:
@@ -283,7 +382,8 @@ cdef class Hub:
 
     def send_retained(self, Session session not None, bytes topic_filter not None, uint8_t options,
                       uint32_t identifier):
-        """Queues the retained messages that match a new subscription, oldest first in the tree's order, and sends."""
+        """Queues the retained messages that match a new subscription, oldest first in the tree's order, and sends. Those
+        for the log of an APPLICATION client are returned: [(feed, partition, pack)]."""
         cdef MessageList found
         cdef uint32_t i
         cdef Message* m
@@ -291,7 +391,7 @@ cdef class Hub:
         cdef int64_t now
         if session.backlog >= self.max_retained_messages:
             count_drop(session, DROP_QUEUE_FULL)
-            return
+            return []
         memset(&found, 0, sizeof(MessageList))
         self.update_clock()
         now = self.wall
@@ -304,6 +404,9 @@ cdef class Hub:
                 if session.backlog >= self.max_retained_messages:
                     count_drop(session, DROP_QUEUE_FULL)
                     continue
+                if session.feed is not None and min(options & 3, m.qos):
+                    feed_retained(self, session.feed, m, min(options & 3, m.qos), identifier)
+                    continue
                 ticket = message_new(message_topic(m), m.topic_size, NULL, 0, NULL, 0, 0, 1, now, 0)
                 # RETAIN is set: it was stored before the subscription [MQTT-3.3.1-8] [MQTT3-3.3.1-8]
                 session.enqueue(ticket, make_extras(&identifier, 1 if identifier else 0, NULL), options & 3,
@@ -312,6 +415,7 @@ cdef class Hub:
         finally:
             free(found.items)
         session.pump()
+        return take_filled(self) if self._open_feeds else []
 
     def has_work(self):
         """Whether a connected client still has something to acknowledge or to read, or the log to write."""
@@ -363,6 +467,7 @@ cdef class Hub:
             "queued_bytes": c.queued_bytes,
             "publish_logged": c.logged,
             "publish_log_failures": c.log_failures,
+            "application_dispatched": c.dispatched,
             "ingest_pending_bytes": self.ingest_pending,
         }
         for qos in range(3):

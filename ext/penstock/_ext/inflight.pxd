@@ -1,6 +1,6 @@
 # What is under way between the broker and one client: the window of messages sent and not yet acknowledged, the queue
 # behind it, and the QoS 2 packet ids received and not yet released. C arrays, allocated on first use, never dicts.
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from penstock._ext.message cimport Message
 
@@ -16,6 +16,9 @@ cdef enum:
     DELIVERY_SHARED = 2     # it came through a shared subscription
     DELIVERY_BACKLOG = 4    # a retained message sent because of a new subscription
     SLOT_COUNTED = 8        # sent on the present connection: it takes part of the client's receive maximum
+    SLOT_STORED = 32        # the store of DEVICE clients has it under this packet id
+    SLOT_STORING = 64       # it is on its way there
+    SLOT_PACK = 16          # of a record in a pack: `message` is the borrowed PackTracker (or NULL), `extras` the index
 
 
 # What a copy has beyond the message: subscription identifiers, and the share group it was chosen from. Most have none.
@@ -26,10 +29,17 @@ cdef struct Extras:
     uint32_t ids[1]         # id_count identifiers, then the group's name
 
 
+# How much of a round of dispatch is neither acknowledged nor stored.
+cdef struct Hold:
+    int64_t pending
+
+
 cdef struct Slot:
     Message* message        # NULL once it is never sent again: PUBREC came, or the session ends with its connection
     Extras* extras
+    Hold* hold              # borrowed, NULL = nobody waits for it
     uint32_t sequence       # order of first sending, for resuming
+    uint32_t sent_at        # monotonic ms, of a slot with a hold
     uint16_t packet_id      # 0 = free
     uint8_t state
     uint8_t flags
@@ -70,6 +80,8 @@ cdef const char* extras_group_name(const Extras* extras) noexcept
 
 # Takes the next packet id that is not in flight and gives it a slot; the caller fills message, extras, state and flags.
 cdef Slot* window_add(Window* window) except NULL
+# The slot of a given packet id that is not in flight: of a session that is restored.
+cdef Slot* window_put(Window* window, uint16_t packet_id) except NULL
 cdef inline Slot* window_find(const Window* window, uint16_t packet_id) noexcept:
     cdef Slot* slot
     if window.count == 0:

@@ -68,13 +68,31 @@ cdef Slot* window_add(Window* window) except NULL:
     raise OverflowError("all 65,535 packet ids are in flight")
 
 
+cdef Slot* window_put(Window* window, uint16_t packet_id) except NULL:
+    cdef Slot* slot
+    while window.capacity == 0 or window.slots[packet_id & (window.capacity - 1)].packet_id:
+        if window.capacity >= LARGEST_WINDOW:
+            raise ValueError(f"packet id {packet_id} is in flight")
+        window_grow(window)
+    slot = &window.slots[packet_id & (window.capacity - 1)]
+    slot.packet_id = packet_id
+    slot.sequence = window.sequence
+    window.sequence += 1
+    window.count += 1
+    return slot
+
+
 cdef void window_release(Window* window, Slot* slot) noexcept:
-    if slot.message != NULL:
-        message_unref(slot.message)
-        slot.message = NULL
-    if slot.extras != NULL:
+    if not slot.flags & SLOT_PACK:
+        if slot.message != NULL:
+            message_unref(slot.message)
         free(slot.extras)
-        slot.extras = NULL
+    if slot.hold != NULL:
+        slot.hold.pending -= 1
+        slot.hold = NULL
+    slot.message = NULL
+    slot.extras = NULL
+    slot.flags = 0
     slot.packet_id = 0
     window.count -= 1
 

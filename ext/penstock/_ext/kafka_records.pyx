@@ -9,6 +9,26 @@ from libc.string cimport memcpy
 
 from penstock._ext.segment cimport NO_KEY, NO_VALUE, RecordPack, RecordView
 
+# What a method without arguments does, called without the way through the interpreter; NULL if it is not such a method.
+cdef extern from *:
+    """
+    static PyCFunction find_method(PyObject *type, const char *name) {
+        PyCFunction found = NULL;
+        PyObject *method = PyObject_GetAttrString(type, name);
+        if (method != NULL && Py_IS_TYPE(method, &PyMethodDescr_Type)) {
+            PyMethodDef *definition = ((PyMethodDescrObject *)method)->d_method;
+            if (definition->ml_flags == METH_NOARGS) found = definition->ml_meth;
+        }
+        Py_XDECREF(method);
+        if (PyErr_Occurred()) PyErr_Clear();
+        return found;
+    }
+    static PyObject *call_method(PyCFunction method, PyObject *self) { return method(self, NULL); }
+    """
+    ctypedef void* PyCFunction
+    PyCFunction find_method(object type, const char* name)
+    object call_method(PyCFunction method, object self)
+
 
 def find_odd(RecordPack pack not None, int64_t oldest, int64_t newest, size_t largest):
     """What speaks against producing the pack as one batch, which has neither headers nor times of its own:
@@ -48,7 +68,8 @@ def messages_of(RecordPack pack not None):
 
 
 cdef class Delivery:
-    """Counts the delivery reports of a pack; it is its messages' callback. Those that are complete go to `finished`."""
+    """Counts the delivery reports of a pack; `report` is its messages' callback. Those that are complete go to
+    `finished`."""
 
     cdef readonly str topic
     cdef readonly int partition
@@ -70,7 +91,7 @@ cdef class Delivery:
         self._waiting = pack.count
         self._finished = finished
 
-    def __call__(self, error, message):
+    def report(self, error, message):
         if error is not None:
             self.fail(error, 1)
             return
@@ -103,13 +124,41 @@ cdef class Delivery:
             self._finished.append(self)
 
 
-def packs_of(list messages not None, str only_topic=None, int only_partition=-1):
-    """(topic, partition, RecordPack) of each run of messages of one partition, and the messages that are errors.
+cdef class Accessors:
+    """Asks messages of one type: eight questions each, so the way to the answer counts."""
+
+    cdef object kind
+    cdef tuple names
+    cdef PyCFunction direct[8]
+
+    def __cinit__(self, object kind):
+        self.kind = kind
+        self.names = ("error", "topic", "partition", "offset", "value", "key", "headers", "timestamp")
+        for i in range(8):
+            self.direct[i] = find_method(kind, self.names[i].encode())
+
+    cdef object ask(self, object message, int which):
+        if self.direct[which] != NULL and type(message) is self.kind:
+            return call_method(self.direct[which], message)
+        return getattr(message, self.names[which])()
+
+
+cdef enum:
+    ERROR, TOPIC, PARTITION, OFFSET, VALUE, KEY, HEADERS, TIMESTAMP
+
+cdef Accessors accessors = Accessors(object)
+
+
+def packs_of(list messages not None, str only_topic=None, int only_partition=-1, size_t largest=0xFFFFFFFF):
+    """(topic, partition, RecordPack) of each run of messages of one partition, and the messages that are errors. A pack
+    that has reached the size `largest` is not added to.
 
     A consumer that never had another topic or partition says so: each question not asked saves a call per message.
     """
+    global accessors
     cdef list packs = [], errors = []
     cdef RecordPack pack = None
+    cdef Accessors of
     cdef str topic = None, name
     cdef tuple written
     cdef bytes value, key
@@ -120,25 +169,24 @@ def packs_of(list messages not None, str only_topic=None, int only_partition=-1)
     cdef uint8_t* place
     if not messages:
         return packs, errors
-    # Eight calls a message: looked up once, they cost half.
-    kind = type(messages[0])
-    get_error, get_topic, get_partition, get_offset = kind.error, kind.topic, kind.partition, kind.offset
-    get_value, get_key, get_headers, get_timestamp = kind.value, kind.key, kind.headers, kind.timestamp
+    if accessors.kind is not type(messages[0]):
+        accessors = Accessors(type(messages[0]))
+    of = accessors
     for message in messages:
-        if get_error(message) is not None:
+        if of.ask(message, ERROR) is not None:
             errors.append(message)
             continue
-        offset = get_offset(message)
-        number = only_partition if only_partition >= 0 else get_partition(message)
-        name = only_topic if only_topic is not None else get_topic(message)
-        if pack is None or number != partition or name != topic or (
+        offset = of.ask(message, OFFSET)
+        number = only_partition if only_partition >= 0 else of.ask(message, PARTITION)
+        name = only_topic if only_topic is not None else of.ask(message, TOPIC)
+        if pack is None or number != partition or name != topic or pack._body.end >= largest or (
                 offset <= pack.base_offset + pack._span or offset - pack.base_offset > 0x7FFFFFFF):
             topic, partition = name, number
             pack = RecordPack()
             pack.base_offset = offset
             packs.append((topic, partition, pack))
-        value, key, headers = get_value(message), get_key(message), get_headers(message)
-        written = get_timestamp(message)
+        value, key, headers = of.ask(message, VALUE), of.ask(message, KEY), of.ask(message, HEADERS)
+        written = of.ask(message, TIMESTAMP)
         timestamp = written[1]
         if headers:
             pack.append(value, key, [(label, content or b"") for label, content in headers], timestamp, offset)

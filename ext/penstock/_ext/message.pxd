@@ -13,6 +13,8 @@ cdef struct Message:
     uint8_t retain          # as published
     int64_t expires_at      # wall clock in ms, 0 = never
     int64_t received_at     # wall clock in ms
+    int64_t source_offset   # in the log of all messages, where it was dispatched from
+    uint32_t source_partition
     uint8_t data[1]         # topic, properties, payload
 
 

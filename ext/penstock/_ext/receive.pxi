@@ -206,6 +206,8 @@ cdef int handle_ack(Connection c, uint8_t packet_type, uint8_t flags, const uint
         reason = SUCCESS if ids_discard(&s.received, ack.packet_id) else PACKET_IDENTIFIER_NOT_FOUND
         return send_ack(c, PUBCOMP, ack.packet_id, <uint8_t> reason)
     slot = window_find(&s.window, ack.packet_id)
+    if slot != NULL and slot.flags & SLOT_PACK:
+        return ack_entry(c, s, slot, packet_type, &ack)
     if packet_type == PUBREC:
         if slot == NULL or slot.state == AWAIT_PUBACK:
             return send_ack(c, PUBREL, ack.packet_id, PACKET_IDENTIFIER_NOT_FOUND)
@@ -214,14 +216,18 @@ cdef int handle_ack(Connection c, uint8_t packet_type, uint8_t flags, const uint
             if slot.message != NULL:
                 message_unref(slot.message)     # it is never sent again [MQTT-4.3.3-6]
                 slot.message = NULL
+            if slot.flags & SLOT_STORED:
+                return settle_stored(s, slot.packet_id, True)   # PUBREL leaves when that is stored
             return send_ack(c, PUBREL, ack.packet_id, SUCCESS)  # [MQTT-4.3.3-4] [MQTT3-4.3.3-1]
     elif slot == NULL or slot.state != (AWAIT_PUBACK if packet_type == PUBACK else AWAIT_PUBCOMP):
         return 0                                # late or unknown: nothing waits for it
     if slot.flags & SLOT_COUNTED:
         s.outstanding -= 1
     c.hub.counters.inflight -= 1
+    if slot.flags & SLOT_STORED:
+        settle_stored(s, slot.packet_id, False)
     # also after a refusal, which nobody else gets [MQTT-4.3.2-3] [MQTT-4.3.3-3] [MQTT-4.4.0-2] [MQTT-4.8.2-6]
     window_release(&s.window, slot)             # the id may be used again [MQTT-2.2.1-4]
-    if s.queue.count or s.resend_count or s.congested:
+    if s.queue.count or s.resend_count or s.congested or s.wants_more:
         s.pump()
     return 0

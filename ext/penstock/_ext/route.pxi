@@ -254,6 +254,8 @@ cdef int deliver(Hub hub, Session s, Routing* r, uint8_t qos, uint8_t flags, con
         if not c.writable:
             count_drop(s, DROP_NOT_WRITABLE)
             return 0
+    elif (s.feed is not None and (group == NULL or group.feed != NULL)) or s.via_log:
+        return 0            # the dispatcher has it from the log
     elif (c is None or not c.writable or s.queue.count or s.resend_count or s.is_full()):
         # its turn comes after what waits, within the quota [MQTT-3.3.4-9] [MQTT-4.6.0-5] [MQTT-4.6.0-6]
         # [MQTT3-4.6.0-5] [MQTT3-4.6.0-6] [MQTT3-3.1.2-5]
@@ -287,7 +289,7 @@ cdef int deliver(Hub hub, Session s, Routing* r, uint8_t qos, uint8_t flags, con
 # The member of a share group that gets the message: the strategy's choice among those who can take it at once, else
 # the strategy's choice among those who keep it, else NULL.
 cdef Member* choose_member(Hub hub, ShareGroup* group, uint64_t topic_hash, uint64_t client_hash, const uint8_t* topic,
-                           uint32_t topic_size, uint8_t qos) except? NULL:
+                           uint32_t topic_size, uint8_t qos, bint with_log=False) except? NULL:
     cdef uint32_t start, i, n = group.count
     cdef Member* member
     cdef Member* fallback = NULL
@@ -306,6 +308,8 @@ cdef Member* choose_member(Hub hub, ShareGroup* group, uint64_t topic_hash, uint
     for i in range(n):
         member = &group.members[(start + i) % n]
         s = <Session> member.owner
+        if (s.feed is not None and group.feed != NULL) != with_log:
+            continue        # clients with a log of their own are a group for themselves
         if s.acl is not None and not s.acl.allows(topic, topic_size, ACL_RECEIVE):
             continue
         if s.connection is not None and s.connection.writable and (qos == 0 or (s.queue.count == 0
@@ -325,9 +329,20 @@ cdef Member* choose_member(Hub hub, ShareGroup* group, uint64_t topic_hash, uint
 cdef int deliver_to_group(Hub hub, ShareGroup* group, Routing* r, Session origin) except -1:
     cdef Member* member = choose_member(hub, group, r.hash, origin._client_hash if origin is not None else 0,
                                         r.view.topic, r.view.topic_size, r.view.qos)
+    # A group with persistent members gets messages with QoS > 0 from the log.
+    if member != NULL and (r.view.qos == 0 or hub._on_devices is None or not is_logged_group(group)):
+        deliver_to_member(hub, group, member, r)
+    # With QoS > 0 it is in the log of the filter, which the members read.
+    if group.feed != NULL and r.view.qos == 0:
+        member = choose_member(hub, group, r.hash, origin._client_hash if origin is not None else 0,
+                               r.view.topic, r.view.topic_size, 0, True)
+        if member != NULL:
+            deliver_to_member(hub, group, member, r)
+    return 0
+
+
+cdef int deliver_to_member(Hub hub, ShareGroup* group, Member* member, Routing* r) except -1:
     cdef uint8_t flags = 0
-    if member == NULL:
-        return 0
     if r.view.retain and member.flags & TARGET_RETAIN_AS_PUBLISHED:
         flags = DELIVERY_RETAIN
     # [MQTT-4.8.2-3]

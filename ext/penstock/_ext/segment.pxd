@@ -60,3 +60,4 @@ cdef class RecordPack:
     cdef void describe(self, Batch* batch, uint32_t partition) noexcept
     cdef int merge(self, const Batch* batch, const uint8_t* body, int64_t from_offset, uint32_t max_records,
                    size_t max_bytes) except -1
+    cdef int put_again(self, const RecordView* view) except -1

@@ -19,6 +19,7 @@ otherwise something was damaged that had been stored.
 More than 600 lines because packs and batches share the walk over the records, which has to be compiled together.
 """
 
+import os
 import time
 from collections import namedtuple
 
@@ -42,6 +43,9 @@ cdef extern from "segment.h" nogil:
     void crc32c_prepare()
     uint32_t crc32c_extend(uint32_t crc, const uint8_t* p, size_t n)
     int crc32c_in_hardware
+
+cdef extern from "siphash.h" nogil:
+    void siphash128(const uint64_t* key, const uint8_t* data, size_t size, uint64_t* out)
 
 cdef extern from "<string.h>" nogil:
     void* memmem(const void* haystack, size_t size, const void* needle, size_t needle_size)
@@ -489,7 +493,6 @@ cdef class RecordPack:
         cdef RecordPack kept = RecordPack()
         cdef size_t position = 0
         cdef RecordView view
-        cdef uint8_t* p
         while self.next(&position, &view):
             if view.offset != always_keep and view.key_size != NO_KEY:
                 key = PyBytes_FromStringAndSize(<const char*> view.key, view.key_size)
@@ -497,13 +500,19 @@ cdef class RecordPack:
                     continue
                 if view.value_size == NO_VALUE and view.timestamp < tombstones_after:
                     continue
-            if kept.count == 0:
-                kept.base_offset = view.offset
-            p = kept.open_record(view.timestamp, <uint32_t> (view.offset - kept.base_offset), view.key, view.key_size,
-                                 view.headers, view.headers_size, view.value_size)
-            if view.value_size != NO_VALUE:
-                memcpy(p, view.value, view.value_size)
+            kept.put_again(&view)
         return kept
+
+    # A record of another pack, with its offset.
+    cdef int put_again(self, const RecordView* view) except -1:
+        cdef uint8_t* p
+        if self.count == 0:
+            self.base_offset = view.offset
+        p = self.open_record(view.timestamp, <uint32_t> (view.offset - self.base_offset), view.key, view.key_size,
+                             view.headers, view.headers_size, view.value_size)
+        if view.value_size != NO_VALUE:
+            memcpy(p, view.value, view.value_size)
+        return 0
 
     def bench_put(self, bytes value, uint32_t count):
         """For benchmarks: adds `count` records with one value in a loop in C."""
@@ -521,6 +530,118 @@ cdef class RecordPack:
             if view.value_size != NO_VALUE:
                 total += view.value_size
         return total
+
+
+cdef struct Slot:
+    uint64_t high
+    uint64_t low
+    int64_t offset          # of the newest record; -1 = the slot is free
+
+
+cdef class OffsetTable:
+    """The newest offset of each key, in memory of a fixed size: keys are known by 128 bits of a hash that nobody can
+    foresee. When there are more keys than it can hold, they are divided into classes that take turns."""
+
+    cdef Slot* _slots
+    cdef size_t _mask
+    cdef size_t _used
+    cdef size_t _most
+    cdef uint64_t _key[2]
+    cdef uint64_t _classes
+    cdef uint64_t _chosen
+
+    def __cinit__(self, size_t max_bytes):
+        cdef size_t count = 16
+        while 2 * count * sizeof(Slot) <= max_bytes:
+            count *= 2
+        self._slots = <Slot*> malloc(count * sizeof(Slot))
+        if self._slots == NULL:
+            raise MemoryError()
+        self._mask = count - 1
+        self._most = count - count // 4
+        memcpy(self._key, PyBytes_AS_STRING(os.urandom(16)), 16)
+        self.begin(1, 0)
+
+    def __dealloc__(self):
+        free(self._slots)
+
+    @property
+    def capacity(self):
+        """How many keys it holds."""
+        return self._most
+
+    def begin(self, uint64_t classes, uint64_t chosen):
+        """Forgets everything; from now on it looks at the keys of one class."""
+        self._classes, self._chosen, self._used = classes, chosen, 0
+        for i in range(self._mask + 1):
+            self._slots[i].offset = -1
+
+    # The slot of a key, free if it is new; NULL if the key is not of the class.
+    cdef Slot* find(self, uint32_t partition, const RecordView* view) noexcept:
+        cdef uint64_t key[2]
+        cdef uint64_t hashed[2]
+        cdef size_t i
+        key[0], key[1] = self._key[0], self._key[1] ^ partition
+        siphash128(key, view.key, view.key_size, hashed)
+        if self._classes > 1 and hashed[1] % self._classes != self._chosen:
+            return NULL
+        i = hashed[0] & self._mask
+        while self._slots[i].offset >= 0 and (self._slots[i].high != hashed[0] or self._slots[i].low != hashed[1]):
+            i = (i + 1) & self._mask
+        self._slots[i].high, self._slots[i].low = hashed[0], hashed[1]
+        return &self._slots[i]
+
+    def note(self, RecordPack pack not None, uint32_t partition):
+        """Learns of the records of a pack, in rising order. False: there is no room for all of their keys."""
+        cdef size_t position = 0
+        cdef RecordView view
+        cdef Slot* slot
+        while pack.next(&position, &view):
+            if view.key_size == NO_KEY:
+                continue
+            slot = self.find(partition, &view)
+            if slot == NULL:
+                continue
+            if slot.offset < 0:
+                if self._used >= self._most:
+                    return False
+                self._used += 1
+            slot.offset = view.offset
+        return True
+
+    def mark(self, RecordPack pack not None, uint32_t partition, uint8_t[::1] bits, size_t first):
+        """Sets the bit of each record that is not the newest of its key; the pack starts at the bit `first`."""
+        cdef size_t position = 0
+        cdef RecordView view
+        cdef Slot* slot
+        while pack.next(&position, &view):
+            if view.key_size != NO_KEY:
+                slot = self.find(partition, &view)
+                if slot != NULL and slot.offset > view.offset:
+                    bits[first >> 3] |= 1 << (first & 7)
+            first += 1
+
+    def keep(self, RecordPack pack not None, uint32_t partition, const uint8_t[::1] bits, size_t first,
+             int64_t tombstones_after, int64_t always_keep):
+        """A pack with the records that neither the table nor a bit of `mark` (if there are any bits) says are not the
+        newest of their keys, and the one at the offset `always_keep`; tombstones only if they are as young as
+        `tombstones_after`."""
+        cdef RecordPack kept = RecordPack()
+        cdef size_t position = 0
+        cdef RecordView view
+        cdef Slot* slot
+        while pack.next(&position, &view):
+            first += 1
+            if view.offset != always_keep and view.key_size != NO_KEY:
+                if view.value_size == NO_VALUE and view.timestamp < tombstones_after:
+                    continue
+                if bits is not None and bits[(first - 1) >> 3] >> ((first - 1) & 7) & 1:
+                    continue
+                slot = self.find(partition, &view)
+                if slot != NULL and slot.offset > view.offset:
+                    continue
+            kept.put_again(&view)
+        return kept
 
 
 cdef inline object bytes_of(const uint8_t* data, uint32_t size):
@@ -606,6 +727,27 @@ def write_packs(int fd, int64_t position, int64_t synced, list partitions, list 
         free(batches)
         free(headers)
         free(parts)
+
+
+def encode_packs(int64_t position, int64_t synced, list partitions, list packs):
+    """The bytes that `write_packs` would write at the position."""
+    cdef Py_ssize_t i
+    cdef size_t size = 0, at = 0
+    cdef RecordPack pack
+    cdef Batch batch
+    for pack in packs:
+        size += HEADER + buffer_size(&pack._body)
+    cdef bytes encoded = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> size)
+    cdef uint8_t* p = <uint8_t*> PyBytes_AS_STRING(encoded)
+    for i in range(len(packs)):
+        pack = packs[i]
+        pack.describe(&batch, partitions[i])
+        batch.unsynced = <uint32_t> min(position + <int64_t> at - synced, 0xFFFFFFFF)
+        if batch.size > HEADER:
+            memcpy(p + at + HEADER, pack._body.data + pack._body.start, batch.size - HEADER)
+        write_header(p + at, &batch, p + at + HEADER)
+        at += batch.size
+    return encoded
 
 
 def read_batches(RecordPack into, const uint8_t[::1] data, size_t position, uint32_t partition, int64_t from_offset,

@@ -13,6 +13,7 @@ cdef class Session(Subscriber):
         self.hub = hub
         self.client_id = client_id
         self.username = username
+        self.client_type = "device"
         self._client_hash = hash_bytes(encoded, len(encoded), hub.trie.seed)
         self.id_text = <const uint8_t*> PyUnicode_AsUTF8AndSize(client_id, &size)
         self.id_size = <uint32_t> size
@@ -22,10 +23,16 @@ cdef class Session(Subscriber):
         hub.session_count += 1
 
     def __dealloc__(self):
+        cdef uint32_t i
         window_clear(&self.window)
         queue_clear(&self.queue)
         ids_clear(&self.received)
         free(self.resend)
+        for i in range(self.lane_count):
+            Py_DECREF(<object> self.lanes[i])
+        free(self.lanes)
+        buffer_free(&self.settled)
+        buffer_free(&self.released)
 
     def attach(self, Connection connection not None, *, uint8_t version, bint keeps, uint32_t receive_maximum=65_535,
                uint32_t maximum_packet_size=0, uint32_t topic_alias_maximum=0, double keep_alive=0.0):
@@ -59,7 +66,7 @@ cdef class Session(Subscriber):
         free(self.resend)
         self.resend = NULL
         self.resend_at = 0
-        self.resend_count = self.window.count
+        self.resend_count = 0
         if order == NULL:
             return 0
         plan = <uint16_t*> malloc(self.window.count * sizeof(uint16_t))
@@ -75,6 +82,10 @@ cdef class Session(Subscriber):
                     n += 1
         free(order)
         self.resend = plan
+        self.resend_count = n
+        if n == 0:
+            free(plan)
+            self.resend = NULL
         return 0
 
     def detach(self):
@@ -82,6 +93,15 @@ cdef class Session(Subscriber):
         cdef Connection c = self.connection
         if c is None:
             return
+        if self.lane_count and self.hub._on_detach is not None:
+            self.hub._on_detach(self)
+        while self.lane_count:
+            (<Lane> self.lanes[self.lane_count - 1]).close()
+        if self.via_log:
+            self.live = False
+            stash_window(self.hub, self, 0)     # what is under way now, comes from the store when the client is back
+            if self.hub._on_device_detach is not None:
+                self.hub._on_device_detach(self)
         self.connection = None
         self.generation += 1
         self.hub.attached_count -= 1
@@ -102,6 +122,8 @@ cdef class Session(Subscriber):
             return
         self.detach()
         self._ended = True
+        self.feed = None
+        self.via_log = False
         self.hub.trie.remove(self)
         self.hub.session_count -= 1
         self.hub.counters.inflight -= self.window.count
@@ -181,6 +203,7 @@ cdef class Session(Subscriber):
         cdef Connection c = self.connection
         cdef Queued item
         cdef int sent
+        cdef uint32_t i
         if c is None or c.state != CONNECTED:
             return 0
         while self.resend_count and c.writable and self.resend_one(c):
@@ -202,6 +225,10 @@ cdef class Session(Subscriber):
             elif not sent:
                 count_drop(self, DROP_TOO_LARGE)
             queued_release(&item)
+        for i in range(self.lane_count):
+            pump_lane(<Lane> self.lanes[i], self, c)
+        if self.wants_more and c.writable and not self.has_device_news:
+            call_for_session(self)
         if self.congested:
             self.maybe_ease()
         return 0
@@ -253,6 +280,106 @@ cdef class Session(Subscriber):
             self.outstanding += 1
         return 1
 
+    # ---- what comes from the log ----
+
+    def add_lane(self, Lane lane not None):
+        """From now on the lane's packs are sent, in turn with those of the others."""
+        cdef void** larger
+        if lane.session is not self or lane.is_closed:
+            raise ValueError("the lane is another session's, or closed")
+        if self.lane_count == self.lane_capacity:
+            larger = <void**> realloc(self.lanes, (self.lane_capacity * 2 + 2) * sizeof(void*))
+            if larger == NULL:
+                raise MemoryError()
+            self.lanes = larger
+            self.lane_capacity = self.lane_capacity * 2 + 2
+        Py_INCREF(lane)
+        self.lanes[self.lane_count] = <void*> lane
+        self.lane_count += 1
+
+    cdef void remove_lane(self, Lane lane) noexcept:
+        cdef uint32_t i
+        for i in range(self.lane_count):
+            if self.lanes[i] == <void*> lane:
+                self.lane_count -= 1
+                memmove(self.lanes + i, self.lanes + i + 1, (self.lane_count - i) * sizeof(void*))
+                Py_DECREF(lane)
+                return
+
+    @property
+    def lanes_now(self):
+        cdef uint32_t i
+        return [<object> self.lanes[i] for i in range(self.lane_count)]
+
+    # ---- what comes from the store ----
+
+    def ids_in_flight(self):
+        """Packet ids as array("H") has them."""
+        cdef Buffer ids
+        cdef uint32_t i
+        memset(&ids, 0, sizeof(Buffer))
+        try:
+            for i in range(self.window.capacity):
+                if self.window.slots[i].packet_id:
+                    memcpy(buffer_reserve(&ids, 2), &self.window.slots[i].packet_id, 2)
+            return PyBytes_FromStringAndSize(<const char*> ids.data, buffer_size(&ids)) if ids.data != NULL else b""
+        finally:
+            buffer_free(&ids)
+
+    def stored(self, list packet_ids not None):
+        """Messages that were sent under these ids are in the store now. The ids of those that were acknowledged
+        meanwhile: the store must forget them."""
+        cdef Slot* slot
+        cdef list gone = []
+        for packet_id in packet_ids:
+            if packet_id == 0:
+                continue
+            slot = window_find(&self.window, packet_id)
+            if slot == NULL or not slot.flags & SLOT_STORING:
+                gone.append(packet_id)
+                continue
+            slot.flags = (slot.flags & ~SLOT_STORING) | SLOT_STORED
+            if slot.hold != NULL:
+                slot.hold.pending -= 1
+                slot.hold = NULL
+        return gone
+
+    def send_stored(self, list packet_ids not None, list values not None, uint32_t start, int64_t dup_before=0):
+        """Sends stored messages from `start` on, as far as the client takes them; where it stopped. Those received
+        before `dup_before` (ms since the epoch) may have been sent by an earlier process."""
+        cdef Connection c = self.connection
+        cdef uint32_t i, n = <uint32_t> len(packet_ids)
+        if c is None or c.state != CONNECTED:
+            return start
+        self.hub.update_clock()
+        self.wants_more = False
+        for i in range(start, n):
+            if not send_stored_one(self, c, packet_ids[i], values[i], dup_before):
+                self.wants_more = True
+                return i
+        return n
+
+    def take_settled(self):
+        """(packet ids acknowledged, packet ids of QoS 2 messages whose PUBREC came), as bytes of array("H")."""
+        settled = PyBytes_FromStringAndSize(<const char*> self.settled.data, buffer_size(&self.settled)) \
+            if self.settled.data != NULL else b""
+        released = PyBytes_FromStringAndSize(<const char*> self.released.data, buffer_size(&self.released)) \
+            if self.released.data != NULL else b""
+        buffer_free(&self.settled)
+        buffer_free(&self.released)
+        return settled, released
+
+    def send_pubrels(self, packet_ids):
+        """It is durable that PUBREC came for these."""
+        cdef Connection c = self.connection
+        cdef Slot* slot
+        if c is None or c.state != CONNECTED:
+            return
+        for packet_id in packet_ids:
+            slot = window_find(&self.window, packet_id)
+            if slot != NULL and slot.state == AWAIT_PUBCOMP:
+                send_ack(c, PUBREL, packet_id, SUCCESS)     # [MQTT-4.3.3-4] [MQTT3-4.3.3-1]
+
     # ---- making publishers wait ----
 
     # Whether more waits than the given part of what may wait; retained messages do not count.
@@ -264,7 +391,8 @@ cdef class Session(Subscriber):
     cdef int watch(self) except -1:
         cdef Hub hub = self.hub
         cdef Connection c = self.connection
-        if self.congested or c is None or hub.patience == 0 or hub.now < self.forgiven_at:
+        # what is in a log or a store can wait there
+        if self.congested or self.feed is not None or self.via_log or c is None or hub.patience == 0 or hub.now < self.forgiven_at:
             return 0
         if not c.writable or self.over(2):
             self.congested = True

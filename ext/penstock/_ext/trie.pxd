@@ -41,6 +41,7 @@ cdef struct ShareGroup:
     uint32_t node           # internal: where it hangs
     uint16_t name_size
     char* name
+    void* feed              # the caller's, borrowed: the log topic of its members that have one, or NULL
 
 
 # A counted result. Give back with match_unref.
@@ -136,3 +137,7 @@ cdef class Trie:
     cdef int _add_member(self, uint32_t index, Subscriber subscriber, uint8_t options, uint32_t identifier) except -1
     cdef void _leave(self, Subscriber subscriber, uint32_t slot) noexcept
     cdef void _drop_empty_group(self, Node* node) noexcept
+    # The group of `$share/<name>/<filter>`, NULL if nobody is in it.
+    cdef ShareGroup* find_group(self, bytes filter) except? NULL
+    # `$share/<name>/<filter>` of a group
+    cdef bytes group_path(self, const ShareGroup* group)

@@ -261,6 +261,18 @@ cdef class Trie:
             subscriber._trie = NULL
             Py_DECREF(subscriber)
 
+    cdef ShareGroup* find_group(self, bytes filter) except? NULL:
+        cdef uint32_t index = self._find_node(filter, False)
+        cdef Node* node
+        if index == NO_NODE:
+            return NULL
+        node = tree_node(&self._tree, index)
+        return filter_part(node).carried.shared.group if node.kind == NODE_GROUP else NULL
+
+    cdef bytes group_path(self, const ShareGroup* group):
+        cdef Node* node = tree_node(&self._tree, group.node)
+        return b"$share/%b/%b" % (group_name(node), tree_path(&self._tree, node.parent))
+
     def unsubscribe(self, Subscriber subscriber not None, bytes filter not None):
         """True if there was one: filters are compared byte for byte [MQTT-3.10.4-1] [MQTT3-3.10.4-1]."""
         cdef uint32_t index

@@ -10,6 +10,8 @@
 
 %c and %u are the client id and user name, as text within their level: whatever they contain, they never act as a
 wildcard or as a separator. A topic with %u is none for clients without a user name. %% is a percent sign.
+
+Beside the rules there may be [[types]] entries, see client_types.py.
 """
 
 from __future__ import annotations
@@ -19,16 +21,19 @@ import tomllib
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from penstock._ext import acl
+from penstock.access.client_types import TypeRule, parse_type_rule
+from penstock.access.entries import check_keys, read_anonymous, read_texts
 from penstock.core.errors import AccessFileError
+from penstock.core.settings.model import ClientType
 
 MOST_RULES = 10_000
 MOST_SHARED = 1_024
 ACTIONS = {"publish": acl.PUBLISH, "subscribe": acl.SUBSCRIBE}
+SECTIONS = ("rules", "types")
 KEYS = ("effect", "actions", "users", "clients", "anonymous", "topics")
 
 _PLACEHOLDER = re.compile(r"%([cu%])")
@@ -59,8 +64,9 @@ class Rule:
 class AclFile:
     """The rules of one file. Never changes: a reload makes a new one."""
 
-    def __init__(self, rules: Iterable[Rule]) -> None:
+    def __init__(self, rules: Iterable[Rule], types: Iterable[TypeRule] = ()) -> None:
         self.rules = tuple(rules)
+        self.types = tuple(types)
         # Programs without %c are the same for many clients; one object serves them all.
         self._shared: OrderedDict[tuple[tuple[int, ...], str | None], acl.AclProgram] = OrderedDict()
 
@@ -78,15 +84,26 @@ class AclFile:
 
     @classmethod
     def parse(cls, document: dict[str, Any], name: str) -> AclFile:
-        rules = document.get("rules", [])
-        unknown = [key for key in document if key != "rules"]
-        if unknown or not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
-            raise AccessFileError(f"{name}: an ACL file has [[rules]] entries and nothing else")
-        if len(rules) > MOST_RULES:
-            raise AccessFileError(
-                f"{name}: {len(rules)} rules are more than the {MOST_RULES} allowed: use %c, %u or users"
-            )
-        return cls(_parse_rule(rule, f"{name}: rule {number}") for number, rule in enumerate(rules, 1))
+        unknown = [key for key in document if key not in SECTIONS]
+        entries = {section: document.get(section, []) for section in SECTIONS}
+        for section, found in entries.items():
+            if unknown or not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+                raise AccessFileError(f"{name}: an ACL file has [[rules]] and [[types]] entries and nothing else")
+            if len(found) > MOST_RULES:
+                raise AccessFileError(
+                    f"{name}: {len(found)} {section} are more than the {MOST_RULES} allowed: use %c, %u or users"
+                )
+        return cls(
+            [_parse_rule(rule, f"{name}: rule {number}") for number, rule in enumerate(entries["rules"], 1)],
+            [parse_type_rule(entry, f"{name}: type {number}") for number, entry in enumerate(entries["types"], 1)],
+        )
+
+    def client_type(self, client_id: str, username: str | None, *, from_certificate: bool = False) -> ClientType | None:
+        """What the first [[types]] entry for this client says; None when there is none."""
+        for rule in self.types:
+            if rule.applies_to(client_id, username, from_certificate=from_certificate):
+                return rule.client_type
+        return None
 
     def compile_for(self, client_id: str, username: str | None) -> acl.AclProgram:
         """The program that answers for this client; called once when it connects."""
@@ -131,21 +148,13 @@ def _fill_level(level: str, client_id: str, username: str) -> Literal["+", "#"] 
 
 
 def _parse_rule(rule: dict[str, Any], where: str) -> Rule:
-    for key in rule:
-        if key not in KEYS:
-            near = get_close_matches(key, KEYS, n=1)
-            known = f"did you mean {near[0]}?" if near else f"there are {', '.join(KEYS)}"
-            raise AccessFileError(f"{where}: {key} is unknown: {known}")
+    check_keys(rule, KEYS, where)
     effect = rule.get("effect")
     if effect not in ("allow", "deny"):
         raise AccessFileError(f'{where}: effect = {effect!r} is not allowed: use "allow" or "deny"')
-    anonymous = rule.get("anonymous")
-    if anonymous is not None and not isinstance(anonymous, bool):
-        raise AccessFileError(f"{where}: anonymous = {anonymous!r} is not allowed: use true or false")
-    users, clients = _texts(rule, "users", where), _texts(rule, "clients", where)
-    if anonymous and users is not None:
-        raise AccessFileError(f"{where}: a client without a user name is none of users: leave out anonymous or users")
-    topics = _texts(rule, "topics", where)
+    anonymous = read_anonymous(rule, ("users",), where)
+    users, clients = read_texts(rule, "users", where), read_texts(rule, "clients", where)
+    topics = read_texts(rule, "topics", where)
     if not topics:
         raise AccessFileError(f"{where}: topics is missing: give at least one topic filter")
     placeholders = {found[1] for topic in topics for found in _PLACEHOLDER.finditer(topic)}
@@ -162,7 +171,7 @@ def _parse_rule(rule: dict[str, Any], where: str) -> Rule:
 
 
 def _parse_actions(rule: dict[str, Any], where: str) -> int:
-    actions = _texts(rule, "actions", where)
+    actions = read_texts(rule, "actions", where)
     mask = 0
     for action in list(ACTIONS) if actions is None else actions:
         if action not in ACTIONS:
@@ -171,15 +180,6 @@ def _parse_actions(rule: dict[str, Any], where: str) -> int:
     if not mask:
         raise AccessFileError(f"{where}: actions is empty: leave it out for both")
     return mask
-
-
-def _texts(rule: dict[str, Any], key: str, where: str) -> list[str] | None:
-    texts = rule.get(key)
-    if texts is None:
-        return None
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise AccessFileError(f'{where}: {key} = {texts!r} is not allowed: use a list of texts, as in ["a", "b"]')
-    return texts
 
 
 def _parse_topic(topic: str, where: str) -> Levels:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import NamedTuple
 
 from penstock._ext.acl import AclProgram
 from penstock.access.acl_file import AclFile
 from penstock.access.authenticator import Authenticator
 from penstock.access.passwords import PasswordFile
 from penstock.core.settings import AccessSettings
+from penstock.core.settings.model import ClientType
 
-AccessFiles: TypeAlias = tuple[PasswordFile | None, AclFile | None]
+
+class AccessFiles(NamedTuple):
+    """The two files, and what holds for clients that neither of them knows."""
+
+    passwords: PasswordFile | None
+    acl: AclFile | None
+    anonymous_type: ClientType
+    default_type: ClientType
 
 
 class AccessControl:
     """What the broker asks when a client connects. Raises AccessFileError when a file cannot be used."""
 
     def __init__(self, settings: AccessSettings) -> None:
-        passwords, self._acl = _load(settings)
+        self._files = _load(settings)
+        passwords = self._files.passwords
         self._authenticator = None if passwords is None else Authenticator(passwords)
 
     @property
@@ -34,7 +43,8 @@ class AccessControl:
         return _load(settings)
 
     def apply(self, files: AccessFiles) -> None:
-        passwords, self._acl = files
+        self._files = files
+        passwords = files.passwords
         if passwords is None:
             self.close()
             self._authenticator = None
@@ -57,11 +67,24 @@ class AccessControl:
 
     def program_for(self, client_id: str, username: str | None) -> AclProgram | None:
         """The client's access program; None = no ACL file, everything is allowed."""
-        return None if self._acl is None else self._acl.compile_for(client_id, username)
+        return None if self._files.acl is None else self._files.acl.compile_for(client_id, username)
+
+    def client_type(self, client_id: str, username: str | None, *, from_certificate: bool = False) -> ClientType:
+        """Whether the client is a DEVICE or an APPLICATION: the first [[types]] entry for it in the ACL file says so,
+        else its line in the password file, else the settings. Its CONNECT has no say in it."""
+        passwords, acl, anonymous_type, default_type = self._files
+        found = None
+        if acl is not None:
+            found = acl.client_type(client_id, username, from_certificate=from_certificate)
+        if found is None and passwords is not None and username is not None:
+            found = passwords.client_type(username)
+        return found or (anonymous_type if username is None else default_type)
 
 
 def _load(settings: AccessSettings) -> AccessFiles:
-    return (
+    return AccessFiles(
         PasswordFile.load(settings.password_file) if settings.password_file else None,
         AclFile.load(settings.acl_file) if settings.acl_file else None,
+        settings.anonymous_type,
+        settings.default_type,
     )

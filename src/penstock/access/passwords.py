@@ -1,4 +1,7 @@
-"""The password file: one `user:argon2id-hash` a line, as `penstock passwd` writes it."""
+"""The password file: one `user:argon2id-hash` a line, as `penstock passwd` writes it.
+
+A third field says which type of client the user is: `user:argon2id-hash:application` or `…:device`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from pathlib import Path
 from argon2 import PasswordHasher, Type, extract_parameters
 from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatchError
 
+from penstock.access.client_types import checked_type
 from penstock.core.errors import AccessFileError, UsageError
+from penstock.core.settings.model import ClientType
 
 LARGEST_FILE = 64 * 1024 * 1024
 LONGEST_PASSWORD = 65_535  # what a CONNECT can carry
@@ -27,8 +32,15 @@ def is_hashed(password: str) -> bool:
     """Whether a line of a file of plain passwords was hashed before. Raises AccessFileError for half of a hash."""
     if not password.startswith("$argon2id$"):
         return False
-    _checked_hash(password.strip(), "a password that begins with $argon2id$")
+    parse_stored(password, "a password that begins with $argon2id$")
     return True
+
+
+def parse_stored(text: str, what: str) -> tuple[str, ClientType | None]:
+    """What stands after a user's name: the hash and the type, if there is one. Raises AccessFileError."""
+    stored, colon, client_type = text.strip().partition(":")
+    stored = _checked_hash(stored.strip(), what)
+    return stored, checked_type(client_type.strip(), f"{what}: the type after it") if colon else None
 
 
 def check_user_name(name: str) -> None:
@@ -43,12 +55,14 @@ def check_user_name(name: str) -> None:
 class PasswordFile:
     """Users and hashes of one file, in memory. Never changes: a reload makes a new one."""
 
-    def __init__(self, users: dict[str, str]) -> None:
+    def __init__(self, users: dict[str, str], types: dict[str, ClientType] | None = None) -> None:
         self._users = users
+        self._types = types or {}
 
     @classmethod
     def load(cls, path: Path | str) -> PasswordFile:
         users: dict[str, str] = {}
+        types: dict[str, ClientType] = {}
         for number, line in enumerate(_read_lines(Path(path)), 1):
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
@@ -57,8 +71,10 @@ class PasswordFile:
                 raise AccessFileError(f"{path}:{number}: a line is user:hash, as `penstock passwd` writes it")
             if name in users:
                 raise AccessFileError(f"{path}:{number}: user {name!r} is there twice")
-            users[name] = _checked_hash(stored.strip(), f"{path}:{number}: the hash of user {name!r}")
-        return cls(users)
+            users[name], client_type = parse_stored(stored, f"{path}:{number}: the hash of user {name!r}")
+            if client_type is not None:
+                types[name] = client_type
+        return cls(users, types)
 
     def __contains__(self, username: str) -> bool:
         return username in self._users
@@ -69,6 +85,10 @@ class PasswordFile:
     def stored_hash(self, username: str) -> str | None:
         return self._users.get(username)
 
+    def client_type(self, username: str) -> ClientType | None:
+        """None where the file does not say."""
+        return self._types.get(username)
+
     def verify(self, username: str, password: bytes) -> bool:
         """Blocks for about 25 ms, for unknown users as well."""
         stored = self._users.get(username)
@@ -77,16 +97,25 @@ class PasswordFile:
         except (VerifyMismatchError, VerificationError, InvalidHashError):
             return False
 
-    def with_user(self, username: str, stored_hash: str) -> PasswordFile:
-        return PasswordFile({**self._users, username: stored_hash})
+    def with_user(self, username: str, stored_hash: str, client_type: ClientType | None = None) -> PasswordFile:
+        """Without a type the user keeps the one it has."""
+        types = self._types if client_type is None else {**self._types, username: client_type}
+        return PasswordFile({**self._users, username: stored_hash}, types)
 
     def without_user(self, username: str) -> PasswordFile:
-        return PasswordFile({name: stored for name, stored in self._users.items() if name != username})
+        return PasswordFile(
+            {name: stored for name, stored in self._users.items() if name != username},
+            {name: client_type for name, client_type in self._types.items() if name != username},
+        )
+
+    def _line(self, name: str, stored: str) -> str:
+        client_type = self._types.get(name)
+        return f"{name}:{stored}" if client_type is None else f"{name}:{stored}:{client_type}"
 
     def save(self, path: Path | str) -> None:
         """Replaces the file in one step; only its owner can read it."""
         path = Path(path)
-        text = "".join(f"{name}:{stored}\n" for name, stored in self._users.items())
+        text = "".join(f"{self._line(name, stored)}\n" for name, stored in self._users.items())
         try:
             descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         except OSError as error:

@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from penstock.core.metrics import PREFIX, Family, Number, describe
+from penstock.core.metrics import PREFIX, ClientSample, Family, Number, describe, describe_clients
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Several scrapers cost no more than one, and a client in a loop costs little.
 CACHE_SECONDS = 1.0
 
 
-class BrokerCollector(Collector):
-    """Reads the counters once per scrape."""
+ReadCounters = Callable[[], Mapping[str, Number]]
+ReadClients = Callable[[], Iterable[ClientSample]]
 
-    def __init__(self, read_counters: Callable[[], Mapping[str, Number]]) -> None:
+
+class BrokerCollector(Collector):
+    """Reads the counters once per scrape, and those of the clients that are shown one by one."""
+
+    def __init__(
+        self, read_counters: ReadCounters, read_clients: ReadClients | None = None, most_clients: int = 0
+    ) -> None:
         self._read_counters = read_counters
+        self._read_clients = read_clients
+        self._most_clients = most_clients
 
     def describe(self) -> list[Metric]:
         """Nothing ahead of time: the counters say themselves what there is."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        for family in describe(self._read_counters()):
+        families = describe(self._read_counters())
+        if self._read_clients is not None and self._most_clients:
+            families += describe_clients(self._read_clients(), self._most_clients)
+        for family in families:
             yield _as_metric(family)
 
 
@@ -45,13 +56,16 @@ class MetricsPage:
 
     def __init__(
         self,
-        read_counters: Callable[[], Mapping[str, Number]],
+        read_counters: ReadCounters,
         version: str,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        read_clients: ReadClients | None = None,
+        most_clients: int = 0,
     ) -> None:
         self._clock = clock
         self._registry = CollectorRegistry()
-        self._registry.register(BrokerCollector(read_counters))
+        self._registry.register(BrokerCollector(read_counters, read_clients, most_clients))
         ProcessCollector(registry=self._registry)
         build = Gauge(f"{PREFIX}build_info", "The version that runs; always 1.", ["version"], registry=self._registry)
         build.labels(version).set(1)

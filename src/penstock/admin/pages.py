@@ -1,14 +1,14 @@
-"""What the admin address answers: /metrics, /healthz, /readyz and a page that lists them."""
+"""What the admin address answers everybody: /metrics, /healthz, /readyz and a page that lists them."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from penstock.admin.collector import CONTENT_TYPE, MetricsPage
 
@@ -22,6 +22,7 @@ _INDEX = """<!doctype html>
 <li><a href="/metrics">/metrics</a>: counters for Prometheus
 <li><a href="/healthz">/healthz</a>: whether the process lives
 <li><a href="/readyz">/readyz</a>: whether it takes connections, and if not, why
+<li>/api/v1: commands, for those who have the token
 </ul>
 </html>
 """
@@ -43,7 +44,9 @@ def run_checks(checks: Mapping[str, Check]) -> dict[str, str]:
     return failing
 
 
-def build_app(metrics: MetricsPage, checks: Mapping[str, Check]) -> Starlette:
+def build_app(metrics: MetricsPage, checks: Mapping[str, Check], others: Sequence[BaseRoute] = ()) -> Starlette:
+    """The pages everybody may see, and `others` that look after themselves."""
+
     async def index(request: Request) -> Response:
         return HTMLResponse(_INDEX)
 
@@ -65,5 +68,6 @@ def build_app(metrics: MetricsPage, checks: Mapping[str, Check]) -> Starlette:
             Route("/metrics", show_metrics),
             Route("/healthz", healthz),
             Route("/readyz", readyz),
+            *others,
         ]
     )

@@ -1,4 +1,4 @@
-"""The HTTP server of the operator, in the broker's own loop: it reads, and is never on a message's way.
+"""The HTTP server of the operator, in the broker's own loop: metrics, health and commands, never on a message's way.
 
 Starlette, uvicorn and the Prometheus client are imported when the server starts, not before: most commands never do.
 """
@@ -9,14 +9,23 @@ import asyncio
 import contextlib
 import errno
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
+from penstock.admin.token import publish_access, withdraw_access
 from penstock.core import exit_codes
 from penstock.core.errors import PenstockError
-from penstock.core.metrics import Number
+from penstock.core.metrics import ClientSample, Number
 from penstock.core.settings.address import Address, parse_address
 from penstock.core.settings.model import AdminSettings
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+
+    from penstock.admin.api import ApplicationControl
+    from penstock.session.control import SessionControl
+    from penstock.session.retained_control import RetainedControl
 
 BACKLOG = 128
 STOP_SECONDS = 2
@@ -37,17 +46,33 @@ def package_version() -> str:
 
 
 class AdminServer:
-    """/metrics, /healthz and /readyz on `settings.address`; nothing at all when that is empty."""
+    """/metrics, /healthz, /readyz and the commands on `settings.address`; nothing at all when that is empty.
+
+    `data_dir` is where commands find the address and the token; without one there are no commands. `applications` does
+    those about APPLICATION clients and `read_clients` gives their numbers, `sessions` and `retained` do the others; all of
+    them may be set until it starts.
+    """
 
     def __init__(
         self,
         settings: AdminSettings,
         checks: Mapping[str, Callable[[], bool | str]],
         read_counters: Callable[[], Mapping[str, Number]],
+        *,
+        data_dir: str = "",
+        applications: ApplicationControl | None = None,
+        sessions: SessionControl | None = None,
+        retained: RetainedControl | None = None,
+        read_clients: Callable[[], Iterable[ClientSample]] | None = None,
     ) -> None:
         self._settings = settings
         self._checks = checks
         self._read_counters = read_counters
+        self._data_dir = data_dir
+        self.applications = applications
+        self.sessions = sessions
+        self.retained = retained
+        self.read_clients = read_clients
         self._stop: Callable[[], None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.address = settings.address
@@ -55,6 +80,8 @@ class AdminServer:
     async def start(self) -> None:
         """Answers when it returns; raises AdminError if the address cannot be used."""
         if not self._settings.address:
+            if self._data_dir:
+                withdraw_access(self._data_dir)
             return
         # Bound here: uvicorn would end the process if it could not.
         listening = _bind(self._settings.address)
@@ -78,7 +105,13 @@ class AdminServer:
                 await super().startup(sockets)
                 is_up.set()
 
-        app = build_app(MetricsPage(self._read_counters, package_version()), self._checks)
+        metrics = MetricsPage(
+            self._read_counters,
+            package_version(),
+            read_clients=self.read_clients,
+            most_clients=self._settings.per_client_metrics,
+        )
+        app = build_app(metrics, self._checks, self._build_commands(listening))
         server = Server(
             uvicorn.Config(
                 app,
@@ -105,9 +138,26 @@ class AdminServer:
         if self._task.done():
             self._task.result()
 
+    def _build_commands(self, listening: socket.socket) -> list[BaseRoute]:
+        if not self._data_dir:
+            return []
+        from penstock.admin.api import build_api  # noqa: PLC0415  # see the top of the file
+
+        try:
+            token = publish_access(self._data_dir, self.address, self._settings.token)
+        except OSError as error:
+            listening.close()
+            raise AdminError(
+                f"server.data_dir {self._data_dir}: the files of the admin address cannot be written: {error.strerror}",
+                "Commands find the broker by them: make the directory writable for it.",
+            ) from error
+        return [build_api(token, self.applications, self.sessions, self.retained)]
+
     async def stop(self) -> None:
         if self._stop is None or self._task is None:
             return
+        if self._data_dir:
+            withdraw_access(self._data_dir)
         self._stop()
         try:
             async with asyncio.timeout(2 * STOP_SECONDS):

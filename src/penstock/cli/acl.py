@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import typer
 from penstock.access.acl_file import AclFile
 from penstock.access.mosquitto import convert_acl
 from penstock.cli.app import make_app
+from penstock.cli.client_runner import counted
 from penstock.core import exit_codes
 from penstock.core.errors import UsageError
 
@@ -36,16 +38,25 @@ def import_mosquitto(file: File) -> None:
 @app.command()
 def check(
     file: File,
+    *,
     client: Annotated[str, typer.Option("-i", "--client", help="Client id to ask for.")] = "",
     user: Annotated[str | None, typer.Option("-u", "--user", help="User name to ask for; none = anonymous.")] = None,
     publish: Annotated[str | None, typer.Option("--publish", help="Topic: may it publish there?")] = None,
     subscribe: Annotated[str | None, typer.Option("--subscribe", help="Filter: may it subscribe to it?")] = None,
+    ask_type: Annotated[bool, typer.Option("--type", help="Say whether it is a DEVICE or an APPLICATION.")] = False,
+    certificate: Annotated[
+        bool, typer.Option("--certificate", help="The user name was taken from a client certificate.")
+    ] = False,
 ) -> None:
-    """Read an ACL file and, if asked, say what a client may do; exit code 1 when it may not."""
+    """Read an ACL file and, if asked, say what a client may do; exit code 1 when it may not. With --type also which
+    type of client it is, as far as the [[types]] entries of the file say."""
     rules = AclFile.load(file)
-    if publish is None and subscribe is None:
-        typer.echo(f"{file}: {len(rules.rules)} rules, no errors")
+    if publish is None and subscribe is None and not ask_type:
+        _print_summary(file, rules)
         return
+    if ask_type:
+        found = rules.client_type(client, user, from_certificate=certificate)
+        typer.echo(f"type: {found or _who_decides(user)}")
     program = rules.compile_for(client, user)
     answers = []
     if publish is not None:
@@ -56,3 +67,16 @@ def check(
         typer.echo(f"{'allowed' if is_allowed else 'denied'}: {action} {topic}")
     if not all(is_allowed for _, _, is_allowed in answers):
         raise typer.Exit(exit_codes.FAILURE)
+
+
+def _print_summary(file: Path, rules: AclFile) -> None:
+    types = f", {counted(len(rules.types), 'type')}" if rules.types else ""
+    typer.echo(f"{file}: {counted(len(rules.rules), 'rule')}{types}, no errors")
+    if not rules.rules:
+        print("penstock: without rules no client may publish or subscribe to anything", file=sys.stderr)
+
+
+def _who_decides(user: str | None) -> str:
+    if user is None:
+        return "as access.anonymous_type says, no entry of [[types]] is about this client"
+    return "as the password file or access.default_type says, no entry of [[types]] is about this client"

@@ -16,6 +16,10 @@ COMMANDS = {
     "passwd": ("penstock.cli.passwd", "Create and change password files."),
     "acl": ("penstock.cli.acl", "Check ACL files and import those of mosquitto."),
     "log": ("penstock.cli.log", "Look into the logs of messages: topics, records, offsets; append, truncate, repair."),
+    "app": ("penstock.cli.application", "Look at APPLICATION clients of a running broker; reset and delete them."),
+    "session": ("penstock.cli.session", "Look at sessions of a running broker; disconnect their clients, delete them."),
+    "retained": ("penstock.cli.retained", "Look at retained messages of a running broker; delete them."),
+    "spark": ("penstock.cli.spark", "Work on the logged messages with Spark: jobs, SQL, packages for a cluster."),
     "check-config": ("penstock.cli.check_config", "Show the effective settings and where each came from."),
 }
 

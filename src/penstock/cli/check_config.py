@@ -24,6 +24,7 @@ from penstock.cli.settings_options import (
     load_from_flags,
 )
 from penstock.core.settings import Loaded, flatten
+from penstock.core.settings.schema import HIDDEN, is_secret
 
 app = make_app()
 
@@ -68,7 +69,7 @@ def check_config(
 
 def _rows(loaded: Loaded) -> Iterator[tuple[str, object, str]]:
     for key, value in flatten(loaded.settings):
-        yield key, value, loaded.origins[key]
+        yield key, HIDDEN if value and is_secret(key) else value, loaded.origins[key]
 
 
 def _print_table(rows: list[tuple[str, object, str]]) -> None:

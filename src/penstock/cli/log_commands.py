@@ -18,15 +18,15 @@ from penstock.cli.log_reading import read_on, read_span
 from penstock.cli.log_records import Decode, decode_publish, describe, render, to_json
 from penstock.cli.progress import Progress
 from penstock.cli.sub import matches_filter
+from penstock.cli.tables import ask, print_table
 from penstock.core import exit_codes
-from penstock.core.errors import PenstockError, UsageError
+from penstock.core.errors import PenstockError
 from penstock.core.settings import Settings
 from penstock.logs.base import Consumer, Log, TopicPartition, Watermarks
 
 if TYPE_CHECKING:
     from penstock.logs.embedded import RepairReport
 
-Row = Sequence[object]
 LOOK_SECONDS = 0.2
 
 
@@ -43,19 +43,6 @@ class ReadOptions:
     decode: Decode
     topic_filter: str | None
     as_json: bool
-
-
-def print_table(headings: Sequence[str], rows: Sequence[Row]) -> None:
-    """Columns of text; numbers to the right."""
-    cells = [[str(cell) for cell in row] for row in [headings, *rows]]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
-    is_number = [all(isinstance(row[column], int) for row in rows) for column in range(len(headings))]
-    for row in cells:
-        padded = [
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, is_number, strict=True)
-        ]
-        print("  ".join(padded).rstrip())
 
 
 async def _watermarks(consumer: Consumer, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Watermarks]:
@@ -201,7 +188,8 @@ async def truncate_topic(
         rows = [(one.partition, marks[one].first, spans[one][0], marks[one].end) for one in partitions]
         deleted = sum(new - old for _, old, new, _ in rows)
         if deleted and not is_sure:
-            await _ask(f"delete {deleted:,} of {sum(end - old for _, old, _, end in rows):,} records of {topic}?")
+            question = f"delete {deleted:,} of {sum(end - old for _, old, _, end in rows):,} records of {topic}?"
+            await asyncio.to_thread(ask, question, "nothing was deleted")
         with Progress(f"truncating {topic}", len(rows), "partitions") as progress:
             for partition, (_, old, new, _) in zip(partitions, rows, strict=True):
                 if new > old:
@@ -215,15 +203,6 @@ async def truncate_topic(
         print(f"{counted(deleted, 'record')} deleted from {topic}")
         print_table(("partition", "first before", "first now", "end"), rows)
     return exit_codes.OK
-
-
-async def _ask(question: str) -> None:
-    """Raises UsageError when nobody can be asked, PenstockError when the answer is no."""
-    if not sys.stdin.isatty():
-        raise UsageError(f"{question} Nobody is there to say so.", "Add --yes if you are sure.")
-    answer = await asyncio.to_thread(input, f"{question} [y/N] ")
-    if answer.strip().lower() not in {"y", "yes"}:
-        raise PenstockError("nothing was deleted")
 
 
 async def show_offsets(

@@ -11,10 +11,18 @@ from typing import Annotated
 import typer
 
 from penstock.access.mosquitto import parse_plain_passwords
-from penstock.access.passwords import LONGEST_PASSWORD, PasswordFile, check_user_name, hash_password, is_hashed
+from penstock.access.passwords import (
+    LONGEST_PASSWORD,
+    PasswordFile,
+    check_user_name,
+    hash_password,
+    is_hashed,
+    parse_stored,
+)
 from penstock.cli.app import make_app
 from penstock.cli.client_runner import counted
 from penstock.core.errors import PenstockError, UsageError
+from penstock.core.settings.model import ClientType
 
 app = make_app()
 
@@ -33,25 +41,34 @@ def passwd(
     upgrade: Annotated[
         bool, typer.Option("-U", help="Hash the lines of FILE that are user:password in plain text, in place.")
     ] = False,
+    client_type: Annotated[
+        ClientType | None,
+        typer.Option("--type", help="Clients of this user are of this type; else as the user has it, or the settings."),
+    ] = None,
+    keep: Annotated[bool, typer.Option("-k", "--keep", help="Keep the password: change the --type only.")] = False,
 ) -> None:
     """Add a user, change a password, or delete a user (-D). Asks twice for the password, without echo."""
     if upgrade:
-        _check_usage(not (user or password or create or batch or delete), "-U takes FILE and nothing else")
+        is_alone = not any((user, password, create, batch, delete, client_type, keep))
+        _check_usage(is_alone, "-U takes FILE and nothing else")
         _hash_plain_file(file)
         return
     _check_usage(bool(user), "USER is missing")
-    _check_usage(not (delete and (create or batch or password)), "-D takes FILE and USER and nothing else")
+    has_more = any((create, batch, password, client_type, keep))
+    _check_usage(not (delete and has_more), "-D takes FILE and USER and nothing else")
     _check_usage(batch == (password is not None), "-b and PASSWORD go together")
+    _check_usage(not keep or (client_type is not None and not create and not batch), "-k goes with --type alone")
     check_user_name(user)
     users = PasswordFile({}) if create else _load(file)
-    if delete:
-        if user not in users:
+    if delete or keep:
+        stored = users.stored_hash(user)
+        if stored is None:
             raise PenstockError(f"user {user!r} is not in {file}")
-        users.without_user(user).save(file)
+        (users.without_user(user) if delete else users.with_user(user, stored, client_type)).save(file)
         return
     secret = os.fsencode(password) if password is not None else _ask_password(user)
     _check_usage(0 < len(secret) <= LONGEST_PASSWORD, f"a password has 1 to {LONGEST_PASSWORD} bytes")
-    users.with_user(user, hash_password(secret)).save(file)
+    users.with_user(user, hash_password(secret), client_type).save(file)
 
 
 def _check_usage(is_fine: bool, message: str) -> None:
@@ -81,14 +98,17 @@ def _hash_plain_file(file: Path) -> None:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {file}: {error}") from None
     stored: dict[str, str] = {}
+    types: dict[str, ClientType] = {}
     hashed = 0
     for user, password in plain.items():
         check_user_name(user)
         if is_hashed(password):
-            stored[user] = password.strip()
+            stored[user], client_type = parse_stored(password, f"the password of {user!r}")
+            if client_type is not None:
+                types[user] = client_type
         else:
             stored[user] = hash_password(password.encode())
             hashed += 1
     if hashed:
-        PasswordFile(stored).save(file)
+        PasswordFile(stored, types).save(file)
     typer.echo(f"{file}: {counted(hashed, 'user')} hashed")

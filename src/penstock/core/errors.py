@@ -35,3 +35,11 @@ class SettingsError(PenstockError):
 
 class AccessFileError(SettingsError):
     """A password or ACL file cannot be read."""
+
+
+class NotFoundError(PenstockError):
+    """What a command is about does not exist."""
+
+
+class ConflictError(PenstockError):
+    """A command cannot be done in the state its subject is in; the hint says what to do first."""

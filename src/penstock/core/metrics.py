@@ -1,13 +1,16 @@
 """What the broker counts, under the names operators see: the counters of the hub as families of metrics.
 
 The hub keeps plain numbers under plain keys; this table gives each its name, meaning and labels. Labels are a QoS or a
-cause, never a client or a topic: the number of time series does not grow with the traffic.
+cause, never a topic: the number of time series does not grow with the traffic. Only APPLICATION clients have numbers of
+their own, and of them only as many as a setting allows, those that are furthest behind.
 """
 
 from __future__ import annotations
 
+import hashlib
+import heapq
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -31,6 +34,17 @@ class Family:
 
     meaning: Meaning
     samples: list[tuple[str, Number]] = field(default_factory=list)
+
+
+class ClientSample(NamedTuple):
+    """The numbers of one APPLICATION client: messages it has not acknowledged and those under way, and what happened
+    to it since the broker started."""
+
+    client_id: str
+    lag: int
+    in_flight: int
+    retries: int
+    expired: int
 
 
 EXACT: dict[str, Meaning] = {
@@ -74,6 +88,32 @@ EXACT: dict[str, Meaning] = {
     "log_segments_removed": Meaning("log_segments_removed", "counter", "Segments removed by retention."),
     "log_compactions": Meaning("log_compactions", "counter", "Segments compacted."),
     "log_pending_bytes": Meaning("log_pending_bytes", "gauge", "Bytes appended to the log and not yet durable."),
+    "application_clients": Meaning("application_clients", "gauge", "Persistent APPLICATION clients."),
+    "application_connected": Meaning("application_connected", "gauge", "Those of them that are connected here."),
+    "application_lag_total": Meaning("application_lag", "gauge", "Messages in their topics not yet acknowledged."),
+    "application_in_flight": Meaning("application_in_flight", "gauge", "Messages sent to them, not yet acknowledged."),
+    "application_dispatched": Meaning("application_dispatched", "counter", "Messages put into their topics."),
+    "application_retries_total": Meaning("application_retries", "counter", "Messages not acknowledged in time."),
+    "application_expired_total": Meaning("application_expired", "counter", "Messages that expired in their topics."),
+    "application_delivered_total": Meaning("application_delivered", "counter", "Messages sent to them."),
+    "application_acknowledged_total": Meaning("application_acknowledged", "counter", "Messages they acknowledged."),
+    "application_duplicates_skipped_total": Meaning(
+        "application_duplicates_skipped", "counter", "Messages dispatched again after a crash and recognised."
+    ),
+    "device_stored": Meaning("device_stored", "counter", "Messages stored for persistent DEVICE clients and groups."),
+    "device_fetched": Meaning("device_fetched", "counter", "Messages read from their store."),
+    "device_removed": Meaning("device_removed", "counter", "Messages removed from it because they were acknowledged."),
+    "device_trimmed": Meaning("device_trimmed", "counter", "Messages that gave way to newer ones over the limit."),
+    "device_store_failures": Meaning("device_store_failures", "counter", "Calls of the store that failed."),
+    "device_store_commits": Meaning("device_store_commits", "counter", "Transactions of LMDB, or commands to Redis."),
+    "device_waiting": Meaning("device_waiting", "gauge", "Additions on their way into the store."),
+    "device_backlogs": Meaning("device_backlogs", "gauge", "Connected clients that get what is stored for them first."),
+    "dispatch_rounds": Meaning("dispatch_rounds", "counter", "Rounds of reading the log for persistent clients."),
+    "dispatch_damaged": Meaning("dispatch_damaged", "counter", "Records of the log that could not be read."),
+    "dispatch_retries": Meaning("dispatch_retries", "counter", "Appends to topics of clients that were tried again."),
+    "dispatch_open_rounds": Meaning(
+        "dispatch_open_rounds", "gauge", "Rounds of which something is neither acknowledged nor stored yet."
+    ),
     "loop_lag": Meaning("loop_lag_seconds", "gauge", "How late the event loop ran its last timer."),
 }
 
@@ -87,6 +127,15 @@ BY_BEGINNING: dict[str, Meaning] = {
         "messages_dropped", "counter", "Messages not delivered to a subscriber, by cause.", "cause"
     ),
 }
+
+# A field of ClientSample to its family.
+BY_CLIENT: dict[str, Meaning] = {
+    "lag": Meaning("application_client_lag", "gauge", "Messages in its topic not yet acknowledged.", "client"),
+    "in_flight": Meaning("application_client_in_flight", "gauge", "Messages sent, not yet acknowledged.", "client"),
+    "retries": Meaning("application_client_retries", "counter", "Messages not acknowledged in time.", "client"),
+    "expired": Meaning("application_client_expired", "counter", "Messages that expired in its topic.", "client"),
+}
+LONGEST_LABEL = 128
 
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
 
@@ -117,3 +166,23 @@ def _meaning_of(key: str) -> tuple[Meaning, str]:
     if name.endswith("_total"):
         return Meaning(name.removesuffix("_total"), "counter", f"The broker's counter {name}."), ""
     return Meaning(name, "gauge", f"The broker's value {name}."), ""
+
+
+def describe_clients(clients: Iterable[ClientSample], most: int) -> list[Family]:
+    """The families of at most so many clients: those with the largest lag, by name where it is the same."""
+    chosen = heapq.nsmallest(most, clients, key=lambda client: (-client.lag, client.client_id))
+    # Two samples under one label would make the whole page unreadable, so a label is given once.
+    labelled = {_client_label(client.client_id): client for client in reversed(chosen)}
+    return [
+        Family(meaning, sorted((label, getattr(client, name)) for label, client in labelled.items()))
+        for name, meaning in BY_CLIENT.items()
+        if labelled
+    ]
+
+
+def _client_label(client_id: str) -> str:
+    """The client id; a very long one as its beginning and a digest of all of it."""
+    if len(client_id) <= LONGEST_LABEL:
+        return client_id
+    digest = hashlib.sha256(client_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{client_id[: LONGEST_LABEL - 33]}~{digest}"

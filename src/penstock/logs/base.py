@@ -6,9 +6,9 @@ Everything is called on the event loop's thread and never blocks it. Records tra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from penstock._ext.segment import RecordPack
 from penstock.core.errors import PenstockError
@@ -17,10 +17,19 @@ EARLIEST = -2
 LATEST = -1
 
 
+class TopicPartition(NamedTuple):
+    """A tuple, because everything that is kept per partition has it as its key: it is hashed all the time."""
+
+    topic: str
+    partition: int
+
+
 class LogError(PenstockError):
-    """An operation of a log failed; `is_retryable` says whether the same call may succeed later."""
+    """An operation of a log failed; `is_retryable` says whether the same call may succeed later. When a poll failed
+    because of one partition, `partition` says which: remove it, and the others go on."""
 
     is_retryable = False
+    partition: TopicPartition | None = None
 
 
 class LogUnavailable(LogError):
@@ -44,12 +53,6 @@ class OffsetOutOfRange(LogError):
 
 class LogDamaged(LogError):
     """The files are damaged where they must not be; the message names the command that repairs them."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
-    topic: str
-    partition: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,15 @@ def parse_properties(text: str) -> dict[str, str]:
     return properties
 
 
+def check_new(starts: Mapping[TopicPartition, int], assigned: Container[TopicPartition]) -> None:
+    """Raises for a partition that a consumer has already and for an offset that is none."""
+    for partition, start in starts.items():
+        if partition in assigned:
+            raise LogError(f"{partition.topic}[{partition.partition}] is assigned to this consumer already")
+        if start < 0 and start not in {EARLIEST, LATEST}:
+            raise ValueError(f"{start} is no offset")
+
+
 OnAppended = Callable[[Appended | LogError], None]
 OnPartitions = Callable[[Sequence[TopicPartition]], None]
 
@@ -142,12 +154,28 @@ class Consumer(Protocol):
         """Its share of the topics' partitions, changing with the members of the group (sticky, cooperative)."""
         ...
 
-    async def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[Fetched]:
-        """At most max_records records; waits up to `timeout` for the first, without spinning. Raises LogError."""
+    async def add(self, starts: Mapping[TopicPartition, int]) -> None:
+        """More partitions without a group's say, at these offsets (an offset, EARLIEST or LATEST). The others are not
+        disturbed, and a poll that waits goes on and gives records of the new ones, too. Raises LogError, and adds none,
+        when one of them is assigned already; a position without records moves as `auto.offset.reset` says."""
+        ...
+
+    async def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """The reverse: from the call on no poll gives a record of them. Those it does not have are passed over."""
+        ...
+
+    async def poll(
+        self, max_records: int = 500, timeout: float = 1.0, max_per_partition: int | None = None
+    ) -> list[Fetched]:
+        """At most max_records records, and at most max_per_partition of one partition, which take turns; waits up to
+        `timeout` for the first, without spinning. Raises LogError."""
         ...
 
     def assignment(self) -> list[TopicPartition]: ...
-    def pause(self, partitions: Iterable[TopicPartition]) -> None: ...
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """No poll gives their records from now on; those that were read ahead come after `resume`."""
+        ...
+
     def resume(self, partitions: Iterable[TopicPartition]) -> None: ...
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         """An offset, EARLIEST or LATEST."""

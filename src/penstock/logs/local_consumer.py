@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Literal, Protocol
 
@@ -18,6 +19,7 @@ from penstock.logs.base import (
     OnPartitions,
     TopicPartition,
     Watermarks,
+    check_new,
 )
 from penstock.logs.groups import GroupCoordinator, Member
 
@@ -27,26 +29,40 @@ log = get_logger("penstock.logs")
 LARGEST_FETCH = 1_048_576
 
 
+class Place:
+    """A partition that a consumer has."""
+
+    __slots__ = ("consumer", "is_gone", "is_paused", "is_queued", "partition", "position")
+
+    def __init__(self, consumer: LocalConsumer, partition: TopicPartition, position: int | None) -> None:
+        self.consumer = consumer
+        self.partition = partition
+        self.position = position  # None until it is asked for
+        self.is_paused = False
+        self.is_queued = False
+        self.is_gone = False
+
+
 class Watchers:
     """Who is woken when records of a partition become readable, or when it goes."""
 
     def __init__(self) -> None:
-        self._of: dict[TopicPartition, set[LocalConsumer]] = {}
+        self._of: dict[TopicPartition, set[Place]] = {}
 
-    def add(self, partition: TopicPartition, consumer: LocalConsumer) -> None:
-        self._of.setdefault(partition, set()).add(consumer)
+    def add(self, place: Place) -> None:
+        self._of.setdefault(place.partition, set()).add(place)
 
-    def discard(self, partition: TopicPartition, consumer: LocalConsumer) -> None:
-        consumers = self._of.get(partition)
-        if consumers is not None:
-            consumers.discard(consumer)
-            if not consumers:
-                del self._of[partition]
+    def discard(self, place: Place) -> None:
+        places = self._of.get(place.partition)
+        if places is not None:
+            places.discard(place)
+            if not places:
+                del self._of[place.partition]
 
     def wake(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
-            for consumer in self._of.get(partition, ()):
-                consumer.wake()
+            for place in self._of.get(partition, ()):
+                place.consumer.look_at(place)
 
 
 class LocalSource(Protocol):
@@ -77,7 +93,8 @@ class LocalSource(Protocol):
 
 
 class LocalConsumer:
-    """See Consumer in base.py."""
+    """See Consumer in base.py. A poll looks only at the partitions in the queue: those of which something may have
+    come since they were read to their end, however many others there are."""
 
     def __init__(
         self,
@@ -92,10 +109,8 @@ class LocalConsumer:
         self._group = group
         self._instance_id = instance_id
         self._reset = auto_offset_reset
-        self._positions: dict[TopicPartition, int | None] = {}  # None until it is asked for
-        self._paused: set[TopicPartition] = set()
-        self._order: list[TopicPartition] = []
-        self._turn = 0
+        self._places: dict[TopicPartition, Place] = {}
+        self._queue: deque[Place] = deque()
         self._member: Member | None = None
         self._on_assigned: OnPartitions | None = None
         self._on_revoked: OnPartitions | None = None
@@ -110,8 +125,22 @@ class LocalConsumer:
         if self._member is not None:
             raise LogError("the consumer has subscribed: its group decides what it has")
         wanted = set(partitions)
-        self._drop([partition for partition in self._order if partition not in wanted])
-        self._add([partition for partition in sorted(wanted) if partition not in self._positions])
+        self._drop([partition for partition in self._places if partition not in wanted])
+        self._add(dict.fromkeys(partition for partition in sorted(wanted) if partition not in self._places))
+
+    async def add(self, starts: Mapping[TopicPartition, int]) -> None:
+        self._check_open()
+        if self._member is not None:
+            raise LogError("the consumer has subscribed: its group decides what it has")
+        check_new(starts, self._places)
+        self._add({partition: self._resolve(partition, start) for partition, start in starts.items()})
+        self.wake()
+
+    async def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        self._check_open()
+        if self._member is not None:
+            raise LogError("the consumer has subscribed: its group decides what it has")
+        self._drop(partitions)
 
     def subscribe(
         self, topics: Iterable[str], on_assigned: OnPartitions | None = None, on_revoked: OnPartitions | None = None
@@ -119,7 +148,7 @@ class LocalConsumer:
         self._check_open()
         if not self._group:
             raise LogError("a consumer without a group cannot subscribe, only be assigned partitions")
-        if self._member is None and self._positions:
+        if self._member is None and self._places:
             raise LogError("the consumer has partitions assigned to it: it cannot subscribe as well")
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
         if self._member is not None:
@@ -127,11 +156,9 @@ class LocalConsumer:
         self._member = self._source.coordinator.join(self._group, frozenset(topics), self.wake, self._instance_id)
 
     async def poll(
-        self,
-        max_records: int = 500,
-        timeout: float = 1.0,
+        self, max_records: int = 500, timeout: float = 1.0, max_per_partition: int | None = None
     ) -> list[Fetched]:
-        if max_records < 1:
+        if max_records < 1 or (max_per_partition is not None and max_per_partition < 1):
             raise ValueError("a poll of no records makes no sense")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
@@ -142,7 +169,7 @@ class LocalConsumer:
             self._check_open()
             self._has_news = False
             self._rebalance()
-            fetched = await self._fetch(max_records)
+            fetched = await self._fetch(max_records, max_per_partition or max_records)
             if fetched:
                 return fetched
             remaining = deadline - loop.time()
@@ -155,6 +182,16 @@ class LocalConsumer:
         self._has_news = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def look_at(self, place: Place) -> None:
+        """The place may have records now, or is gone from the log."""
+        self._enqueue(place)
+        self.wake()
+
+    def _enqueue(self, place: Place) -> None:
+        if not place.is_queued:
+            place.is_queued = True
+            self._queue.append(place)
 
     async def _wait(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         if self._has_news:
@@ -171,46 +208,50 @@ class LocalConsumer:
             if self._member is not None:
                 self._member.is_waiting = False
 
-    async def _fetch(self, max_records: int) -> list[Fetched]:
-        fetched: list[Fetched] = []
+    async def _fetch(self, max_records: int, max_per_partition: int) -> list[Fetched]:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        order = self._order[self._turn :] + self._order[: self._turn]
-        # the next poll starts with another partition, so that a busy one does not starve the rest
-        self._turn = (self._turn + 1) % len(order) if order else 0
+        fetched: list[Fetched] = []
         left = max_records
-        for partition in order:
-            if left <= 0:
+        # one turn for each: who may have more goes to the end of the queue before it is read
+        for _ in range(len(self._queue)):
+            if left <= 0 or not self._queue:
                 break
-            if partition in self._paused or partition not in self._positions:
+            place = self._queue.popleft()
+            place.is_queued = False
+            if place.is_paused or place.is_gone:
                 continue
             try:
-                packs = await self._read(partition, left, can_wait=not fetched)
+                packs = await self._read(place, min(left, max_per_partition), can_wait=not fetched)
             except LogError as error:
+                self._enqueue(place)
+                error.partition = place.partition
                 if not fetched:
                     raise
                 # the positions of what was fetched have moved on, so it must be given; the error comes next time
                 self._failure = error
                 break
             for pack in packs:
-                self._positions[partition] = pack.next_offset
+                place.position = pack.next_offset
+                self._has_news = True  # an empty pack moves on over a gap, and records may follow
                 if pack.count:
                     left -= pack.count
-                    fetched.append(Fetched(partition.topic, partition.partition, pack))
+                    fetched.append(Fetched(*place.partition, pack))
         return fetched
 
-    async def _read(self, partition: TopicPartition, max_records: int, *, can_wait: bool) -> list[RecordPack]:
-        position = self._locate(partition)
-        if position >= self._source.watermarks(partition).end:
+    async def _read(self, place: Place, max_records: int, *, can_wait: bool) -> list[RecordPack]:
+        position, end = self._locate(place)
+        if position >= end:
             return []
+        self._enqueue(place)
+        partition = place.partition
         packs = self._source.try_read(partition, position, max_records, LARGEST_FETCH)
+        # what is at hand need not wait for the disk; this one's turn comes
         if packs is None and can_wait:
             packs = await self._source.read(partition, position, max_records, LARGEST_FETCH)
-            if self._positions.get(partition) != position or partition in self._paused or self._must_yield():
+            if place.position != position or place.is_paused or place.is_gone or self._must_yield():
                 return []
-        elif packs is None:
-            self._has_news = True  # what is at hand need not wait for the disk; this one's turn comes
         return packs or []
 
     def _must_yield(self) -> bool:
@@ -218,10 +259,11 @@ class LocalConsumer:
         member = self._member
         return self._is_closed or (member is not None and (bool(member.owned - member.target) or bool(member.lost)))
 
-    def _locate(self, partition: TopicPartition) -> int:
-        """The position, moved to where `auto.offset.reset` says if there are no records there (any more)."""
+    def _locate(self, place: Place) -> tuple[int, int]:
+        """The position, moved to where `auto.offset.reset` says if there are no records there (any more); the end."""
+        partition = place.partition
         marks = self._source.watermarks(partition)
-        position = self._positions[partition]
+        position = place.position
         if position is None:
             committed = self._source.get_committed(self._group, partition) if self._group else None
             position = committed.offset if committed else self._start_of(partition, marks)
@@ -244,8 +286,8 @@ class LocalConsumer:
             )
             self.resets += 1
             position = moved
-        self._positions[partition] = position
-        return position
+        place.position = position
+        return position, marks.end
 
     def _start_of(self, partition: TopicPartition, marks: Watermarks) -> int:
         if self._reset == "none":
@@ -261,7 +303,7 @@ class LocalConsumer:
         if member is None:
             return
         if member.is_fenced:
-            self._lose(self._order)
+            self._lose(list(self._places))
             raise LogError(f"another consumer has taken the place of instance {self._instance_id!r}")
         groups = self._source.coordinator
         revoked = groups.to_revoke(member)
@@ -270,12 +312,12 @@ class LocalConsumer:
             groups.revoked(self._group, member, revoked)
         assigned = groups.take(self._group, member)
         if assigned:
-            self._add(assigned)
+            self._add(dict.fromkeys(assigned))
             if self._on_assigned is not None:
                 self._on_assigned(assigned)
 
     def _lose(self, partitions: list[TopicPartition]) -> None:
-        partitions = [partition for partition in partitions if partition in self._positions]
+        partitions = [partition for partition in partitions if partition in self._places]
         try:
             if partitions and self._on_revoked is not None:
                 self._on_revoked(partitions)
@@ -286,44 +328,51 @@ class LocalConsumer:
         member, self._member = self._member, None
         if member is not None:
             try:
-                self._lose(list(self._order))
+                self._lose(list(self._places))
             finally:
                 self._source.coordinator.leave(self._group, member)
 
-    def _add(self, partitions: Iterable[TopicPartition]) -> None:
-        for partition in partitions:
-            self._positions[partition] = None
-            self._order.append(partition)
-            self._source.watchers.add(partition, self)
+    def _add(self, starts: Mapping[TopicPartition, int | None]) -> None:
+        for partition, start in starts.items():
+            place = self._places[partition] = Place(self, partition, start)
+            self._source.watchers.add(place)
+            self._enqueue(place)
         self._has_news = True
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
-        for partition in list(partitions):
-            if self._positions.pop(partition, -1) != -1 or partition in self._order:
-                self._order.remove(partition)
-                self._paused.discard(partition)
-                self._source.watchers.discard(partition, self)
-        self._turn = 0
+        for partition in partitions:
+            place = self._places.pop(partition, None)
+            if place is not None:
+                place.is_gone = True
+                self._source.watchers.discard(place)
 
     def assignment(self) -> list[TopicPartition]:
-        return sorted(self._order)
+        return sorted(self._places)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        self._paused.update(map(self._assigned, partitions))
+        for place in [self._assigned(partition) for partition in partitions]:
+            place.is_paused = True
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        self._paused.difference_update(partitions)
-        self.wake()
+        for partition in partitions:
+            place = self._places.get(partition)
+            if place is not None and place.is_paused:
+                place.is_paused = False
+                self.look_at(place)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        self._assigned(partition)
+        place = self._assigned(partition)
+        place.position = self._resolve(partition, offset)
+        self.look_at(place)
+
+    def _resolve(self, partition: TopicPartition, offset: int) -> int:
+        """Raises TopicNotFound; where the offset lies is looked at when it is read."""
+        marks = self._source.watermarks(partition)
         if offset in {EARLIEST, LATEST}:
-            marks = self._source.watermarks(partition)
-            offset = marks.first if offset == EARLIEST else marks.end
-        elif offset < 0:
+            return marks.first if offset == EARLIEST else marks.end
+        if offset < 0:
             raise ValueError(f"{offset} is no offset")
-        self._positions[partition] = offset
-        self.wake()
+        return offset
 
     async def seek_to_time(self, partition: TopicPartition, timestamp_ms: int) -> int:
         self._assigned(partition)
@@ -332,15 +381,14 @@ class LocalConsumer:
         return offset
 
     def position(self, partition: TopicPartition) -> int:
-        self._assigned(partition)
-        return self._locate(partition)
+        return self._locate(self._assigned(partition))[0]
 
     async def commit(self, offsets: Mapping[TopicPartition, Committed] | None = None) -> None:
         self._check_open()
         if not self._group:
             raise LogError("a consumer without a group has nothing to commit to")
         if offsets is None:
-            offsets = {partition: Committed(self._locate(partition)) for partition in self._order}
+            offsets = {partition: Committed(self._locate(place)[0]) for partition, place in self._places.items()}
         for partition, committed in offsets.items():
             if committed.offset < 0:
                 raise ValueError(f"{committed.offset} of {partition} is no offset")
@@ -357,16 +405,16 @@ class LocalConsumer:
         return self._source.watermarks(partition)
 
     async def lag(self) -> dict[TopicPartition, int]:
-        return {
-            partition: self._source.watermarks(partition).end - self._locate(partition) for partition in self._order
-        }
+        located = {partition: self._locate(place) for partition, place in self._places.items()}
+        return {partition: end - position for partition, (position, end) in located.items()}
 
     async def close(self) -> None:
         if self._is_closed:
             return
         self._is_closed = True
         self._leave()
-        self._drop(self._order)
+        self._drop(list(self._places))
+        self._queue.clear()
         self._source.forget(self)
         self.wake()
 
@@ -377,10 +425,11 @@ class LocalConsumer:
         await self.close()
         return False
 
-    def _assigned(self, partition: TopicPartition) -> TopicPartition:
-        if partition not in self._positions:
+    def _assigned(self, partition: TopicPartition) -> Place:
+        place = self._places.get(partition)
+        if place is None:
             raise LogError(f"{partition.topic}[{partition.partition}] is not assigned to this consumer")
-        return partition
+        return place
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 
 import lmdb
@@ -65,6 +66,21 @@ class LmdbStore:
     def begin(self, *, write: bool) -> lmdb.Transaction:
         return self._environment.begin(write=write)
 
+    def write(self, changes: Iterable[tuple[LmdbSpace, bytes, bytes | None]]) -> None:
+        """All of the changes, of any spaces, or none (a value of None removes the key); on the disk when it returns."""
+        changes = list(changes)
+        while True:
+            try:
+                with self.begin(write=True) as transaction:
+                    for space, key, value in changes:
+                        if value is None:
+                            transaction.delete(key, db=space.database)
+                        else:
+                            transaction.put(key, value, db=space.database)
+                return
+            except lmdb.MapFullError:
+                self.grow()
+
     def close(self) -> None:
         self._environment.close()
 
@@ -74,18 +90,18 @@ class LmdbSpace:
 
     def __init__(self, store: LmdbStore, database: lmdb._Database) -> None:
         self._store = store
-        self._database = database
+        self.database = database
 
     def get(self, key: bytes) -> bytes | None:
         with self._store.begin(write=False) as transaction:
-            value = transaction.get(key, db=self._database)
+            value = transaction.get(key, db=self.database)
             return None if value is None else bytes(value)
 
     def scan(self, prefix: bytes = b"") -> list[tuple[bytes, bytes]]:
         """Everything whose key starts with the prefix, in the order of the keys."""
         found: list[tuple[bytes, bytes]] = []
         with self._store.begin(write=False) as transaction:
-            cursor = transaction.cursor(db=self._database)
+            cursor = transaction.cursor(db=self.database)
             if cursor.set_range(prefix):
                 for key, value in cursor:
                     if bytes(key[: len(prefix)]) != prefix:
@@ -93,17 +109,15 @@ class LmdbSpace:
                     found.append((bytes(key), bytes(value)))
         return found
 
+    def read_after(self, key: bytes | None, limit: int) -> list[tuple[bytes, bytes]]:
+        """At most `limit` pairs behind the key (None: from the first on), in the order of the keys."""
+        with self._store.begin(write=False) as transaction:
+            cursor = transaction.cursor(db=self.database)
+            found = cursor.first() if key is None else cursor.set_range(key)
+            if found and key is not None and cursor.key() == key:
+                found = cursor.next()
+            return [(bytes(at), bytes(value)) for at, value in islice(cursor, limit)] if found else []
+
     def write(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
         """All of the changes or none (a value of None removes the key), on the disk when it returns."""
-        changes = list(changes)
-        while True:
-            try:
-                with self._store.begin(write=True) as transaction:
-                    for key, value in changes:
-                        if value is None:
-                            transaction.delete(key, db=self._database)
-                        else:
-                            transaction.put(key, value, db=self._database)
-                return
-            except lmdb.MapFullError:
-                self._store.grow()
+        self._store.write((self, key, value) for key, value in changes)

@@ -110,3 +110,28 @@ def test_files_that_cannot_be_read(tmp_path):
 def test_names_the_file_cannot_hold(name):
     with pytest.raises(UsageError):
         check_user_name(name)
+
+
+def test_a_third_field_is_the_type_of_client(tmp_path, stored):
+    path = tmp_path / "passwords"
+    path.write_text(f"a:{stored}:application\nb:{stored}:device\nc:{stored}\n")
+    users = PasswordFile.load(path)
+    assert [users.client_type(name) for name in ("a", "b", "c", "nobody")] == ["application", "device", None, None]
+    assert users.verify("a", b"secret")
+    users.save(path)
+    assert path.read_text() == f"a:{stored}:application\nb:{stored}:device\nc:{stored}\n"
+
+
+def test_a_new_password_keeps_the_type_and_a_removed_user_leaves_none(stored):
+    users = PasswordFile({"a": stored}, {"a": "application"})
+    assert users.with_user("a", stored).client_type("a") == "application"
+    assert users.with_user("a", stored, "device").client_type("a") == "device"
+    assert users.without_user("a").with_user("a", stored).client_type("a") is None
+
+
+def test_a_wrong_type_is_named(tmp_path, stored):
+    path = tmp_path / "passwords"
+    for line in (f"a:{stored}:app", f"a:{stored}:", f"a:{stored}:device:x"):
+        path.write_text(f"{line}\n")
+        with pytest.raises(AccessFileError, match=r":1: .*user 'a'.*use \"application\" or \"device\""):
+            PasswordFile.load(path)

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.admin.collector import MetricsPage
 from penstock.admin.server import AdminError, AdminServer
+from penstock.core.metrics import ClientSample
 from penstock.core.settings.model import AdminSettings
 
 COUNTERS = {
@@ -84,6 +85,21 @@ def test_metrics_are_made_once_a_second_however_many_ask():
     now[0] += 1
     page.render()
     assert readings == [2]
+
+
+def test_clients_have_metrics_of_their_own_as_many_as_allowed():
+    clients = [ClientSample('we"ird\n', 9, 1, 2, 3), ClientSample("b", 8, 0, 0, 0), ClientSample("c", 7, 0, 0, 0)]
+    page = MetricsPage(dict, "1", read_clients=lambda: clients, most_clients=2).render().decode()
+    samples = {
+        (sample.name, sample.labels["client"]): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if "client" in sample.labels
+    }
+    assert {client for _, client in samples} == {'we"ird\n', "b"}
+    assert samples["penstock_application_client_lag", 'we"ird\n'] == 9
+    assert samples["penstock_application_client_retries_total", 'we"ird\n'] == 2
+    assert samples["penstock_application_client_expired_total", "b"] == 0
 
 
 def test_health_and_the_page_that_lists_everything():

@@ -27,11 +27,12 @@ def nothing_from_outside(tmp_path, monkeypatch):
 def test_help_lists_every_command(capsys):
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    for command in ("serve", "pub", "sub", "passwd", "acl", "log", "check-config", "--install-completion", "--version"):
+    for command in ("serve", "pub", "sub", "passwd", "acl", "log", "app", "check-config", "--version"):
         assert command in text
+    assert "--install-completion" in text
 
 
-@pytest.mark.parametrize("command", ["serve", "pub", "sub", "passwd", "acl", "log", "check-config"])
+@pytest.mark.parametrize("command", ["serve", "pub", "sub", "passwd", "acl", "log", "app", "check-config"])
 def test_every_command_has_help(capsys, command):
     assert main([command, "--help"]) == 0
     assert f"penstock {command}" in capsys.readouterr().out
@@ -231,15 +232,54 @@ def test_passwd_mistakes(capsys, password_file, arguments, code, message):
     assert message in capsys.readouterr().err
 
 
+def test_passwd_sets_the_type(capsys, password_file):
+    assert main(["passwd", "-b", str(password_file), "alice", "new", "--type", "application"]) == 0
+    users = PasswordFile.load(password_file)
+    assert (users.client_type("alice"), users.verify("alice", b"new")) == ("application", True)
+    assert main(["passwd", "-b", str(password_file), "alice", "newer"]) == 0
+    assert PasswordFile.load(password_file).client_type("alice") == "application"
+    assert main(["passwd", "-k", str(password_file), "alice", "--type", "device"]) == 0
+    users = PasswordFile.load(password_file)
+    assert (users.client_type("alice"), users.verify("alice", b"newer")) == ("device", True)
+    assert main(["passwd", "-k", str(password_file), "nobody", "--type", "device"]) == 1
+    assert main(["passwd", "-k", str(password_file), "alice"]) == 2
+    assert main(["passwd", "-b", str(password_file), "alice", "x", "--type", "app"]) == 2
+
+
+def test_passwd_upgrade_keeps_types(password_file):
+    main(["passwd", "-k", str(password_file), "alice", "--type", "application"])
+    with password_file.open("a") as file:
+        file.write("carol:car:ol\n")
+    assert main(["passwd", "-U", str(password_file)]) == 0
+    users = PasswordFile.load(password_file)
+    assert (users.client_type("alice"), users.verify("alice", b"secret")) == ("application", True)
+    assert (users.client_type("carol"), users.verify("carol", b"car:ol")) == (None, True)
+
+
 def test_acl_check_answers(tmp_path, capsys):
     file = tmp_path / "acl.toml"
     file.write_text('[[rules]]\neffect = "allow"\ntopics = ["d/%c/#"]\n')
     assert main(["acl", "check", str(file)]) == 0
-    assert "1 rules, no errors" in capsys.readouterr().out
+    assert "1 rule, no errors" in capsys.readouterr().out
     assert main(["acl", "check", str(file), "-i", "me", "--publish", "d/me/x", "--subscribe", "d/me/#"]) == 0
     assert main(["acl", "check", str(file), "-i", "me", "--publish", "d/you/x"]) == 1
     assert "denied: publish to d/you/x" in capsys.readouterr().out
     assert main(["acl", "check", "nowhere"]) == 78
+
+
+def test_acl_check_says_the_type(tmp_path, capsys):
+    file = tmp_path / "acl.toml"
+    file.write_text('[[types]]\ntype = "application"\ncertificates = ["etl-*"]\n')
+    assert main(["acl", "check", str(file)]) == 0
+    shown = capsys.readouterr()
+    assert "0 rules, 1 type, no errors" in shown.out
+    assert "without rules no client may publish" in shown.err
+    assert main(["acl", "check", str(file), "--type", "-u", "etl-1", "--certificate"]) == 0
+    assert capsys.readouterr().out == "type: application\n"
+    assert main(["acl", "check", str(file), "--type", "-u", "etl-1"]) == 0
+    assert "access.default_type" in capsys.readouterr().out
+    assert main(["acl", "check", str(file), "--type"]) == 0
+    assert "access.anonymous_type" in capsys.readouterr().out
 
 
 def test_acl_import(tmp_path, capsys):

@@ -6,7 +6,7 @@ The language of a block says what happens to it:
                           1883; lines of a `console` block without `$` must be in what was printed
     console, sh           not run: each `penstock` command goes through the real parser, each `make` target must exist
     python                run
-    toml                  loaded as settings or, with [[rules]], as ACL; a first line `# name.toml` also saves it
+    toml                  loaded as settings or, with [[rules]] or [[types]], as ACL; a first line `# x.toml` saves it
     ini                   parsed
     text, mermaid         for people only
 """
@@ -33,7 +33,7 @@ from typer.main import get_command
 
 from penstock.access import AclFile
 from penstock.cli.app import app
-from penstock.core.metrics import BY_BEGINNING, PREFIX
+from penstock.core.metrics import BY_BEGINNING, BY_CLIENT, PREFIX
 from penstock.core.settings import load_settings
 from tests.support.broker import Broker, free_port
 
@@ -45,7 +45,9 @@ ONLY_FOR_PEOPLE = {"text", "mermaid"}
 RUN_WHOLE = {"docs/access-control.md", "docs/monitoring.md", "docs/settings.md"}
 # What a page supposes to be there.
 GIVEN = {"docs/access-control.md": {"mosquitto.acl": "topic read public/#\n\nuser carol\ntopic sensors/#\n"}}
-METRIC_PAGES = ("docs/architecture.md", "docs/flow-control.md", "docs/monitoring.md", "docs/operations.md")
+METRIC_PAGES = tuple(
+    f"docs/{name}.md" for name in ("application-clients", "architecture", "flow-control", "monitoring", "operations")
+)
 SECONDS = 20
 
 PENSTOCK = """#!{python}
@@ -54,7 +56,9 @@ arguments = sys.argv[1:]
 given = {{word.split("=")[0] for word in arguments}}
 if arguments[:1] in (["pub"], ["sub"]) and not given & {{"-p", "--port", "-L", "--url", "--unix"}}:
     arguments += ["-h", "127.0.0.1", "-p", "{port}"]
-if arguments[:1] == ["serve"] and "--admin" not in given:
+# A broker of the page's own has an admin address if its file gives it one.
+files = [word for word in arguments if word.endswith(".toml") and os.path.exists(word)]
+if arguments[:1] == ["serve"] and "--admin" not in given and not any("[admin]" in open(name).read() for name in files):
     arguments += ["--admin", ""]
 os.execv("{python}", ["{python}", "-m", "penstock", *arguments])
 """
@@ -122,7 +126,8 @@ class Workshop:
         self.directory = directory / "page"
         self.directory.mkdir()
         self._admin_port = broker.admin_port
-        self._ports = {"1883": broker.port, "9883": broker.admin_port, "8883": free_port(), "8083": free_port()}
+        self._ports = {"1883": broker.port, "9883": broker.admin_port}
+        self._ports |= {number: free_port() for number in ("1884", "9884", "8883", "8083")}
         commands = directory / "bin"
         commands.mkdir()
         here = {"python": sys.executable, "port": broker.port}
@@ -143,7 +148,7 @@ class Workshop:
         }
 
     def with_ports(self, text: str) -> str:
-        return re.sub(r"\b(?:1883|9883|8883|8083)\b", lambda found: str(self._ports[found[0]]), text)
+        return re.sub(r"\b(?:1883|9883|1884|9884|8883|8083)\b", lambda found: str(self._ports[found[0]]), text)
 
     def run(self, block: Block) -> None:
         if block.language == "python":
@@ -311,7 +316,7 @@ def test_settings_are_loaded(page: str, tmp_path: Path) -> None:
         path = tmp_path / f"{number}.toml"
         path.write_text(block.text)
         try:
-            if set(tomllib.loads(block.text)) == {"rules"}:
+            if set(tomllib.loads(block.text)) <= {"rules", "types"}:
                 AclFile.load(path)
             else:
                 load_settings(path, {}, check=False)
@@ -335,6 +340,7 @@ def test_examples_run(page: str, workshop: Workshop) -> None:
 def test_metrics_that_are_named_exist(workshop: Workshop) -> None:
     # A labelled metric is there from its first sample on.
     exported = workshop.metrics() | {f"{PREFIX}{meaning.name}_total" for meaning in BY_BEGINNING.values()}
+    exported |= {f"{PREFIX}{each.name}{'_total' if each.kind == 'counter' else ''}" for each in BY_CLIENT.values()}
     for page in METRIC_PAGES:
         named = set(re.findall(r"\bpenstock_(?!schema|spark)[a-z_]+[a-z]\b", (ROOT / page).read_text()))
         assert named <= exported, f"{page}: {sorted(named - exported)} are not exported"

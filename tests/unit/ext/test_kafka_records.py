@@ -91,7 +91,7 @@ def test_a_delivery_is_finished_by_its_last_report(failing: int | None) -> None:
     error = KafkaError(KafkaError._MSG_TIMED_OUT)
     for number in range(3):
         assert not delivery.is_complete
-        delivery(error if number == failing else None, message("a", 0, 40 + number, b""))
+        delivery.report(error if number == failing else None, message("a", 0, 40 + number, b""))
     assert finished == [delivery]
     assert delivery.failed == (0 if failing is None else 1)
     assert delivery.is_dense is (failing is None)
@@ -102,7 +102,7 @@ def test_a_delivery_is_finished_by_its_last_report(failing: int | None) -> None:
 def test_another_producers_records_among_ours_are_noticed() -> None:
     finished: list[Delivery] = []
     delivery = Delivery("a", 0, pack_of(b"0", b"1"), None, finished)
-    delivery(None, message("a", 0, 40, b""))
-    delivery(None, message("a", 0, 42, b""))
+    delivery.report(None, message("a", 0, 40, b""))
+    delivery.report(None, message("a", 0, 42, b""))
     assert finished == [delivery]
     assert not delivery.is_dense

@@ -40,20 +40,21 @@ class Client:
         packet, self.buffer = self.buffer[:size], self.buffer[size:]
         return packet[0], packet[2:]
 
-    def open(self, name: str, version: int) -> None:
-        self.socket.sendall(packets.build_connect(name, version=version))
+    def open(self, name: str, version: int, *, keeps: bool = False) -> None:
+        expiry = 3_600 if keeps and version == 5 else None
+        self.socket.sendall(packets.build_connect(name, version=version, clean_start=not keeps, session_expiry=expiry))
         assert self.take()[0] == 0x20
 
 
-def publish_all(port: int, version: int, qos: int, messages: int) -> None:
-    """One publisher and one subscriber, everything acknowledged in batches."""
+def publish_all(port: int, version: int, qos: int, messages: int, *, keeps: bool = False, window: int = WINDOW) -> None:
+    """One publisher and one subscriber, everything acknowledged in batches; `keeps`: with a persistent session."""
     publisher, subscriber = Client(port), Client(port)
     publisher.open("publisher", version)
-    subscriber.open("subscriber", version)
+    subscriber.open("subscriber", version, keeps=keeps)
     subscriber.socket.sendall(packets.build_subscribe(1, [("bench/topic", qos)], version=version))
     assert subscriber.take()[0] == 0x90
-    for start in range(0, messages, WINDOW):
-        ids = [1 + (start + i) % 60_000 for i in range(WINDOW)]
+    for start in range(0, messages, window):
+        ids = [1 + (start + i) % 60_000 for i in range(window)]
         publisher.socket.sendall(
             b"".join(
                 packets.build_publish("bench/topic", b"x" * 20, qos=qos, packet_id=i if qos else 0, version=version)
@@ -69,14 +70,14 @@ def publish_all(port: int, version: int, qos: int, messages: int) -> None:
             publisher.socket.sendall(b"".join(packets.build_ack(PUBREL, i, version=version) for i in ids))
             for _ in ids:
                 assert publisher.take()[0] >> 4 == PUBCOMP
-        receive_all(subscriber, qos, version)
+        receive_all(subscriber, qos, version, window)
     publisher.socket.close()
     subscriber.socket.close()
 
 
-def receive_all(subscriber: Client, qos: int, version: int) -> None:
+def receive_all(subscriber: Client, qos: int, version: int, count: int) -> None:
     received = []
-    for _ in range(WINDOW):
+    for _ in range(count):
         first, body = subscriber.take()
         assert first >> 4 == 3
         received.append(int.from_bytes(body[13:15]))
@@ -105,12 +106,17 @@ def counted_calls() -> Iterator[list[int]]:
         sys.setprofile(None)
 
 
-def calls_of(version: int, qos: int, messages: int, log: str = "none") -> tuple[int, dict[str, int]]:
+def calls_of(
+    version: int, qos: int, messages: int, log: str = "none", *, client_type: str = "device", window: int = WINDOW
+) -> tuple[int, dict[str, int]]:
     async def main() -> tuple[int, dict[str, int]]:
         overrides = {"listeners.0.address": "127.0.0.1:0", "admin.address": "", "sys.interval": "0"}
         overrides |= {"ingest.log": log, "log.provider": "memory", "logging.level": "error"}
+        overrides["access.anonymous_type"] = client_type
         broker = Broker(load_settings(None, {}, {**overrides, "server.data_dir": tempfile.mkdtemp()}))
         await broker.start_log()
+        if client_type == "application":
+            await broker.restore_sessions()
         for listener in broker.listeners:
             await listener.start()
         port = int(broker.listeners[0].address.rpartition(":")[2])
@@ -120,7 +126,7 @@ def calls_of(version: int, qos: int, messages: int, log: str = "none") -> tuple[
 
         def drive() -> None:
             try:
-                publish_all(port, version, qos, messages)
+                publish_all(port, version, qos, messages, keeps=client_type == "application", window=window)
             except BaseException as error:
                 failures.append(error)
             finally:
@@ -153,6 +159,20 @@ def test_calls_do_not_grow_with_messages(version: int, qos: int, log: str) -> No
     reads_and_flushes = counters["socket_reads"] + counters["flushes"]
     assert many - few < (40 if log == "all" else 6) * reads_and_flushes
     assert many < MESSAGES, f"{many} calls for {MESSAGES} messages"
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("version", [4, 5])
+def test_calls_of_an_application_grow_with_packs(version: int, qos: int) -> None:
+    """As many packs of nine times the size: through the log of all messages, dispatch, the client's own log, contexts
+    and acknowledgements, calls are for the pack and not for the message."""
+    packs, small, large = 40, 10, 90
+    few, counters = calls_of(version, qos, packs * small, "all", client_type="application", window=small)
+    assert counters["application_dispatched"] == packs * small
+    many, counters = calls_of(version, qos, packs * large, "all", client_type="application", window=large)
+    assert counters["application_dispatched"] == counters[f"messages_sent_qos{qos}"] == packs * large
+    # A larger pack may come in some more reads and rounds; that is far from one call more for each message.
+    assert many - few < packs * (large - small) / 2, f"{few} calls for packs of {small}, {many} for packs of {large}"
 
 
 def test_one_write_per_connection_and_iteration() -> None:

@@ -164,3 +164,39 @@ def test_a_paused_partition_gives_nothing_until_it_is_resumed(kafka: KafkaCluste
         await log.close()
 
     uvloop.run(scenario())
+
+
+def test_a_paused_partition_with_a_long_backlog_loses_nothing(kafka: KafkaCluster, topic: str) -> None:
+    """More than is kept here: librdkafka is told to stop reading, and to go on."""
+
+    async def scenario() -> None:
+        log = await started(kafka, topics={topic: "partitions:2"})
+        value = bytes(10_000)
+        for number in range(2):
+            for _ in range(4):
+                await log.producer.send(topic, number, pack_of(*[value] * 100))
+        slow, fast = TopicPartition(topic, 0), TopicPartition(topic, 1)
+        consumer = log.consumer("")
+        await consumer.add({slow: 0, fast: 0})
+        offsets: dict[int, list[int]] = {0: [], 1: []}
+
+        async def read(rounds: int) -> None:
+            for _ in range(rounds):
+                for fetched in await consumer.poll(500, 0.2, 50):
+                    offsets[fetched.partition] += fetched.pack.offsets().tolist()
+
+        async with asyncio.timeout(40):
+            consumer.pause([slow])
+            while len(offsets[1]) < 400:
+                await read(1)
+            await read(3)
+            assert offsets[0] == []
+            while len(offsets[0]) < 400:
+                consumer.resume([slow])
+                await read(2)
+                consumer.pause([slow])
+                await read(1)
+        assert offsets == {0: list(range(400)), 1: list(range(400))}
+        await log.close()
+
+    uvloop.run(scenario())

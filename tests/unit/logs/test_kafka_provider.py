@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient
 
 from penstock._ext.segment import RecordPack
 from penstock.logs.base import Appended, LogError, LogUnavailable, TopicNotFound, TopicPartition
@@ -241,3 +242,32 @@ def test_a_log_started_without_kafka_works_when_kafka_comes(kafka: KafkaCluster,
         uvloop.run(scenario())
     finally:
         kafka.wait_until_ready()
+
+
+def test_many_topics_at_once_are_few_requests(kafka: KafkaCluster, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many clients connect at the same time; one of the names is asked for twice, and one is there already."""
+
+    async def scenario() -> None:
+        async with opened(kafka) as log:
+            await log.admin.create(f"{topic}-0")
+            requests: list[int] = []
+            real = AdminClient.create_topics
+
+            def counted(self: AdminClient, topics: list[object], **options: object) -> object:
+                requests.append(len(topics))
+                return real(self, topics, **options)  # type: ignore[arg-type] # passed on as they came
+
+            monkeypatch.setattr(AdminClient, "create_topics", counted)
+            names = [f"{topic}-{number}" for number in range(40)]
+            await asyncio.gather(*map(log.admin.create, [*names, names[7]]))
+            assert len(requests) <= 3
+            assert set(names) <= set(await log.admin.list())
+            with pytest.raises(LogError, match="exists"):
+                await log.admin.create(names[3], exist_ok=False)
+            with pytest.raises(LogError, match="not/valid"):
+                await asyncio.gather(log.admin.create("not/valid"), log.admin.create(f"{topic}-fine"))
+            assert (await log.admin.describe(f"{topic}-fine")).partitions == 1
+            await asyncio.gather(*map(log.admin.delete, names))
+            assert not set(names) & set(await log.admin.list())
+
+    uvloop.run(scenario())

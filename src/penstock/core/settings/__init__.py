@@ -1,6 +1,7 @@
 """Typed settings: one TOML file, overridden by the environment, overridden by flags."""
 
 from penstock.core.settings.address import Address, is_loopback, parse_address
+from penstock.core.settings.application import ApplicationSettings
 from penstock.core.settings.checks import is_anonymous_allowed
 from penstock.core.settings.loader import Loaded, flatten, load_settings
 from penstock.core.settings.model import (
@@ -21,6 +22,7 @@ __all__ = [
     "AccessSettings",
     "Address",
     "AdminSettings",
+    "ApplicationSettings",
     "IngestSettings",
     "LimitSettings",
     "ListenerSettings",

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from penstock.core.settings.application import max_poll_records
 from penstock.core.settings.kafka import ENVIRONMENT_ALIASES
+from penstock.core.settings.redis import ENVIRONMENT_ALIASES as DEVICE_ALIASES
 
 
 class Alias(NamedTuple):
-    """What an alias sets, and how its text becomes the text of ours."""
+    """What an alias sets, and how its text becomes the text of ours; a text that cannot is a ValueError."""
 
     key: str
     translate: Callable[[str], str]
+    note: str = ""  # how its text differs from ours, for the reference
 
 
 def _same(text: str) -> str:
@@ -24,6 +27,10 @@ def _kilobytes(text: str) -> str:
     return f"{text.strip()}KB" if text.strip().isdigit() else text
 
 
+def _milliseconds(text: str) -> str:
+    return f"{text.strip()}ms" if text.strip().isdigit() else text
+
+
 def _strategy(text: str) -> str:
     return text.strip().lower().replace("_", "-")
 
@@ -31,8 +38,8 @@ def _strategy(text: str) -> str:
 # Our own PENSTOCK_ names win over these.
 ALIASES = {
     **{name: Alias(f"kafka.{setting}", _same) for name, setting in ENVIRONMENT_ALIASES.items()},
-    "NETTY_WRITE_BUFFER_HIGH_WATER_MARK": Alias("limits.write_high_watermark", _kilobytes),
-    "NETTY_WRITE_BUFFER_LOW_WATER_MARK": Alias("limits.write_low_watermark", _kilobytes),
+    "NETTY_WRITE_BUFFER_HIGH_WATER_MARK": Alias("limits.write_high_watermark", _kilobytes, "in KB"),
+    "NETTY_WRITE_BUFFER_LOW_WATER_MARK": Alias("limits.write_low_watermark", _kilobytes, "in KB"),
     "TB_KAFKA_MSG_ALL_TOPIC": Alias("ingest.topic", _same),
     "TB_KAFKA_MSG_ALL_TOPIC_PROPERTIES": Alias("ingest.properties", _same),
     "MQTT_MAX_IN_FLIGHT_MSGS": Alias("limits.max_inflight", _same),
@@ -40,4 +47,33 @@ ALIASES = {
     "MQTT_TOPIC_ALIAS_MAX": Alias("limits.topic_alias_maximum", _same),
     "MQTT_CLIENT_SESSION_EXPIRY_MAX_EXPIRY_INTERVAL": Alias("limits.max_session_expiry", _same),
     "MQTT_SHARED_SUBSCRIPTIONS_PROCESSING_TYPE": Alias("mqtt.shared_strategy", _strategy),
+    "TB_APP_PERSISTED_MSG_PACK_PROCESSING_TIMEOUT": Alias("application.pack_timeout", _milliseconds, "in ms"),
+    "TB_APP_PERSISTED_MSG_ACK_STRATEGY_TYPE": Alias("application.ack_strategy", _strategy),
+    "TB_APP_PERSISTED_MSG_ACK_STRATEGY_RETRIES": Alias("application.retries", _same),
+    "TB_APP_PERSISTED_MSG_CLIENT_ID_VALIDATION": Alias("application.client_id_validation", _same),
+    "TB_APP_PERSISTED_MSG_SHARED_TOPIC_VALIDATION": Alias("application.shared_topic_validation", _same),
+    "TB_KAFKA_APP_PERSISTED_MSG_TOPIC_PROPERTIES": Alias("application.topic_properties", _same),
+    "TB_KAFKA_APP_PERSISTED_MSG_SHARED_TOPIC_PROPERTIES": Alias("application.shared_topic_properties", _same),
+    "TB_KAFKA_APP_PERSISTED_MSG_ADDITIONAL_CONSUMER_CONFIG": Alias(
+        "application.max_poll_records", max_poll_records, "max.poll.records:NUMBER and nothing else"
+    ),
+    "TB_KAFKA_APP_PERSISTED_MSG_SHARED_ADDITIONAL_CONSUMER_CONFIG": Alias(
+        "application.shared_max_poll_records", max_poll_records, "max.poll.records:NUMBER and nothing else"
+    ),
+    "MQTT_APP_MSG_WRITE_AND_FLUSH": Alias("application.write_and_flush", _same),
+    "MQTT_APP_BUFFERED_MSG_COUNT": Alias("application.buffered_messages", _same),
+    **{name: Alias(setting, _same) for name, setting in DEVICE_ALIASES.items()},
+}
+
+# Names that mean nothing here, and why: whoever sets one is told, and the broker starts.
+MEANINGLESS = {
+    "TB_APP_PERSISTED_MSG_POLL_INTERVAL": "consumers are woken by new records, they do not poll at intervals",
+    **dict.fromkeys(
+        (
+            "REDIS_LETTUCE_CMDS_AUTO_FLUSH_ENABLED",
+            "REDIS_LETTUCE_BUFFERED_CMDS_COUNT",
+            "REDIS_LETTUCE_FLUSH_INTERVAL_MS",
+        ),
+        "the commands of one turn of the loop are always sent together",
+    ),
 }

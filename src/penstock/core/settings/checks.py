@@ -13,6 +13,8 @@ from penstock.core.settings.environment import INSECURE
 from penstock.core.settings.model import AccessSettings, ListenerSettings, Settings
 
 Where = Callable[[str], str]
+SHORTEST_TOKEN = 16
+LONGEST_TOKEN = 512
 
 
 def is_local(listener: ListenerSettings) -> bool:
@@ -64,6 +66,7 @@ def _is_shut(listener: ListenerSettings, access: AccessSettings) -> bool:
 def check_settings(settings: Settings, where: Where) -> None:
     """Raises the first SettingsError found."""
     _check_watermarks(settings, where)
+    _check_token(settings.admin.token, where)
     for index, listener in enumerate(settings.listeners):
         prefix = f"listeners.{index}"
         _check_address(listener, where(f"{prefix}.address"))
@@ -85,6 +88,15 @@ def _check_watermarks(settings: Settings, where: Where) -> None:
     if low >= high:
         raise SettingsError(
             f"{where('limits.write_low_watermark')} = {low} must be less than limits.write_high_watermark = {high}"
+        )
+
+
+def _check_token(token: str, where: Where) -> None:
+    # Whoever knows it rules the broker; it travels in a header, so it is one printable word.
+    if token and not (SHORTEST_TOKEN <= len(token) <= LONGEST_TOKEN and all("!" <= letter <= "~" for letter in token)):
+        raise SettingsError(
+            f"{where('admin.token')} is not allowed: use {SHORTEST_TOKEN} to {LONGEST_TOKEN} printable ASCII "
+            "characters without spaces, or nothing for a random one"
         )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 
-from penstock.core.settings.aliases import ALIASES
+from penstock.core.settings.aliases import ALIASES, MEANINGLESS
 from penstock.core.settings.environment import environment_name
 from penstock.core.settings.schema import Key, section_class, sections
 
@@ -59,7 +60,7 @@ def render() -> str:
     parts = [_HEAD]
     for section, keys in sections().items():
         title = f"[[{section}]]" if section == "listeners" else f"[{section}]"
-        parts.append(f"\n## {title}\n\n{(section_class(section).__doc__ or '').strip()}\n")
+        parts.append(f"\n## {title}\n\n{inspect.cleandoc(section_class(section).__doc__ or '')}\n")
         parts.append("\n| key | default | meaning | allowed | live |\n|---|---|---|---|---|\n")
         parts.extend(_row(name, key) for name, key in keys.items())
     parts.append(
@@ -68,8 +69,10 @@ def render() -> str:
         "| name | setting | ours |\n|---|---|---|\n"
     )
     for name, alias in ALIASES.items():
-        note = " (in KB)" if name.endswith("WATER_MARK") else ""
+        note = f" ({alias.note})" if alias.note else ""
         parts.append(f"| `{name}`{note} | `{alias.key}` | `{environment_name(alias.key)}` |\n")
+    parts.append("\nThese are known and have no effect:\n\n| name | why |\n|---|---|\n")
+    parts.extend(f"| `{name}` | {reason} |\n" for name, reason in MEANINGLESS.items())
     return "".join(parts)
 
 

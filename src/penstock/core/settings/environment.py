@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.core.errors import SettingsError
-from penstock.core.settings.aliases import ALIASES
+from penstock.core.settings.aliases import ALIASES, MEANINGLESS
 from penstock.core.settings.schema import sections
 
 PREFIX = "PENSTOCK_"
@@ -40,14 +40,25 @@ def read_environment(environ: Mapping[str, str]) -> Iterator[Assignment]:
     loader knows the settings and reports it."""
     for name, alias in ALIASES.items():
         if name in environ:
-            value = alias.translate(environ[name])
-            yield Assignment(alias.key, value, f"environment {name}", f"environment {name} (setting {alias.key})")
+            where = f"environment {name} (setting {alias.key})"
+            try:
+                value = alias.translate(environ[name])
+            except ValueError as error:
+                raise SettingsError(f"{where} = {environ[name]!r} is not allowed: {error}") from None
+            yield Assignment(alias.key, value, f"environment {name}", where)
     for name in sorted(environ, key=_natural):
         if not name.startswith(PREFIX) or name in NOT_SETTINGS or name.startswith(TESTS):
             continue
         if "__" not in name and _SERVICE_LINK.fullmatch(name):
             continue
         yield _read_one(name, environ)
+
+
+def meaningless_names(environ: Mapping[str, str]) -> Iterator[str]:
+    """A warning for each name that is known and has no meaning here."""
+    for name, reason in MEANINGLESS.items():
+        if name in environ:
+            yield f"environment {name} has no effect: {reason}"
 
 
 def environment_name(key: str) -> str:

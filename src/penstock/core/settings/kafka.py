@@ -31,7 +31,8 @@ class KafkaSettings(Section, frozen=True):
     retries: Annotated[
         Natural, about("attempts after the first; with idempotence they go on until delivery_timeout_ms")
     ] = 1
-    batch_size: Annotated[Positive, about("bytes of a batch sent to a partition", unit="bytes")] = 16_384
+    # Java's default, 16 KiB, makes a topic of one partition wait for a request per hundred messages.
+    batch_size: Annotated[Positive, about("most bytes of a batch sent to a partition", unit="bytes")] = 1_000_000
     linger_ms: Annotated[float, Meta(ge=0, le=900_000), about("how long a batch waits for more, in ms")] = 1
     buffer_memory: Annotated[
         Positive, about("bytes appended and not yet written; beyond it appends fail at once", unit="bytes")

@@ -14,7 +14,7 @@ import msgspec
 from penstock.core.errors import SettingsError
 from penstock.core.settings.address import TRANSPORTS
 from penstock.core.settings.checks import check_settings, open_insecure_listeners
-from penstock.core.settings.environment import Assignment, environment_name, read_environment
+from penstock.core.settings.environment import Assignment, environment_name, meaningless_names, read_environment
 from penstock.core.settings.model import Settings
 from penstock.core.settings.schema import FREE_SECTION, Key, bad_value, convert, sections
 from penstock.core.settings.toml_file import SettingsFile, choose_path, read_file
@@ -61,7 +61,7 @@ def load_settings(
     tree.take(read_environment(environ))
     tree.take(_read_overrides(overrides, flags))
     settings = tree.build()
-    warnings: list[str] = []
+    warnings = list(meaningless_names(environ))
     if check:
         settings = open_insecure_listeners(settings, environ, tree.origins, warnings)
         check_settings(settings, tree.where)

@@ -11,7 +11,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, field
 
+from penstock.core.settings.application import ApplicationSettings
 from penstock.core.settings.kafka import KafkaSettings
+from penstock.core.settings.redis import DeviceSettings, RedisSettings
 from penstock.core.settings.section import Section, about
 
 KIB = 1024
@@ -24,6 +26,7 @@ Positive = Annotated[int, Meta(ge=1, le=0xFFFFFFFF)]
 Natural = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
 Seconds = Annotated[float, Meta(ge=0, le=365 * DAY)]
 U16 = Annotated[int, Meta(ge=1, le=65_535)]
+ClientType = Literal["device", "application"]
 
 
 class ServerSettings(Section, frozen=True):
@@ -84,6 +87,13 @@ class AccessSettings(Section, frozen=True):
     enhanced: Annotated[dict[str, str], about("enhanced authentication (MQTT 5): method to `module:factory`")] = field(
         default_factory=dict
     )
+    anonymous_type: Annotated[
+        ClientType, about("type of clients without a user name, where no rule of the ACL file gives one", live=True)
+    ] = "device"
+    default_type: Annotated[
+        ClientType,
+        about("type of all others, where neither the ACL file nor the password file gives one", live=True),
+    ] = "device"
 
 
 class MqttSettings(Section, frozen=True):
@@ -214,9 +224,24 @@ class LoggingSettings(Section, frozen=True):
 
 
 class AdminSettings(Section, frozen=True):
-    """HTTP for machines: metrics and health."""
+    """HTTP for machines: metrics, health, and the commands of `penstock app`."""
 
-    address: Annotated[str, about("host:port of /metrics, /healthz and /readyz; empty = off")] = "127.0.0.1:9883"
+    address: Annotated[str, about("host:port of /metrics, /healthz, /readyz and the commands; empty = off")] = (
+        "127.0.0.1:9883"
+    )
+    token: Annotated[
+        str,
+        about(
+            "what the commands must send, at least 16 characters; empty = a random one, kept in admin.token of "
+            "server.data_dir",
+            secret=True,
+        ),
+    ] = ""
+    per_client_metrics: Annotated[
+        int,
+        Meta(ge=0, le=10_000),
+        about("APPLICATION clients with metrics of their own: those with the largest lag; 0 = none"),
+    ] = 100
 
 
 class SysSettings(Section, frozen=True):
@@ -237,6 +262,9 @@ class Settings(Section, frozen=True):
     limits: LimitSettings = LimitSettings()
     log: LogSettings = LogSettings()
     ingest: IngestSettings = IngestSettings()
+    application: ApplicationSettings = ApplicationSettings()
+    device: DeviceSettings = DeviceSettings()
+    redis: RedisSettings = RedisSettings()
     kafka: KafkaSettings = KafkaSettings()
     queue: Annotated[
         dict[str, Any], about("the queues between services; its keys are in docs/queue-architecture.md")

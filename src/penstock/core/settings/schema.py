@@ -16,6 +16,8 @@ from penstock.core.settings.units import parse_duration, parse_size
 
 # A table the partition service reads itself: its keys are nested, and those of the seed document.
 FREE_SECTION = "queue"
+# Shown instead of a secret.
+HIDDEN = "***"
 
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
@@ -34,6 +36,7 @@ class Key:
     live: bool
     low: float | None
     high: float | None
+    is_secret: bool = False
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -74,6 +77,7 @@ def _describe(section: type[Section], prefix: str) -> dict[str, Key]:
             live=bool(extra.get("live", False)),
             low=next((meta.ge for meta in metas if meta.ge is not None), None),
             high=next((meta.le for meta in metas if meta.le is not None), None),
+            is_secret=bool(extra.get("secret", False)),
         )
     return keys
 
@@ -89,6 +93,12 @@ def sections() -> dict[str, dict[str, Key]]:
         keys = _describe(cls, f"{section.name}.")
         described[section.name] = {key.name.rpartition(".")[2]: key for key in keys.values()}
     return described
+
+
+def is_secret(dotted: str) -> bool:
+    """Whether nobody is to see the value of this key."""
+    section, _, rest = dotted.partition(".")
+    return sections()[section][rest.rpartition(".")[2]].is_secret
 
 
 @cache
@@ -109,7 +119,7 @@ def convert(key: Key, value: object, where: str) -> object:
             plain = float(plain)
         return msgspec.convert(plain, key.annotation)
     except (ValueError, msgspec.ValidationError) as error:
-        raise bad_value(where, value, key.allowed, _detail(key, error)) from None
+        raise bad_value(where, HIDDEN if key.is_secret else value, key.allowed, _detail(key, error)) from None
 
 
 def _from_text(key: Key, text: str) -> object:

@@ -7,9 +7,10 @@ from typing import Literal
 from msgspec import Meta, Struct
 
 
-def about(text: str, *, unit: Literal["", "bytes", "seconds"] = "", live: bool = False) -> Meta:
-    """Description of a setting, the unit a person may write it in, and whether it can change while the broker runs."""
-    return Meta(description=text, extra={"unit": unit, "live": live})
+def about(text: str, *, unit: Literal["", "bytes", "seconds"] = "", live: bool = False, secret: bool = False) -> Meta:
+    """Description of a setting, the unit a person may write it in, whether it can change while the broker runs, and
+    whether nobody is to see its value."""
+    return Meta(description=text, extra={"unit": unit, "live": live, "secret": secret})
 
 
 class Section(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

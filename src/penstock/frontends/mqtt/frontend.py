@@ -11,8 +11,10 @@ from penstock.access import AccessControl
 from penstock.core.logging import RateLimited, get_logger
 from penstock.core.ports import AuthExchangeFactory
 from penstock.core.settings import ListenerSettings, Settings
+from penstock.dispatch.applications import Applications
 from penstock.frontends.mqtt import handle_auth, handle_connect, handle_disconnect, handle_subscribe, handle_unsubscribe
 from penstock.frontends.mqtt.admission import Admission
+from penstock.frontends.mqtt.answers import DurableAnswers
 from penstock.session.registry import SessionRegistry
 
 log = get_logger("penstock.mqtt")
@@ -40,6 +42,7 @@ class MqttFrontend:
         access: AccessControl,
         admission: Admission,
         enhanced: Mapping[str, AuthExchangeFactory],
+        applications: Applications | None = None,
     ) -> None:
         self.settings = settings
         self.hub = hub
@@ -47,6 +50,8 @@ class MqttFrontend:
         self.access = access
         self.admission = admission
         self.enhanced = enhanced
+        self.applications = applications
+        self.answers = DurableAnswers(hub, registry, None if applications is None else applications.delivery)
         self.is_draining = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._errors = RateLimited(interval=10.0)
@@ -81,6 +86,8 @@ class MqttFrontend:
         if not connection.listener_refused:
             self.admission.release(connection.listener.settings.name)
         if session is None:
+            if isinstance(connection.context, handle_connect.Joining):
+                handle_connect.abandon(self, connection.context)
             if log.is_enabled(10):
                 log.debug("connection closed before CONNECT", peer=connection.peer, reason=connection.close_reason)
             return
@@ -90,7 +97,8 @@ class MqttFrontend:
                 client_id=session.client_id,
                 reason=connection.close_reason,
             )
-        self.registry.leave(session, keep_will=not connection.is_clean)
+        is_clean = self.answers.close(connection) or connection.is_clean
+        self.registry.leave(session, keep_will=not is_clean)
 
     def on_error(self, connection: Connection, error: BaseException) -> None:
         """An error of our own in a handler: told once in a while, with its traceback."""
@@ -106,6 +114,12 @@ class MqttFrontend:
         )
 
     # ---- for the handlers ----
+
+    @property
+    def knows_sessions(self) -> bool:
+        """Whether what was kept across a restart has been read: until then nobody is told that he has no session."""
+        keeper = self.registry.keeper
+        return keeper is None or keeper.is_restored
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs what an answer has to wait for."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from penstock._ext.connection import Connection
+from penstock._ext.connection import Connection, Session
 from penstock._ext.packets import (
     ConnectPacket,
     ProtocolViolation,
@@ -19,9 +20,12 @@ from penstock._ext.packets import (
 )
 from penstock.access import AuthenticatorBusy
 from penstock.core.logging import get_logger
+from penstock.core.settings.model import ClientType
 from penstock.frontends.mqtt import handle_auth
 from penstock.frontends.mqtt.tls import username_from_certificate
+from penstock.logs.base import LogError
 from penstock.session.registry import Opening
+from penstock.stores.base import StoreError
 
 if TYPE_CHECKING:
     from penstock.frontends.mqtt.frontend import MqttFrontend
@@ -42,6 +46,19 @@ class Candidate:
     username: str | None = None
     exchange: handle_auth.Exchange | None = None
     authentication_data: bytes | None = None
+    has_certificate_name: bool = False
+    client_type: ClientType = "device"
+
+
+@dataclass(slots=True, eq=False)
+class Joining:
+    """A client whose session is there, and not promised yet."""
+
+    candidate: Candidate
+    session: Session
+    present: bool
+    expiry: int
+    previous_expiry: int = 0
 
 
 def handle_connect(front: MqttFrontend, connection: Connection, body: bytes) -> None:
@@ -109,6 +126,7 @@ def _authenticate(front: MqttFrontend, connection: Connection, candidate: Candid
         from_certificate = username_from_certificate(certificate, listener.settings.certificate_username)
     if from_certificate is not None:
         candidate.username = from_certificate
+        candidate.has_certificate_name = True
         complete(front, connection, candidate)
     elif packet.username is not None and front.access.has_passwords:
         password = packet.password or b""
@@ -160,6 +178,9 @@ def complete(front: MqttFrontend, connection: Connection, candidate: Candidate) 
         return
     packet = candidate.packet
     program = front.access.program_for(candidate.client_id, candidate.username)
+    candidate.client_type = front.access.client_type(
+        candidate.client_id, candidate.username, from_certificate=candidate.has_certificate_name
+    )
     will = packet.will
     if will is not None and not _may_will(program, will):
         refuse(connection, packet.version, Reason.NOT_AUTHORIZED, client_id=candidate.client_id)
@@ -169,10 +190,96 @@ def complete(front: MqttFrontend, connection: Connection, candidate: Candidate) 
         refuse(connection, packet.version, Reason.QUOTA_EXCEEDED, client_id=candidate.client_id)
         return
     expiry = _session_expiry(packet, limits.max_session_expiry)
+    if not front.knows_sessions and (expiry or not packet.clean_start):
+        refuse(connection, packet.version, Reason.SERVER_UNAVAILABLE, client_id=candidate.client_id)
+        return
+    previous = front.registry.get(candidate.client_id)
+    applications = front.applications
+    if applications is not None and applications.is_full(candidate.client_id, candidate.client_type, expiry):
+        refuse(connection, packet.version, Reason.QUOTA_EXCEEDED, client_id=candidate.client_id)
+    elif applications is not None and applications.must_prepare(
+        previous, candidate.client_id, candidate.client_type, expiry, packet.clean_start
+    ):
+        connection.decide()
+        front.spawn(_prepare(front, connection, candidate, expiry))
+    else:
+        _open(front, connection, candidate, expiry)
+
+
+async def _prepare(front: MqttFrontend, connection: Connection, candidate: Candidate, expiry: int) -> None:
+    """An APPLICATION client has its topic before it is told that it is connected."""
+    assert front.applications is not None
+    session = front.registry.get(candidate.client_id)
+    try:
+        served_as = await front.applications.prepare(
+            session, candidate.client_id, candidate.client_type, expiry, candidate.packet.clean_start
+        )
+    except LogError as error:
+        log.warning("the topic of a client cannot be made", client_id=candidate.client_id, error=str(error))
+        refuse(connection, candidate.packet.version, Reason.SERVER_UNAVAILABLE, client_id=candidate.client_id)
+        return
+    except Exception as error:  # whatever breaks, the client is told and the loop goes on
+        front.on_error(connection, error)
+        refuse(connection, candidate.packet.version, Reason.UNSPECIFIED_ERROR, client_id=candidate.client_id)
+        return
+    candidate.client_type = "application" if served_as == "application" else "device"
+    if connection.is_open:
+        _open(front, connection, candidate, expiry)
+
+
+def _open(front: MqttFrontend, connection: Connection, candidate: Candidate, expiry: int) -> None:
+    packet = candidate.packet
+    previous = front.registry.get(candidate.client_id)
+    previous_expiry = 0 if previous is None else previous.expiry_interval
     session, present = front.registry.open(
-        Opening(candidate.client_id, candidate.username, packet.clean_start, expiry, will)
+        Opening(
+            candidate.client_id,
+            candidate.username,
+            packet.clean_start,
+            expiry,
+            packet.will,
+            packet.version,
+            candidate.client_type,
+        )
     )
-    session.acl = program
+    session.acl = front.access.program_for(candidate.client_id, candidate.username)
+    session.client_type = candidate.client_type
+    if front.applications is not None:
+        front.applications.opened(session, expiry, present=present)
+    joining = Joining(candidate, session, present, expiry, previous_expiry if present else 0)
+    keeper = front.registry.keeper
+    if keeper is None or not keeper.must_wait(candidate.client_id):
+        _join(front, connection, joining)
+    else:
+        connection.decide()
+        connection.context = joining
+        front.registry.await_joining(session, connection)
+        keeper.wait(partial(_on_durable, front, connection, joining))
+
+
+def _on_durable(front: MqttFrontend, connection: Connection, joining: Joining, error: StoreError | None) -> None:
+    """The session is in the store, or it cannot be promised."""
+    if connection.context is not joining or not connection.is_open:
+        return  # it has ended meanwhile, see abandon
+    front.registry.joined(joining.session)
+    if error is None:
+        _join(front, connection, joining)
+        return
+    connection.context = None
+    abandon(front, joining)
+    candidate = joining.candidate
+    refuse(connection, candidate.packet.version, Reason.SERVER_UNAVAILABLE, client_id=candidate.client_id)
+
+
+def abandon(front: MqttFrontend, joining: Joining) -> None:
+    """Nobody was told of the session: one that was there stays as it was, a new one goes."""
+    joining.session.expiry_interval = joining.previous_expiry
+    front.registry.abandon(joining.session)
+
+
+def _join(front: MqttFrontend, connection: Connection, joining: Joining) -> None:
+    candidate, session, present, expiry = joining.candidate, joining.session, joining.present, joining.expiry
+    packet, limits = candidate.packet, front.settings.limits
     if present:
         front.hub.trie.bump()  # its rules may be others than before
     keep_alive = packet.keep_alive  # [MQTT-3.2.2-22]
@@ -189,12 +296,15 @@ def complete(front: MqttFrontend, connection: Connection, candidate: Candidate) 
     )
     handle_auth.remember(connection, candidate)
     connection.accept(session, _build_connack(front, candidate, present, expiry, keep_alive))
+    if front.applications is not None:
+        front.applications.attached(session)
     if log.is_enabled(20):
         log.info(
             "client connected",
             client_id=candidate.client_id,
             peer=connection.peer,
             username=candidate.username,
+            client_type=candidate.client_type,
             version=packet.version,
             session_present=present,
         )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock._ext.connection import Connection
 from penstock._ext.packets import Reason, parse_disconnect
+from penstock.frontends.mqtt.answers import LEFT
 
 if TYPE_CHECKING:
     from penstock.frontends.mqtt.frontend import MqttFrontend
@@ -22,4 +23,6 @@ def handle_disconnect(front: MqttFrontend, connection: Connection, flags: int, b
         session.expiry_interval = min(packet.session_expiry, front.settings.limits.max_session_expiry)
     # Every reason but 0x00 keeps the will, 0x04 on purpose, the others because something went wrong
     # [MQTT-3.14.4-3] [MQTT3-3.14.4-3].
-    connection.shutdown("disconnected by the client", clean=packet.reason == Reason.SUCCESS)
+    is_clean = packet.reason == Reason.SUCCESS
+    if not front.answers.hold_disconnect(connection, is_clean):
+        connection.shutdown(LEFT, clean=is_clean)

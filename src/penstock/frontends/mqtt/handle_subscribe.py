@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock._ext.connection import Connection, Session
-from penstock._ext.packets import Reason, build_suback, parse_subscribe, split_share
+from penstock._ext.packets import Reason, SubscribePacket, build_suback, parse_subscribe, split_share
+from penstock.core.logging import get_logger
+from penstock.logs.base import LogError
 
 if TYPE_CHECKING:
     from penstock.frontends.mqtt.frontend import MqttFrontend
+
+log = get_logger("penstock.mqtt")
 
 QOS = 0x03
 SEND_IF_NEW = 1
@@ -18,7 +22,57 @@ NEVER_SEND = 2
 def handle_subscribe(front: MqttFrontend, connection: Connection, flags: int, body: bytes) -> None:
     limits = front.settings.limits
     packet = parse_subscribe(flags, body, connection.version, limits.max_user_properties, limits.max_topic_levels)
+    applications = front.applications
+    if applications is not None:
+        new = [name for name, _, error in packet.entries if not error]
+        new = applications.delivery.unprepared(connection.session, new)
+        if new:
+            connection.pause_reading()
+            front.spawn(_prepare_shared(front, connection, packet, new))
+            return
+    _subscribe(front, connection, packet)
+
+
+async def _prepare_shared(
+    front: MqttFrontend, connection: Connection, packet: SubscribePacket, filters: list[bytes]
+) -> None:
+    """APPLICATION clients share a filter through a topic of the log, which is there before they are told so."""
+    assert front.applications is not None
     session = connection.session
+    try:
+        for topic_filter in filters:
+            await front.applications.delivery.shared.prepare(topic_filter)
+    except LogError as error:
+        log.warning("the topic of a shared subscription cannot be made", client_id=session.client_id, error=str(error))
+        if connection.is_connected:
+            refused = [int(Reason.UNSPECIFIED_ERROR)] * len(packet.entries)
+            connection.send(build_suback(connection.version, packet.packet_id, refused))
+    else:
+        if connection.is_connected:
+            _subscribe(front, connection, packet)
+        else:
+            _subscribe_absent(front, session, packet)
+    if connection.is_connected and connection.is_writable and not connection.is_blocked:
+        connection.resume_reading()
+
+
+def _subscribe_absent(front: MqttFrontend, session: Session, packet: SubscribePacket) -> None:
+    """The client left while its topics were made: it meant the subscription all the same, if its session lives."""
+    if front.registry.get(session.client_id) is not session or front.applications is None:
+        return
+    for topic_filter, options, error in packet.entries:
+        if not (error or _refusal(front, session, topic_filter, packet.identifier)):
+            granted = options & ~QOS | min(options & QOS, front.settings.mqtt.maximum_qos)
+            front.hub.trie.subscribe(session, topic_filter, granted, packet.identifier)
+            front.applications.delivery.subscribed(session, topic_filter, granted, packet.identifier)
+    if front.registry.keeper is not None:
+        front.registry.keeper.save_subscriptions(session)
+
+
+def _subscribe(front: MqttFrontend, connection: Connection, packet: SubscribePacket) -> None:
+    session = connection.session
+    trie = front.hub.trie
+    change = front.answers.begin(session)
     reasons: list[int] = []
     # A filter may stand in a packet many times: the last one counts, and its retained messages are sent once.
     retained: dict[bytes, int] = {}
@@ -28,16 +82,36 @@ def handle_subscribe(front: MqttFrontend, connection: Connection, flags: int, bo
             # [MQTT-3.2.2-10] [MQTT-3.9.3-2]
             reason = min(options & QOS, front.settings.mqtt.maximum_qos)  # [MQTT-3.9.3-1] [MQTT-3.8.4-7]
             granted = options & ~QOS | reason
+            if change is not None:
+                change.remember(topic_filter)
             # Same filter again: the new options replace the old [MQTT-3.8.4-3] [MQTT3-3.8.4-3]. [MQTT-3.8.4-4]
-            is_new = front.hub.trie.subscribe(session, topic_filter, granted, packet.identifier)
+            is_new = trie.subscribe(session, topic_filter, granted, packet.identifier)
+            if front.applications is not None:
+                front.applications.delivery.subscribed(session, topic_filter, granted, packet.identifier)
             if _wants_retained(topic_filter, options, is_new):
                 retained[topic_filter] = granted
         reasons.append(reason)
-    # One code for each filter, in their order, under the same packet id [MQTT-3.8.4-1] [MQTT-3.8.4-2] [MQTT-3.8.4-5]
-    # [MQTT-3.8.4-6] [MQTT3-3.8.4-1] [MQTT3-3.8.4-2] [MQTT3-3.8.4-4] [MQTT3-3.8.4-5].
-    connection.send(build_suback(connection.version, packet.packet_id, reasons))
-    for topic_filter, granted in retained.items():
-        front.hub.send_retained(session, topic_filter, granted, packet.identifier)
+
+    def answer(is_stored: bool) -> None:
+        # One code for each filter, in their order, under the same packet id [MQTT-3.8.4-1] [MQTT-3.8.4-2]
+        # [MQTT-3.8.4-5] [MQTT-3.8.4-6] [MQTT3-3.8.4-1] [MQTT3-3.8.4-2] [MQTT3-3.8.4-4] [MQTT3-3.8.4-5].
+        told = reasons if is_stored else [max(reason, int(Reason.UNSPECIFIED_ERROR)) for reason in reasons]
+        connection.send(build_suback(connection.version, packet.packet_id, told))
+        if is_stored and connection.is_connected:
+            for topic_filter, granted in retained.items():
+                _send_retained(front, session, topic_filter, granted, packet.identifier)
+
+    if change is None:
+        answer(True)
+    else:
+        front.answers.send_when_durable(connection, change, answer)
+
+
+def _send_retained(front: MqttFrontend, session: Session, topic_filter: bytes, granted: int, identifier: int) -> None:
+    if front.applications is not None:
+        front.applications.delivery.send_retained(session, topic_filter, granted, identifier)
+    else:
+        front.hub.send_retained(session, topic_filter, granted, identifier)
 
 
 def _refusal(front: MqttFrontend, session: Session, topic_filter: bytes, identifier: int) -> int:

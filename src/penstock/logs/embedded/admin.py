@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import itertools
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from penstock.logs.base import (
     LATEST,
@@ -17,8 +21,8 @@ from penstock.logs.base import (
 )
 from penstock.logs.embedded import files
 from penstock.logs.embedded.recovery import RecoveredTopic, remove_directory
-from penstock.logs.embedded.topic_writer import Outcome
-from penstock.logs.topics import TopicConfig
+from penstock.logs.embedded.segments import Segment, SegmentStart
+from penstock.logs.topics import TopicConfig, now_ms
 
 if TYPE_CHECKING:
     from penstock.logs.embedded.log import EmbeddedLog
@@ -26,13 +30,27 @@ if TYPE_CHECKING:
 Names = list[str]  # within a class that has a method `list`
 
 
-def _create_directory(root: Path, topic: str, config: TopicConfig) -> Path:
+def _create_directory(root: Path, topic: str, config: TopicConfig) -> RecoveredTopic:
+    """With its first segment, so that the first append does not have to wait for one. Blocks, in a thread."""
     directory = root / files.escape_topic(topic)
+    nothing = [0] * config.partitions
+    start = SegmentStart(1, 0, now_ms(), nothing, nothing)
+    encoded = start.build()
+    path = files.segment_path(directory, 1)
     with files.translate_errors(f"topic {topic!r} cannot be created"):
         directory.mkdir(mode=0o700, exist_ok=True)
+        fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        try:
+            if os.write(fd, encoded) < len(encoded):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        (directory / files.TAIL_FILE).write_bytes(files.encode_tail(1, len(encoded)))
+        # the directory is a topic's when it has this file, so it comes last
         files.write_topic(directory, topic, config)
         files.sync_directory(root)
-    return directory
+    return RecoveredTopic(topic, directory, config, [Segment(path, start, len(encoded))], nothing, list(nothing))
 
 
 def _delete_directory(directory: Path, number: int) -> None:
@@ -50,6 +68,14 @@ class EmbeddedAdmin:
     def __init__(self, log: EmbeddedLog) -> None:
         self._log = log
         self._numbers = itertools.count(1)
+        # whoever creates or deletes a topic waits for who does the same with the same name
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def _turn(self, topic: str) -> asyncio.Lock:
+        lock = self._turns.get(topic)
+        if lock is None:
+            lock = self._turns[topic] = asyncio.Lock()
+        return lock
 
     async def create(
         self, topic: str, partitions: int = 1, properties: Mapping[str, str] | None = None, *, exist_ok: bool = True
@@ -59,11 +85,12 @@ class EmbeddedAdmin:
             if not exist_ok:
                 raise LogError(f"topic {topic!r} exists already")
             return
-        directory = await self._log.run(lambda _: _create_directory(self._log.root, topic, config))
-        if topic not in self._log.views:  # another call may have been quicker
-            nothing = [0] * config.partitions
-            self._log.add_topic(RecoveredTopic(topic, directory, config, [], nothing, list(nothing)))
-            self._log.coordinator.topics_changed(topic)
+        async with self._turn(topic):
+            if topic in self._log.views:  # another call was quicker
+                return
+            created = await self._log.in_admin_thread(_create_directory, self._log.root, topic, config)
+            self._log.add_topic(created)
+        self._log.coordinator.topics_changed(topic)
 
     async def describe(self, topic: str) -> TopicDescription:
         config = self._log.find(topic).config
@@ -75,14 +102,12 @@ class EmbeddedAdmin:
         del self._log.views[topic]
         view.is_deleted = True
 
-        def delete(_: Outcome) -> None:
-            self._log.thread.forget(writer)
-            _delete_directory(view.directory, next(self._numbers))
-
-        await self._log.run(delete)
-        for segment in view.segments:
-            segment.close()
-        await self._log.offsets.delete_topic(topic)
+        async with self._turn(topic):
+            await self._log.run(lambda _: self._log.thread.forget(writer))
+            for segment in view.segments:
+                segment.close()
+            await self._log.in_admin_thread(_delete_directory, view.directory, next(self._numbers))
+            await self._log.offsets.delete_topic(topic)
         self._log.coordinator.topics_changed(topic)
         self._log.watchers.wake(TopicPartition(topic, number) for number in range(view.config.partitions))
 

@@ -2,17 +2,24 @@
 
 The last record of each partition always stays, so that a reader that goes to the end of the offsets gets there. Work
 is done pack by pack with pauses, because the loop wants the interpreter's lock in between.
+
+The memory for it has a bound, however many keys there are. Keys are noted by a hash, in a table of fixed size; when
+they do not fit, they are divided by their hashes into classes, and the segments are walked once for each class. What
+is found out before the last of them is remembered in a file, one bit for each record.
 """
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock._ext.segment import HEADER_SIZE, RecordPack, read_batches, scan_batches
+from penstock._ext.segment import HEADER_SIZE, OffsetTable, RecordPack, read_batches, scan_batches
 from penstock.logs.embedded import files
 from penstock.logs.embedded.recovery import WHY, damaged, map_file
 from penstock.logs.embedded.segments import Segment, SegmentStart, control_kind
@@ -22,6 +29,7 @@ from penstock.logs.topics import TopicConfig, now_ms
 PAUSE = 0.0002
 RECORDS_AT_ONCE = 256
 EVERYTHING = 0x7FFFFFFF
+TABLE_BYTES = 16 * 1_048_576
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,11 @@ class CompactionPlan:
         if not dirty or dirty < view.config.dirty_ratio * size:
             return None
         return cls(view.name, view.directory, view.config, closed, [state.first for state in view.partitions])
+
+    def last_offsets(self) -> dict[int, int]:
+        """Of each partition that has records."""
+        ends = ((number, index.end) for segment in self.segments for number, index in segment.partitions.items())
+        return {number: end - 1 for number, end in ends}
 
 
 def packs_of(topic: str, segment: Segment) -> Iterator[tuple[int, RecordPack]]:
@@ -96,20 +109,85 @@ class CleanSegment:
         return self.segment
 
 
-def compact(plan: CompactionPlan) -> list[Segment]:
-    """Builds the segments that replace the plan's. Blocks, in a thread."""
-    newest: dict[int, dict[bytes, int]] = {}
-    last: dict[int, int] = {}
+class Verdict:
+    """Knows which records are not the newest of their keys."""
+
+    def __init__(self, plan: CompactionPlan, table: OffsetTable, bits: mmap.mmap | None) -> None:
+        self._plan = plan
+        self._table = table
+        self._bits = bits
+        self._first = 0
+        self._horizon = now_ms() - plan.config.delete_retention_ms
+        self._last = plan.last_offsets()
+
+    def keep(self, segment: Segment) -> list[tuple[int, RecordPack]]:
+        """What stays of a segment. They are asked for in their order."""
+        kept = []
+        for partition, pack in packs_of(self._plan.topic, segment):
+            last = self._last[partition]
+            part = self._table.keep(pack, partition, self._bits, self._first, self._horizon, last)
+            self._first += pack.count
+            if part.count and part.next_offset > self._plan.firsts[partition]:
+                kept.append((partition, part))
+        return kept
+
+
+def _fill(plan: CompactionPlan, table: OffsetTable) -> bool:
+    """Whether the keys of this class fit. A key that is only in clean segments is there once."""
+    dirty = [segment for segment in plan.segments if not segment.is_clean]
+    return all(table.note(pack, partition) for segment in dirty for partition, pack in packs_of(plan.topic, segment))
+
+
+@contextlib.contextmanager
+def judge(plan: CompactionPlan, table: OffsetTable) -> Iterator[Verdict]:
+    """Walks the segments as often as the size of the table demands."""
+    classes, done = 1, 0
+    with contextlib.ExitStack() as stack:
+        bits: mmap.mmap | None = None
+        while True:
+            table.begin(classes, done)
+            if not _fill(plan, table):
+                classes, done = 2 * classes, 0  # what is marked stays true
+                continue
+            if done == classes - 1:
+                break
+            if bits is None:
+                bits = stack.enter_context(_bits_of(plan))
+            _mark(plan, table, bits)
+            done += 1
+        yield Verdict(plan, table, bits)
+
+
+@contextlib.contextmanager
+def _bits_of(plan: CompactionPlan) -> Iterator[mmap.mmap]:
+    """In a file, because the kernel can put that aside: one bit for each record."""
+    records = sum(segment.records for segment in plan.segments)
+    with tempfile.TemporaryFile(dir=plan.directory, suffix=".tmp") as file:
+        file.truncate(records // 8 + 1)
+        with mmap.mmap(file.fileno(), 0) as bits:
+            yield bits
+
+
+def _mark(plan: CompactionPlan, table: OffsetTable, bits: mmap.mmap) -> None:
+    first = 0
     for segment in plan.segments:
         for partition, pack in packs_of(plan.topic, segment):
-            pack.note_newest(newest.setdefault(partition, {}))
-            last[partition] = pack.next_offset - 1
-    horizon = now_ms() - plan.config.delete_retention_ms
+            table.mark(pack, partition, bits, first)
+            first += pack.count
+
+
+def compact(plan: CompactionPlan, table_bytes: int = TABLE_BYTES) -> list[Segment]:
+    """Builds the segments that replace the plan's. Blocks, in a thread."""
+    with judge(plan, OffsetTable(table_bytes)) as verdict:
+        return _rewrite(plan, verdict)
+
+
+def _rewrite(plan: CompactionPlan, verdict: Verdict) -> list[Segment]:
     built: list[Segment] = []
     current: CleanSegment | None = None
     previous = plan.segments[0].sequence
     for segment in plan.segments:
-        kept = _keep(plan, segment, newest, last, horizon)
+        kept = verdict.keep(segment)
         size = sum(pack.size + HEADER_SIZE for _, pack in kept)
         if current is not None and current.segment.size + size > plan.config.segment_bytes:
             built.append(current.finish(previous))
@@ -122,17 +200,6 @@ def compact(plan: CompactionPlan) -> list[Segment]:
     if current is not None:
         built.append(current.finish(previous))
     return built
-
-
-def _keep(
-    plan: CompactionPlan, segment: Segment, newest: dict[int, dict[bytes, int]], last: dict[int, int], horizon: int
-) -> list[tuple[int, RecordPack]]:
-    kept = []
-    for partition, pack in packs_of(plan.topic, segment):
-        part = pack.keep_newest(newest[partition], horizon, last[partition])
-        if part.count and part.next_offset > plan.firsts[partition]:
-            kept.append((partition, part))
-    return kept
 
 
 def swap_in(old: list[Segment], new: list[Segment]) -> None:

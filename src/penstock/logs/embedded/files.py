@@ -1,6 +1,7 @@
 """Names and small files of a topic's directory, and the care that makes them survive a crash.
 
 <data_dir>/log/.lock                         held by the process that writes
+<data_dir>/log/.journal-0, .journal-1        what segments may not have on the disk yet, see journal.py
 <data_dir>/log/<escaped topic>/topic.json    name, partitions, properties
                               /00…01.seg     batches of all partitions, in the order they were committed
                               /00…01.idx     index of a closed segment; made anew when it is missing

@@ -15,6 +15,7 @@ from penstock.logs.base import Appended, Committed, LogError, TopicNotFound, Top
 from penstock.logs.embedded import files
 from penstock.logs.embedded.admin import EmbeddedAdmin
 from penstock.logs.embedded.commit_thread import Call, Commit, CommitThread
+from penstock.logs.embedded.journal import Journal, replay
 from penstock.logs.embedded.maintenance import Maintenance
 from penstock.logs.embedded.offsets import GroupOffsets, KeyValue
 from penstock.logs.embedded.producer import EmbeddedProducer
@@ -30,6 +31,8 @@ log = get_logger("penstock.logs")
 
 MIB = 1_048_576
 READ_THREADS = 2
+# Who creates a topic waits for the disk several times; when many do it at once the disk does it for all together.
+ADMIN_THREADS = 4
 R = TypeVar("R")
 
 
@@ -69,7 +72,9 @@ class EmbeddedLog:
         self._thread: CommitThread | None = None
         self._readers: ThreadPoolExecutor | None = None
         self._workers: ThreadPoolExecutor | None = None
+        self._admins: ThreadPoolExecutor | None = None
         self._coordinator: GroupCoordinator | None = None
+        self._journal: Journal | None = None
         self._counters: dict[str, int | float] = {
             "appended_records": 0,
             "appended_bytes": 0,
@@ -85,7 +90,9 @@ class EmbeddedLog:
         self._lock = files.DirectoryLock(self.root)
         self._readers = ThreadPoolExecutor(READ_THREADS, "penstock-log-read")
         self._workers = ThreadPoolExecutor(1, "penstock-log-work")
+        self._admins = ThreadPoolExecutor(ADMIN_THREADS, "penstock-log-admin")
         try:
+            await loop.run_in_executor(self._readers, replay, self.root)
             recovered = await loop.run_in_executor(self._readers, recover_all, self.root)
             await loop.run_in_executor(self._readers, self.offsets.load)
         except BaseException:
@@ -95,7 +102,8 @@ class EmbeddedLog:
         for topic in recovered:
             self.add_topic(topic)
         self._coordinator = GroupCoordinator(self._partitions_of, loop.time, self._max_poll_interval)
-        self._thread = CommitThread(loop, self._on_commit, self._sync_always, self._sync_interval)
+        self._journal = Journal(self.root)
+        self._thread = CommitThread(loop, self._on_commit, self._sync_always, self._sync_interval, self._journal)
         self._thread.start()
         self.offsets.start(loop)
         self.maintenance.start(loop)
@@ -121,7 +129,7 @@ class EmbeddedLog:
         self._lock.release()
 
     def _stop_threads(self) -> None:
-        for pool in (self._readers, self._workers):
+        for pool in (self._readers, self._workers, self._admins):
             if pool is not None:
                 pool.shutdown()
 
@@ -153,6 +161,7 @@ class EmbeddedLog:
             "topics": len(self.views),
             "segments": sum(len(view.segments) for view in self.views.values()),
             "bytes": sum(view.bytes for view in self.views.values()),
+            "journal_rounds": self._journal.rounds if self._journal is not None else 0,
             "offset_commits": self.offsets.commits,
             "segments_removed": self.maintenance.segments_removed,
             "compactions": self.maintenance.compactions,
@@ -318,6 +327,12 @@ class EmbeddedLog:
     async def in_thread(self, function: Callable[..., R], *arguments: Any) -> R:
         """Runs something of the maintenance that reads or writes files, one at a time."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, function, *arguments)
+
+    async def in_admin_thread(self, function: Callable[..., R], *arguments: Any) -> R:
+        """Runs what creates or deletes a topic's files."""
+        if self._thread is None:
+            raise LogError("the log is not open")
+        return await asyncio.get_running_loop().run_in_executor(self._admins, function, *arguments)
 
     def count_refused(self) -> None:
         self._counters["failed_appends"] += 1

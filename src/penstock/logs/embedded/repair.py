@@ -9,6 +9,7 @@ from pathlib import Path
 from penstock._ext.segment import BatchInfo, find_batch, scan_batches
 from penstock.logs.base import TopicNotFound
 from penstock.logs.embedded import files
+from penstock.logs.embedded.journal import replay
 from penstock.logs.embedded.recovery import map_file, parse_start
 from penstock.logs.embedded.segments import TRUNCATE, SegmentStart, control_kind
 from penstock.logs.topics import now_ms
@@ -48,6 +49,7 @@ def repair_topic(data_dir: Path | str, topic: str) -> RepairReport:
     lock = files.DirectoryLock(root)
     try:
         name, config = files.read_topic(directory)
+        replay(root)
         report = RepairReport(name)
         tail = files.read_tail(directory) or (0, 0)
         ends: list[int] | None = None

@@ -14,6 +14,9 @@ from penstock.logs.embedded.segments import Segment
 from penstock.logs.pack_run import PackRun
 from penstock.logs.topics import UNLIMITED, TopicConfig
 
+# What a pack costs beside its records.
+PACK_OVERHEAD = 256
+
 
 @dataclass(slots=True)
 class PartitionState:
@@ -33,10 +36,10 @@ class RecentPacks:
     def add(self, state: PartitionState, pack: RecordPack) -> None:
         state.recent.add(pack)
         self._queue.append((state, pack))
-        self.bytes += pack.size
+        self.bytes += pack.size + PACK_OVERHEAD
         while self.bytes > self._max_bytes:
             oldest, dropped = self._queue.popleft()
-            self.bytes -= dropped.size
+            self.bytes -= dropped.size + PACK_OVERHEAD
             # a run starts anew when its topic is deleted; then what is queued is not its first any more
             if oldest.recent.first_pack is dropped:
                 oldest.recent.drop_first()

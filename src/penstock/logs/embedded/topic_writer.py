@@ -8,9 +8,10 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock._ext.segment import HEADER_SIZE, RecordPack, build_control, write_packs
+from penstock._ext.segment import HEADER_SIZE, RecordPack, build_control, encode_packs, write_packs
 from penstock.logs.base import LogUnavailable, OnAppended
 from penstock.logs.embedded import files
+from penstock.logs.embedded.journal import Entry
 from penstock.logs.embedded.recovery import RecoveredTopic
 from penstock.logs.embedded.segments import NO_PARTITION, PROBE, TRUNCATE, Segment, SegmentStart
 from penstock.logs.embedded.topic import TopicView
@@ -46,10 +47,13 @@ class TopicWriter:
         self._firsts = list(recovered.firsts)
         last = recovered.segments[-1] if recovered.segments else None
         self._sequence = last.sequence if last else 0
+        self._created_ms = last.start.created_ms if last else 0
         self._position = self._synced = last.size if last else 0
         self._is_empty = last is None or not last.records
         self._fd = self._tail_fd = -1
         self._staged: list[Append] = []
+        # since the segment was begun: then only the journal is known to be on the disk
+        self._has_been_journaled = False
         self._has_surplus = False
         # a failed fdatasync may have dropped acknowledged bytes (fsync = interval), and the next one does not say so
         self._is_doubtful = False
@@ -63,8 +67,9 @@ class TopicWriter:
     def has_staged(self) -> bool:
         return bool(self._staged)
 
-    def stage(self, appends: list[Append], outcome: Outcome, sync: bool) -> None:
-        """Writes the packs; with `sync` they are on the disk and settled, else `settle` must follow."""
+    def stage(self, appends: list[Append], outcome: Outcome, sync: bool, entries: list[Entry] | None = None) -> None:
+        """Writes the packs; with `sync` they are on the disk and settled, else `settle` must follow. With `entries`,
+        which get what was written, `settle` may follow when these are in the journal."""
         start = 0
         while start < len(appends):
             try:
@@ -79,12 +84,12 @@ class TopicWriter:
                 if count and size > limit:
                     break
                 count += 1
-            if not self._write(appends[start : start + count], outcome, sync):
+            if not self._write(appends[start : start + count], outcome, sync, entries):
                 self._fail(appends[start + count :], outcome, 0)
                 return
             start += count
 
-    def _write(self, appends: list[Append], outcome: Outcome, sync: bool) -> bool:
+    def _write(self, appends: list[Append], outcome: Outcome, sync: bool, entries: list[Entry] | None) -> bool:
         position = self._position
         for append in appends:
             append.pack.place(self._ends[append.partition])
@@ -95,7 +100,12 @@ class TopicWriter:
         packs = [append.pack for append in appends]
         self._staged += appends
         self._is_empty = False
-        _, failure = write_packs(self._fd, self._position, self._synced, numbers, packs, sync)
+        if entries is None:
+            _, failure = write_packs(self._fd, self._position, self._synced, numbers, packs, sync)
+        else:
+            encoded = encode_packs(self._position, self._synced, numbers, packs)
+            failure = self._write_bytes(encoded)
+            entries.append(Entry(self.directory.name, self._sequence, self._created_ms, self._position, encoded))
         self._position = position
         if failure:
             self.roll_back(outcome, failure)
@@ -103,6 +113,13 @@ class TopicWriter:
         if sync:
             self.settle(outcome, is_synced=True)
         return True
+
+    def _write_bytes(self, encoded: bytes) -> int:
+        """0, or the number of the error."""
+        try:
+            return 0 if os.pwrite(self._fd, encoded, self._position) == len(encoded) else errno.ENOSPC
+        except OSError as error:
+            return error.errno or errno.EIO
 
     def sync(self) -> int:
         """0, or the number of the error; on any thread, while the commit thread waits."""
@@ -112,9 +129,10 @@ class TopicWriter:
             return error.errno or -1
         return 0
 
-    def settle(self, outcome: Outcome, *, is_synced: bool) -> None:
+    def settle(self, outcome: Outcome, *, is_synced: bool, is_journaled: bool = False) -> None:
         """What was staged counts: readers see it and who appended it is told."""
         self.problem = None
+        self._has_been_journaled |= is_journaled
         outcome.steps += self._staged
         self._staged = []
         if is_synced and not self._is_doubtful:
@@ -170,7 +188,7 @@ class TopicWriter:
             return
         if self._fd < 0:
             self._open(files.segment_path(self.directory, self._sequence), os.O_RDWR)
-        if self._staged or self._synced < self._position:
+        if self._staged or self._synced < self._position or self._has_been_journaled:
             failure = self.sync()
             if failure:
                 self.roll_back(outcome, failure)
@@ -197,6 +215,8 @@ class TopicWriter:
             os.close(self._fd)
         self._fd = fd
         self._sequence = start.sequence
+        self._created_ms = start.created_ms
+        self._has_been_journaled = False
         self._position = self._synced = len(encoded)
         self._is_empty = True
         self._is_doubtful = False

@@ -24,7 +24,6 @@ from penstock.logs.base import (
     LATEST,
     Committed,
     LogError,
-    LogUnavailable,
     OffsetOutOfRange,
     TopicDescription,
     TopicNotFound,
@@ -33,6 +32,7 @@ from penstock.logs.base import (
 )
 from penstock.logs.kafka.errors import to_log_error
 from penstock.logs.kafka.settings import properties_of
+from penstock.logs.kafka.topic_changes import TopicChanges, TopicExists
 
 log = get_logger("penstock.logs.kafka")
 
@@ -40,7 +40,6 @@ Answer = TypeVar("Answer")
 CACHE_SECONDS = 300.0
 REQUEST_SECONDS = 10.0
 TOPIC_SECONDS = 2.0
-VISIBLE_SECONDS = 10.0
 SAFE_COPIES = 3
 SAFE_IN_SYNC = 2
 
@@ -54,6 +53,7 @@ class KafkaAdmin:
         self._executor = executor
         self._names: set[str] | None = None
         self._names_until = 0.0
+        self._changes = TopicChanges(client, executor, self.metadata)
         # Told of every topic that this process changes.
         self.on_changed: Callable[[str], None] = lambda topic: None
 
@@ -71,19 +71,13 @@ class KafkaAdmin:
             asked = NewTopic(topic, num_partitions=partitions, replication_factor=copies, config=stated)
         except ValueError as error:
             raise LogError(f"topic {topic!r} cannot be created: {error}") from None
-        doing = f"create topic {topic!r}"
         try:
-            await self._ask(doing, lambda: self._client.create_topics([asked], request_timeout=REQUEST_SECONDS)[topic])
-        except LogError as error:
-            is_there = isinstance(error.__cause__, KafkaException) and (
-                error.__cause__.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
-            )
-            if not is_there:
-                raise
+            await self._changes.create(asked)
+        except TopicExists:
             if not exist_ok:
-                raise LogError(f"topic {topic!r} exists already") from None
-        self._forget(topic)
-        await self._wait_until(topic, is_there=True)
+                raise
+        finally:
+            self._forget(topic)
 
     async def open(self, topic: str) -> int:
         """The number of partitions of a topic, which is created with the configured properties if there is none."""
@@ -108,10 +102,8 @@ class KafkaAdmin:
         return TopicDescription(topic, partitions, properties)
 
     async def delete(self, topic: str) -> None:
-        doing = f"delete topic {topic!r}"
-        await self._ask(doing, lambda: self._client.delete_topics([topic], request_timeout=REQUEST_SECONDS)[topic])
+        await self._changes.delete(topic)
         self._forget(topic)
-        await self._wait_until(topic, is_there=False)
 
     async def list(self) -> list[str]:
         if self._names is None or time.monotonic() > self._names_until:
@@ -218,20 +210,6 @@ class KafkaAdmin:
         if found.error is not None:
             raise to_log_error(found.error, f"look at topic {topic!r}")
         return found
-
-    async def _wait_until(self, topic: str, *, is_there: bool) -> None:
-        """The broker that answered knows; the one that will be asked next may not yet."""
-        deadline = time.monotonic() + VISIBLE_SECONDS
-        while time.monotonic() < deadline:
-            try:
-                found = await self._describe(topic)
-                if is_there and all(each.leader >= 0 for each in found.partitions.values()):
-                    return
-            except TopicNotFound:
-                if not is_there:
-                    return
-            await asyncio.sleep(0.02)
-        raise LogUnavailable(f"Kafka is slow to {'create' if is_there else 'delete'} topic {topic!r}")
 
     def _forget(self, topic: str) -> None:
         self._names = None

@@ -1,7 +1,8 @@
 """Reads packs through librdkafka's consumer.
 
 What is asked at once (assignment, position) is kept on the loop; everything else runs in the consumer's own thread, one
-job after the other. A poll looks for other jobs every SLICE_SECONDS while there is nothing to read.
+job after the other. A poll looks for other jobs every SLICE_SECONDS while there is nothing to read. What came and is
+not wanted yet (of a paused partition, or too much of a busy one) waits on the shelf.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import confluent_kafka
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
 
 from penstock._ext.kafka_records import packs_of
+from penstock._ext.segment import RecordPack
 from penstock.core.logging import get_logger
 from penstock.logs.base import (
     EARLIEST,
@@ -27,22 +29,24 @@ from penstock.logs.base import (
     OnPartitions,
     TopicPartition,
     Watermarks,
+    check_new,
 )
 from penstock.logs.kafka.errors import is_passing, to_log_error
 from penstock.logs.kafka.health import Health
+from penstock.logs.kafka.questions import Questions, named, text
+from penstock.logs.kafka.shelf import LARGEST_FETCH, MOVES, Shelf
 from penstock.logs.kafka.worker import Worker
 
 log = get_logger("penstock.logs.kafka")
 
 Answer = TypeVar("Answer")
-# Records, and how often their partition had been moved when they were read.
-Found = list[tuple[int, Fetched]]
+# Records, and the number of their partition's last move when they were read.
+Found = list[tuple[int | None, TopicPartition, RecordPack]]
 
-SLICE_SECONDS = 0.1
-QUERY_SECONDS = 5.0
+SLICE_SECONDS = 0.02
+# Python looks for garbage after 700 new objects, and messages are objects: fewer of them at a time, and it never does.
+MESSAGES_AT_ONCE = 400
 SEEK_SECONDS = 5.0
-COMMIT_SECONDS = 10.0
-GROUP_CHANGES = (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION)
 
 
 class KafkaConsumer:
@@ -60,6 +64,7 @@ class KafkaConsumer:
         is_cooperative: bool = True,
     ) -> None:
         self._client = new_client()
+        self._questions = Questions(self._client, group, auto_offset_reset)
         self._group = group
         self._reset = auto_offset_reset
         self._max_poll_records = max_poll_records
@@ -67,36 +72,79 @@ class KafkaConsumer:
         self._health = health
         self._is_cooperative = is_cooperative
         self._worker = Worker(f"kafka-consumer-{group}")
-        self._positions: dict[TopicPartition, int | None] = {}  # on the loop; None until it is known
-        self._topics: set[str] = set()  # every topic and partition it was ever given; they only grow
+        self._shelf = Shelf()
+        self._topics: set[str] = set()  # every topic and partition it was ever given, as long as it is one
         self._numbers: set[int] = set()
         self._is_subscribed = False
         self._is_polling = False
-        self._leftover: asyncio.Future[Found] | None = None
+        self._fetching: asyncio.Future[Found] | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_cut_short = False
+        self._asking: set[asyncio.Future[dict[TopicPartition, int]]] = set()
         self._is_closing = False
         self._is_closed = False
         self._on_assigned: OnPartitions | None = None
         self._on_revoked: OnPartitions | None = None
-        # These belong to the thread. A move is a change of position other than by reading; they are counted.
+        # These belong to the thread.
         self._moves: dict[TopicPartition, int] = {}
         self._applied: set[TopicPartition] = set()
         self._starts: dict[TopicPartition, int] = {}
-        self._held: set[TopicPartition] = set()
         self._has_new_assignment = False
         self._failure: Message | None = None
         self._revoked: set[TopicPartition] = set()
         self.resets = 0
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        self._check_open()
-        if self._is_subscribed:
-            raise LogError("the consumer has subscribed: its group decides what it has")
+        self._check_unsubscribed()
         wanted = sorted(set(partitions))
-        self._topics |= {partition.topic for partition in wanted}
-        self._numbers |= {partition.partition for partition in wanted}
-        self._positions = {partition: self._positions.get(partition) for partition in wanted}
-        starts = dict(self._positions)
-        self._worker.submit(lambda: self._apply(starts))
+        self._note_topics(wanted)
+        positions = {partition: place.position for partition, place in self._shelf.places.items()}
+        for partition in positions:
+            self._shelf.drop(partition)
+        starts = {partition: positions.get(partition) for partition in wanted}
+        moves = {partition: self._shelf.add(partition, start, next(MOVES)).move for partition, start in starts.items()}
+        self._worker.submit(lambda: self._apply(starts, moves))
+
+    async def add(self, starts: Mapping[TopicPartition, int]) -> None:
+        self._check_unsubscribed()
+        check_new(starts, self._shelf.places)
+        self._note_topics(starts)
+        added = [self._shelf.add(one, start if start >= 0 else None, next(MOVES)) for one, start in starts.items()]
+        moves = {place.partition: place.move for place in added}
+        try:
+            found = await self._find_offsets({partition: start for partition, start in starts.items() if start < 0})
+            # what was removed meanwhile is not added any more
+            chosen = {one: found.get(one, start) for one, start in starts.items() if self._is_at(one, moves[one])}
+            await self._submit("add partitions", lambda: self._extend(chosen, moves))
+        except BaseException:
+            for partition, move in moves.items():
+                if self._is_at(partition, move):
+                    self._shelf.drop(partition)
+            raise
+        for partition, position in found.items():
+            self._shelf.set_position(partition, moves[partition], position)
+
+    def _is_at(self, partition: TopicPartition, move: int) -> bool:
+        place = self._shelf.places.get(partition)
+        return place is not None and place.move == move
+
+    async def _find_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Not in the consumer's thread, so that nobody's records wait for the answer."""
+        if not times:
+            return {}
+        asking = asyncio.get_running_loop().run_in_executor(None, self._questions.offsets, times)
+        self._asking.add(asking)
+        asking.add_done_callback(self._asking.discard)
+        try:
+            return await asking
+        except KafkaException as error:
+            raise to_log_error(error, "find the ends of partitions") from None
+
+    async def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        self._check_unsubscribed()
+        dropped = [partition for partition in partitions if self._shelf.drop(partition)]
+        if dropped:
+            await self._submit("remove partitions", lambda: self._shrink(dropped))
 
     def subscribe(
         self, topics: Iterable[str], on_assigned: OnPartitions | None = None, on_revoked: OnPartitions | None = None
@@ -104,7 +152,7 @@ class KafkaConsumer:
         self._check_open()
         if not self._group:
             raise LogError("a consumer without a group cannot subscribe, only be assigned partitions")
-        if self._positions and not self._is_subscribed:
+        if self._shelf.places and not self._is_subscribed:
             raise LogError("the consumer has partitions assigned to it: it cannot subscribe as well")
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
         self._is_subscribed = True
@@ -117,90 +165,122 @@ class KafkaConsumer:
             )
         )
 
-    async def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[Fetched]:
-        if max_records < 1:
+    async def poll(
+        self, max_records: int = 500, timeout: float = 1.0, max_per_partition: int | None = None
+    ) -> list[Fetched]:
+        if max_records < 1 or (max_per_partition is not None and max_per_partition < 1):
             raise ValueError("a poll of no records makes no sense")
-        self._check_open()
         if self._is_polling:
             raise LogError("the consumer is polled already")
         most = min(max_records, self._max_poll_records)
         deadline = time.monotonic() + timeout
-        # What a poll that was cancelled has read is not lost: the next one gives it.
-        fetching, self._leftover = self._leftover, None
-        if fetching is None:
-            fetching = self._worker.submit(lambda: self._fetch(most, deadline))
         self._is_polling = True
         try:
-            found = await asyncio.shield(fetching)
-        except asyncio.CancelledError:
-            self._leftover = None if fetching.cancelled() else fetching
-            raise
+            while True:
+                self._check_open()
+                await self._read_on(most, deadline)
+                given = self._shelf.take(most, max_per_partition or most)
+                self._give_orders()
+                if given:
+                    return given
+                if time.monotonic() >= deadline:
+                    break
         finally:
             self._is_polling = False
-        if not found:
-            await self._find_positions()
-        return [fetched for move, fetched in found if self._accept(move, fetched)]
+        await self._find_positions()
+        return []
 
-    def _accept(self, move: int, fetched: Fetched) -> bool:
-        """Whether the records are still wanted: no seek or rebalance came after they were read."""
-        place = TopicPartition(fetched.topic, fetched.partition)
-        if place not in self._positions or self._moves.get(place, 0) != move:
-            return False
-        self._positions[place] = fetched.next_offset
-        return True
+    async def _read_on(self, most: int, deadline: float) -> None:
+        """Puts what is read onto the shelf. Does not wait for it if there is something on it already."""
+        loop = asyncio.get_running_loop()
+        # What a poll asked for that did not wait to the end (cancelled, woken) is not lost: the next one gets it.
+        fetching = self._fetching
+        if fetching is None:
+            until = 0.0 if self._shelf.has_records else deadline
+            self._is_cut_short = False
+            fetching = self._fetching = self._worker.submit(lambda: self._fetch(most, until))
+            fetching.add_done_callback(self._wake)
+        elif self._shelf.has_records:
+            loop.call_soon(self._wake)
+        if not fetching.done():
+            self._waiter = loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        if fetching.done():
+            self._fetching = None
+            for move, partition, pack in fetching.result():
+                self._shelf.put(move, partition, pack)
+
+    def _wake(self, _: object = None) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _give_orders(self) -> None:
+        to_hold, to_let_go = self._shelf.orders()
+        if to_hold or to_let_go:
+            self._worker.submit(lambda: self._hold(to_hold, to_let_go))
 
     async def _find_positions(self) -> None:
         """Asks for the positions of partitions that nothing was read of, once."""
-        unknown: dict[TopicPartition, int | None] = {
-            partition: None for partition, position in self._positions.items() if position is None
-        }
-        if not unknown or self._is_closing or self._health.reason is not None:
+        asked = {place.partition: place.move for place in self._shelf.unknown()}
+        if not asked or self._is_closing or self._health.reason is not None:
             return
         try:
-            await self._submit("find positions", lambda: self._locate(unknown))
+            found = await self._submit("find positions", lambda: self._questions.locate(asked))
         except LogError as error:
             log.debug("positions are not known", group=self._group, reason=error.message)
-        for partition, position in unknown.items():
-            if self._positions.get(partition, 0) is None:
-                self._positions[partition] = position
+            return
+        for partition, position in found.items():
+            self._shelf.set_position(partition, asked[partition], position)
 
     def assignment(self) -> list[TopicPartition]:
-        return sorted(self._positions)
+        return sorted(self._shelf.places)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        chosen = [self._assigned(partition) for partition in partitions]
-        self._worker.submit(lambda: self._hold(chosen))
+        for place in [self._shelf.find(partition) for partition in partitions]:
+            self._shelf.pause(place)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        chosen = list(partitions)
-        self._worker.submit(lambda: self._let_go(chosen))
+        has_records = False
+        for partition in partitions:
+            place = self._shelf.places.get(partition)
+            if place is not None and place.is_paused:
+                has_records |= self._shelf.resume(place)
+        self._give_orders()
+        if has_records:
+            self._is_cut_short = True
+            # a member of a group must not be told of a rebalance while it processes what it has polled
+            if not self._is_subscribed:
+                self._wake()
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        self._assigned(partition)
+        place = self._shelf.find(partition)
         if offset < 0 and offset not in {EARLIEST, LATEST}:
             raise ValueError(f"{offset} is no offset")
-        found = await self._submit(f"seek in {_text(partition)}", lambda: self._seek(partition, offset))
-        if partition in self._positions:
-            self._positions[partition] = found
+        self._shelf.forget(place)
+        place.move = move = next(MOVES)
+        found = await self._submit(f"seek in {text(partition)}", lambda: self._seek(partition, offset, move))
+        if place.move == move:
+            place.position = found
 
     async def seek_to_time(self, partition: TopicPartition, timestamp_ms: int) -> int:
-        self._assigned(partition)
+        self._shelf.find(partition)
 
         def find() -> int:
-            asked = [_named(partition, timestamp_ms)]
-            found = self._client.offsets_for_times(asked, timeout=QUERY_SECONDS)[0]
-            _check(found.error)
-            return int(found.offset) if found.offset >= 0 else self._ask_watermarks(partition).end
+            found = self._questions.offsets({partition: timestamp_ms})[partition]
+            return found if found >= 0 else self._questions.watermarks(partition).end
 
-        offset = await self._submit(f"find a time in {_text(partition)}", find)
+        offset = await self._submit(f"find a time in {text(partition)}", find)
         await self.seek(partition, offset)
         return offset
 
     def position(self, partition: TopicPartition) -> int:
         """Known after the first poll or seek; Kafka has to be asked for the committed one."""
-        position = self._positions[self._assigned(partition)]
+        position = self._shelf.find(partition).position
         if position is None:
-            raise LogUnavailable(f"the position of {_text(partition)} is known after the first poll")
+            raise LogUnavailable(f"the position of {text(partition)} is known after the first poll")
         return position
 
     async def commit(self, offsets: Mapping[TopicPartition, Committed] | None = None) -> None:
@@ -208,31 +288,32 @@ class KafkaConsumer:
             raise LogError("a consumer without a group has nothing to commit to")
         if offsets is None:
             # What was never read has nothing new to say about itself.
-            known = {partition: position for partition, position in self._positions.items() if position is not None}
-            offsets = {partition: Committed(position) for partition, position in known.items()}
+            known = {partition: place.position for partition, place in self._shelf.places.items()}
+            offsets = {one: Committed(position) for one, position in known.items() if position is not None}
         for partition, committed in offsets.items():
             if committed.offset < 0:
                 raise ValueError(f"{committed.offset} of {partition} is no offset")
-        asked = [_named(partition, one.offset, one.metadata) for partition, one in offsets.items()]
+        asked = [named(partition, one.offset, one.metadata) for partition, one in offsets.items()]
 
         if asked:
-            await self._submit("commit offsets", lambda: self._commit(asked))
+            await self._submit("commit offsets", lambda: self._questions.commit(asked))
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed | None]:
         chosen = list(partitions)
         if not self._group or not chosen:
             return dict.fromkeys(chosen)
-        return await self._submit("read committed offsets", lambda: self._ask_committed(chosen))
+        return await self._submit("read committed offsets", lambda: self._questions.committed(chosen))
 
     async def watermarks(self, partition: TopicPartition) -> Watermarks:
-        return await self._submit(f"read the ends of {_text(partition)}", lambda: self._ask_watermarks(partition))
+        return await self._submit(f"read the ends of {text(partition)}", lambda: self._questions.watermarks(partition))
 
     async def lag(self) -> dict[TopicPartition, int]:
-        positions = dict(self._positions)
+        positions = {partition: place.position for partition, place in self._shelf.places.items()}
 
         def measure() -> dict[TopicPartition, int]:
-            self._locate(positions)
-            return {one: self._ask_watermarks(one).end - (position or 0) for one, position in positions.items()}
+            known = self._questions.locate([partition for partition, position in positions.items() if position is None])
+            known |= {partition: position for partition, position in positions.items() if position is not None}
+            return {one: end - known[one] for one, end in self._questions.offsets(dict.fromkeys(known, LATEST)).items()}
 
         return await self._submit("measure the lag", measure)
 
@@ -242,11 +323,14 @@ class KafkaConsumer:
             return
         self._is_closing = True
         try:
+            await asyncio.gather(*self._asking, return_exceptions=True)
             await self._worker.submit(self._client.close)
         finally:
             self._is_closed = True
             self._worker.stop()
-            self._positions.clear()
+            self._wake()
+            for partition in list(self._shelf.places):
+                self._shelf.drop(partition)
             self._on_close(self)
 
     async def __aenter__(self) -> KafkaConsumer:
@@ -260,10 +344,17 @@ class KafkaConsumer:
         if self._is_closing:
             raise LogError("the consumer is closed")
 
-    def _assigned(self, partition: TopicPartition) -> TopicPartition:
-        if partition not in self._positions:
-            raise LogError(f"{_text(partition)} is not assigned to this consumer")
-        return partition
+    def _check_unsubscribed(self) -> None:
+        self._check_open()
+        if self._is_subscribed:
+            raise LogError("the consumer has subscribed: its group decides what it has")
+
+    def _note_topics(self, partitions: Iterable[TopicPartition]) -> None:
+        for topic, number in partitions:
+            if len(self._topics) < 2:
+                self._topics.add(topic)
+            if len(self._numbers) < 2:
+                self._numbers.add(number)
 
     async def _submit(self, doing: str, function: Callable[[], Answer]) -> Answer:
         if self._is_closed:
@@ -275,50 +366,79 @@ class KafkaConsumer:
 
     # From here on in the thread.
 
-    def _apply(self, starts: Mapping[TopicPartition, int | None]) -> None:
+    def _apply(self, starts: Mapping[TopicPartition, int | None], moves: Mapping[TopicPartition, int]) -> None:
         """Takes effect with the next poll, so that a seek before it needs no round trip through the old position."""
-        self._note_moves(self._applied)
+        self._moves = dict(moves)
         self._applied.clear()
         self._starts = {partition: OFFSET_INVALID if start is None else start for partition, start in starts.items()}
-        self._held.intersection_update(starts)
         self._has_new_assignment = True
 
-    def _hold(self, partitions: Iterable[TopicPartition]) -> None:
-        """Pauses what is assigned; the rest when it is."""
-        self._held.update(partitions)
-        self._client.pause([_named(one) for one in self._held & self._applied])
+    def _extend(self, starts: Mapping[TopicPartition, int], moves: Mapping[TopicPartition, int]) -> None:
+        self._moves.update((partition, moves[partition]) for partition in starts)
+        if self._has_new_assignment:
+            self._starts |= starts
+        elif starts:
+            self._client.incremental_assign([named(partition, start) for partition, start in starts.items()])
+            self._applied.update(starts)
 
-    def _let_go(self, partitions: Iterable[TopicPartition]) -> None:
-        self._held.difference_update(partitions)
-        self._client.resume([_named(one) for one in partitions if one in self._applied])
+    def _shrink(self, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            self._moves.pop(partition, None)
+            self._starts.pop(partition, None)
+        applied = [partition for partition in partitions if partition in self._applied]
+        self._applied.difference_update(applied)
+        if applied:
+            self._client.incremental_unassign([named(partition) for partition in applied])
+
+    def _hold(self, to_hold: list[TopicPartition], to_let_go: list[TopicPartition]) -> None:
+        held = [named(one) for one in to_hold if one in self._applied]
+        free = [named(one) for one in to_let_go if one in self._applied]
+        if held:
+            self._client.pause(held)
+        if free:
+            self._client.resume(free)
 
     def _start_assigned(self) -> None:
         without_group = confluent_kafka.OFFSET_END if self._reset == "latest" else confluent_kafka.OFFSET_BEGINNING
         chosen = [
-            _named(one, without_group if start == OFFSET_INVALID and not self._group else start)
+            named(one, without_group if start == OFFSET_INVALID and not self._group else start)
             for one, start in self._starts.items()
         ]
         self._client.assign(chosen)
         self._applied.update(self._starts)
-        self._hold(self._held)
         self._starts = {}
         self._has_new_assignment = False
 
     def _fetch(self, most: int, deadline: float) -> Found:
         """Waits for the first record, then takes what is there already, up to `most`."""
+        found: Found = []
         while True:
             self._worker.serve_waiting()
+            if self._is_closing:
+                return []
             if self._has_new_assignment:
                 self._start_assigned()
             self._revoked.clear()
-            messages = self._read(most, min(SLICE_SECONDS, max(0.0, deadline - time.monotonic())))
-            packs, errors = packs_of(self._without_revoked(messages), *self._only())
-            if errors and packs:
-                self._failure = errors[0]  # what was read must be given; the error comes next time
-            elif errors:
-                self._raise(errors[0])
-            if packs or time.monotonic() >= deadline:
-                return [(self._moves.get(TopicPartition(*pack[:2]), 0), Fetched(*pack)) for pack in packs]
+            count = got = self._convert(
+                self._read(most, min(SLICE_SECONDS, max(0.0, deadline - time.monotonic()))), found
+            )
+            while count < most and got == MESSAGES_AT_ONCE:
+                got = self._convert(self._read_more(min(most - count, MESSAGES_AT_ONCE)), found)
+                count += got
+            if found or self._is_cut_short or time.monotonic() >= deadline:
+                return found
+
+    def _convert(self, messages: list[Message], found: Found) -> int:
+        """Adds the messages to what was found; how many there were. They are gone before there are new ones."""
+        packs, errors = packs_of(self._without_revoked(messages), *self._only(), LARGEST_FETCH)
+        for topic, number, pack in packs:
+            partition = TopicPartition(topic, number)
+            found.append((self._moves.get(partition), partition, pack))
+        if errors and found:
+            self._failure = errors[0]  # what was read must be given; the error comes next time
+        elif errors:
+            self._raise(errors[0])
+        return len(messages)
 
     def _only(self) -> tuple[str | None, int]:
         """The topic, and the partition, if this consumer never had another: then no message can be of another."""
@@ -334,17 +454,17 @@ class KafkaConsumer:
             first = self._client.poll(seconds)
         except KafkaException as error:
             raise to_log_error(error, "read from Kafka") from None
-        if first is None or most == 1:
-            return [] if first is None else [first]
+        if first is None:
+            return []
+        # what was read must be given, whatever happens to the rest
+        return [first, *self._read_more(min(most, MESSAGES_AT_ONCE) - 1)]
+
+    def _read_more(self, most: int) -> list[Message]:
         try:
-            return [first, *self._client.consume(most - 1, 0)]
+            return self._client.consume(most, 0) if most else []
         except KafkaException as error:
             log.warning("kafka consumer", group=self._group, reason=str(error))
-            return [first]  # it is read, so it must be given
-
-    def _note_moves(self, partitions: Iterable[TopicPartition]) -> None:
-        for partition in partitions:
-            self._moves[partition] = self._moves.get(partition, 0) + 1
+            return []
 
     def _without_revoked(self, messages: list[Message]) -> list[Message]:
         """A rebalance in the middle of reading: what was read of a partition that is gone belongs to its new owner."""
@@ -360,7 +480,7 @@ class KafkaConsumer:
                 kept.append(message)
         for place, offset in dropped.items():
             if place in self._applied:  # it came back at once
-                self._seek(place, offset)
+                self._seek(place, offset, self._moves[place])
         return kept
 
     def _raise(self, message: Message) -> None:
@@ -372,34 +492,25 @@ class KafkaConsumer:
             return
         if error.fatal():
             raise LogError(f"the consumer of group {self._group!r} is out: {error.str()}")
-        place = TopicPartition(message.topic() or "", message.partition() or 0)
-        if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            marks = self._ask_watermarks(place)
-            raise OffsetOutOfRange(f"{_text(place)}: {error.str()}", marks.first, marks.end)
-        if is_passing(error):
+        if message.topic() is None:
+            place, failed = None, to_log_error(error, "read from Kafka")
+        else:
+            place = TopicPartition(message.topic() or "", message.partition() or 0)
+            failed = to_log_error(error, f"read {text(place)}")
+        if place is not None and code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            marks = self._questions.watermarks(place)
+            failed = OffsetOutOfRange(f"{text(place)}: {error.str()}", marks.first, marks.end)
+        elif is_passing(error):
             log.debug("kafka consumer", group=self._group, reason=error.str())
             return
-        raise to_log_error(error, f"read {_text(place)}")
+        failed.partition = place
+        raise failed
 
-    def _commit(self, asked: list[confluent_kafka.TopicPartition]) -> None:
-        """While the group changes Kafka takes no offsets. It soon does again, and until we have agreed to give a
-        partition back nobody else can have it, so trying again is safe."""
-        deadline = time.monotonic() + COMMIT_SECONDS
-        while True:
-            try:
-                for written in self._client.commit(offsets=asked, asynchronous=False) or ():
-                    _check(written.error)
-                return
-            except KafkaException as error:
-                if error.args[0].code() not in GROUP_CHANGES or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.02)
-
-    def _seek(self, partition: TopicPartition, offset: int) -> int:
+    def _seek(self, partition: TopicPartition, offset: int, move: int) -> int:
         if offset in (EARLIEST, LATEST):
-            marks = self._ask_watermarks(partition)
+            marks = self._questions.watermarks(partition)
             offset = marks.first if offset == EARLIEST else marks.end
-        self._note_moves([partition])
+        self._moves[partition] = move
         if partition not in self._applied:
             if partition in self._starts:
                 self._starts[partition] = offset
@@ -407,7 +518,7 @@ class KafkaConsumer:
         deadline = time.monotonic() + SEEK_SECONDS
         while True:
             try:
-                self._client.seek(_named(partition, offset))
+                self._client.seek(named(partition, offset))
                 return offset
             except KafkaException as error:
                 # A partition that was assigned just now is not being fetched yet.
@@ -415,85 +526,46 @@ class KafkaConsumer:
                     raise
             time.sleep(0.01)
 
-    def _ask_committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, Committed | None]:
-        answer: dict[TopicPartition, Committed | None] = {}
-        for one in self._client.committed([_named(each) for each in partitions], timeout=QUERY_SECONDS):
-            _check(one.error)
-            known = Committed(one.offset, one.metadata or "") if one.offset >= 0 else None
-            answer[TopicPartition(one.topic, one.partition)] = known
-        return answer
-
-    def _ask_watermarks(self, partition: TopicPartition) -> Watermarks:
-        marks = self._client.get_watermark_offsets(_named(partition), timeout=QUERY_SECONDS)
-        if marks is None:
-            raise LogUnavailable(f"Kafka does not say where {_text(partition)} ends")
-        return Watermarks(*marks)
-
-    def _locate(self, positions: dict[TopicPartition, int | None]) -> None:
-        """Fills in the positions that are not known: where reading will start."""
-        unknown = [partition for partition, position in positions.items() if position is None]
-        committed = self._ask_committed(unknown) if unknown and self._group else {}
-        for partition in unknown:
-            known = committed.get(partition)
-            if known is None:
-                marks = self._ask_watermarks(partition)
-                positions[partition] = marks.end if self._reset == "latest" else marks.first
-            else:
-                positions[partition] = known.offset
-
     def _take(self, client: confluent_kafka.Consumer, assigned: list[confluent_kafka.TopicPartition]) -> None:
         """New partitions: who processes them hears of it first, and may still seek."""
         places = [TopicPartition(one.topic, one.partition) for one in assigned]
+        moves = {place: next(MOVES) for place in places}
+        self._moves |= moves
         self._starts = dict.fromkeys(places, OFFSET_INVALID)
 
         def tell() -> object:
-            for place in places:
-                self._positions[place] = None
+            for place, move in moves.items():
+                self._shelf.drop(place)
+                self._shelf.add(place, None, move)
             return self._on_assigned(places) if self._on_assigned is not None and places else None
 
         self._worker.run_on_loop(tell)
         starts, self._starts = self._starts, {}
-        chosen = [_named(place, start) for place, start in starts.items()]
+        chosen = [named(place, start) for place, start in starts.items()]
         if self._is_cooperative:
             client.incremental_assign(chosen)
         else:
             client.assign(chosen)
         self._applied.update(places)
-        self._hold(self._held)
 
     def _give_back(self, client: confluent_kafka.Consumer, revoked: list[confluent_kafka.TopicPartition]) -> None:
         """The group waits until who processes these partitions is done with them."""
         places = [TopicPartition(one.topic, one.partition) for one in revoked]
         self._revoked.update(places)
-        self._note_moves(places)
+        for place in places:
+            self._moves.pop(place, None)
 
         def tell() -> object:
             return self._on_revoked(places) if self._on_revoked is not None and places else None
 
         def drop() -> None:
             for place in places:
-                self._positions.pop(place, None)
+                self._shelf.drop(place)
 
         self._worker.run_on_loop(tell)
         self._worker.run_on_loop(drop)
         self._applied.difference_update(places)
-        self._held.difference_update(places)
         if self._is_cooperative:
             client.incremental_unassign(revoked)
         else:
             client.unassign()
-
-
-def _named(
-    partition: TopicPartition, offset: int = OFFSET_INVALID, metadata: str = ""
-) -> confluent_kafka.TopicPartition:
-    return confluent_kafka.TopicPartition(partition.topic, partition.partition, offset, metadata)
-
-
-def _text(partition: TopicPartition) -> str:
-    return f"{partition.topic}[{partition.partition}]"
-
-
-def _check(error: KafkaError | None) -> None:
-    if error is not None:
-        raise KafkaException(error)

@@ -196,7 +196,7 @@ class KafkaProducer:
         messages = messages_of(delivery.pack)
         try:
             queued = self._client.produce_batch(
-                delivery.topic, messages, partition=delivery.partition, on_delivery=delivery
+                delivery.topic, messages, partition=delivery.partition, on_delivery=delivery.report
             )
         except (KafkaException, BufferError) as error:
             delivery.fail(to_log_error(error, f"append to {delivery.topic}"), len(messages))
@@ -211,7 +211,7 @@ class KafkaProducer:
             if record.headers:
                 arguments["headers"] = record.headers
             try:
-                self._client.produce(delivery.topic, record.value, record.key, on_delivery=delivery, **arguments)
+                self._client.produce(delivery.topic, record.value, record.key, on_delivery=delivery.report, **arguments)
             except BufferError:
                 delivery.fail(LogUnavailable("the buffer for Kafka is full"), delivery.pack.count - number)
                 return

@@ -1,0 +1,334 @@
+#!/usr/bin/env python3
+"""APPLICATION clients end to end: QoS 1 both ways, 66-byte payloads, the publisher's PUBACK durable.
+
+  python bench/app_bench.py                                    embedded log, every scenario, 3 repetitions
+  python bench/app_bench.py --provider kafka --reps 1 --secs 2
+  python bench/app_bench.py --scenario fanin --scenario far --only penstock --json result.json
+  python bench/app_bench.py --save                             a dated result in bench/results/application
+
+fanin    100 publishers with 100 unacknowledged each, one APPLICATION client; messages delivered
+five     the same publishers, five clients that share them out; the slowest of the five beside the fastest
+stalled  five, and a sixth client with a backlog that does not read: what is left of the others' rate
+far      fanin to a client 50 ms away (a proxy that delays 25 ms each way), default settings
+backlog  1,000,000 messages delivered live, then 1,000,000 published to an absent client and delivered on its return
+
+mosquitto runs beside it with the only settings of it that lose nothing acknowledged (persistence and a save on every
+change); it has no runs with a backlog, because it writes all of its queue at every change. The brokers take turns, each
+run on a fresh one. The CPU is the broker's, all threads; that of Kafka is told apart, as kafka_cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from bench.brokers import COMMANDS, MOSQUITTO_CONF, Broker, BrokerError, cpu_seconds, process_tree, wait_quiet
+from bench.compare import HERE, RESULTS, allow_open_files, build_load_generator, run_load, write_result
+from bench.machine import describe_machine, describe_versions
+from bench.scenarios import BASE, SUBJECT, Figure, Scenario, Target
+from bench.summary import Run, markdown_table, missed_targets, summarise_figure
+from tests.support.application import forget_topics
+from tests.support.kafka_cluster import KafkaCluster
+
+DELAY = HERE / "bin" / "delay"
+PUBLISHERS = 100
+ONE_WAY_MS = 25
+WITH_BACKLOG = ("stalled", "backlog")
+STALLED_BACKLOG = 20_000
+FAN_IN = f"--scenario fanin --n {PUBLISHERS} --qos 1 --size 66 --window 100"
+# Messages under way between publishers and clients are bounded, so that what is measured is a steady state.
+STEADY = "--e2e 500"
+DURABLE_MOSQUITTO = (
+    MOSQUITTO_CONF.replace("persistence false", "persistence true").replace(
+        "max_queued_messages 100000", "max_queued_messages 0"
+    )
+    + "persistence_location {dir}/\nautosave_on_changes true\nautosave_interval 1\nuser root\n"
+)
+PENSTOCK = """[access]
+anonymous_type = "application"
+[logging]
+level = "error"
+[sys]
+interval = 0
+[log]
+provider = "{provider}"
+"""
+SHOWN = ("error", "rate", "msgs_per_cpu_s", "evenness", "share", "live_s", "slowdown", "broker_cores", "kafka_cores")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all scenarios need."""
+
+    args: argparse.Namespace
+    kafka: KafkaCluster | None
+
+    def timing(self) -> list[str]:
+        return ["--secs", str(self.args.secs), "--warmup", str(self.args.warmup)]
+
+    def load(self, broker: Broker, *options: str) -> Run:
+        """One run of the load generator; Kafka's share of the machine is told in `kafka_cores`."""
+        nodes = (
+            [pid for node in self.kafka.nodes if node.process for pid in process_tree(node.process.pid)]
+            if (self.kafka)
+            else []
+        )
+        used = cpu_seconds(nodes)
+        result = run_load(broker, [word for option in options for word in shlex.split(option)])
+        if nodes and result.get("secs"):
+            result["kafka_cores"] = round((cpu_seconds(nodes) - used) / result["secs"], 2)
+        return result
+
+
+def measure_fan_in(bench: Bench, broker: Broker) -> Run:
+    return bench.load(broker, FAN_IN, STEADY, "--session app", *bench.timing())
+
+
+def measure_five(bench: Bench, broker: Broker) -> Run:
+    result = bench.load(broker, FAN_IN, STEADY, "--session app --groups 5", *bench.timing())
+    if result.get("fastest_rate"):
+        result["evenness"] = round(result["slowest_rate"] / result["fastest_rate"], 3)
+    return result
+
+
+def measure_stalled(bench: Bench, broker: Broker) -> Run:
+    alone = measure_five(bench, broker)
+    broker.settle()
+    with stalled_client(broker):
+        result = measure_five(bench, broker)
+    if alone.get("rate") and "rate" in result:
+        result["share"] = round(result["rate"] / alone["rate"], 3)
+    return result
+
+
+def measure_far(bench: Bench, broker: Broker) -> Run:
+    with delaying_proxy(broker.port, ONE_WAY_MS) as port:
+        return bench.load(broker, FAN_IN, STEADY, f"--session app --subscriber-port {port}", *bench.timing())
+
+
+def measure_backlog(bench: Bench, broker: Broker) -> Run:
+    each = f"--count {bench.args.backlog // PUBLISHERS} --drain 10"
+    live = bench.load(broker, FAN_IN, each, "--session live")
+    if live.get("lost") or "error" in live:
+        return live
+    for part in ("subscribe", "publish"):
+        done = bench.load(broker, FAN_IN, each, f"--session away --part {part}")
+        if "error" in done:
+            return done
+    broker.settle()
+    result = bench.load(broker, FAN_IN, each, "--session away --part receive")
+    if result.get("secs") and live.get("secs"):
+        result |= {"live_s": live["secs"], "slowdown": round(result["secs"] / live["secs"], 3)}
+    return result
+
+
+@contextlib.contextmanager
+def delaying_proxy(port: int, one_way_ms: float) -> Iterator[int]:
+    proxy = subprocess.Popen([DELAY, str(port), str(one_way_ms)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert proxy.stdout is not None
+        yield int(proxy.stdout.readline())
+    finally:
+        proxy.kill()
+        proxy.wait()
+
+
+def text(words: str) -> bytes:
+    return len(words).to_bytes(2, "big") + words.encode()
+
+
+def packet(first: int, body: bytes) -> bytes:
+    return bytes([first, len(body)]) + body
+
+
+def receive_exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = connection.recv(size - len(data))
+        if not more:
+            raise BrokerError("the broker closed the connection of the client that does not read")
+        data += more
+    return data
+
+
+@contextlib.contextmanager
+def stalled_client(broker: Broker) -> Iterator[None]:
+    """A client with a session of its own and a backlog, that stays connected and reads nothing."""
+    with contextlib.ExitStack() as stack:
+        connections = []
+        for name, clean in (("stalled", 0), ("filler", 2)):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", broker.port), 20))
+            connection.sendall(packet(0x10, text("MQTT") + bytes([4, clean, 0, 0]) + text(name)))
+            receive_exactly(connection, 4)
+            connections.append(connection)
+        stalled, filler = connections
+        stalled.sendall(packet(0x82, b"\0\1" + text("stalled/#") + b"\1"))
+        receive_exactly(stalled, 5)
+        for first in range(1, STALLED_BACKLOG, 100):
+            ids = [1 + (first + at) % 65_535 for at in range(100)]
+            publishes = [packet(0x32, text("stalled/t") + number.to_bytes(2, "big") + bytes(66)) for number in ids]
+            filler.sendall(b"".join(publishes))
+            receive_exactly(filler, 4 * len(ids))
+        yield
+
+
+MEASURES: dict[str, Callable[[Bench, Broker], Run]] = {
+    "fanin": measure_fan_in,
+    "five": measure_five,
+    "stalled": measure_stalled,
+    "far": measure_far,
+    "backlog": measure_backlog,
+}
+
+
+def at_least(value: float) -> Target:
+    return Target(value, is_ratio=False)
+
+
+def scenarios(provider: str, backlog: int) -> list[Scenario]:
+    """The figures of each, with what they have to reach on this log."""
+    is_embedded = provider == "embedded"
+    per_cpu = at_least(120_000 if is_embedded else 40_000)
+    rate, cpu = "messages / s", "messages / CPU-s"
+    fan_in = (
+        Figure("100 publishers → 1 client", "rate", rate, at_least(100_000) if is_embedded else None),
+        Figure("the same per CPU-second", "msgs_per_cpu_s", cpu, per_cpu),
+    )
+    five = (
+        Figure("100 publishers → 5 clients", "rate", rate),
+        Figure("the same per CPU-second", "msgs_per_cpu_s", cpu),
+        Figure("slowest of the five to the fastest", "evenness", "ratio", at_least(0.9)),
+    )
+    stalled = (Figure("rate of five beside one that does not read", "share", "ratio", at_least(0.9)),)
+    far = (Figure("1 client, 50 ms away", "rate", rate, at_least(10_000)),)
+    slowest = Target(1.5, is_ratio=False, is_maximum=True)
+    behind = (
+        Figure(f"backlog of {backlog:,}, time to live delivery", "slowdown", "ratio", slowest, is_less_better=True),
+        Figure("delivery of the backlog", "rate", rate),
+    )
+    figures = {"fanin": fan_in, "five": five, "stalled": stalled, "far": far, "backlog": behind}
+    return [Scenario(name, "", figures[name]) for name in MEASURES]
+
+
+def penstock_toml(provider: str, kafka: KafkaCluster | None) -> str:
+    server = f'[kafka]\nbootstrap_servers = "{kafka.bootstrap}"\n' if kafka else ""
+    return PENSTOCK.format(provider=provider) + server
+
+
+def measure_once(bench: Bench, scenario: str, broker: Broker) -> Run:
+    wait_quiet(bench.args.quiet)
+    if bench.kafka is not None:
+        forget_topics(bench.kafka.bootstrap)
+    broker.start()
+    try:
+        broker.settle()
+        return MEASURES[scenario](bench, broker)
+    finally:
+        broker.stop()
+
+
+def measure(bench: Bench) -> list[Run]:
+    args = bench.args
+    toml = penstock_toml(args.provider, bench.kafka)
+    brokers = [
+        Broker(name, COMMANDS[name], DURABLE_MOSQUITTO, toml) for name in (BASE, SUBJECT) if args.only in (None, name)
+    ]
+    runs = []
+    for rep in range(args.reps):
+        for scenario in args.scenario or MEASURES:
+            for broker in brokers:
+                if broker.name == BASE and scenario in WITH_BACKLOG:
+                    continue
+                result = measure_once(bench, scenario, broker)
+                runs.append({"rep": rep, "test": scenario, "broker": broker.name, **result})
+                shown = ", ".join(f"{name} {result[name]}" for name in SHOWN if name in result)
+                print(f"{rep + 1}/{args.reps} {scenario} {broker.name}: {shown}", file=sys.stderr, flush=True)
+    return runs
+
+
+def summarise(runs: list[Run], provider: str, backlog: int) -> list[dict[str, Any]]:
+    rows = []
+    for scenario in scenarios(provider, backlog):
+        of_it = [run for run in runs if run["test"] == scenario.name]
+        by_broker = {name: [run for run in of_it if run["broker"] == name] for name in (BASE, SUBJECT)}
+        measured = {name: its_runs for name, its_runs in by_broker.items() if its_runs}
+        if measured:
+            rows += [summarise_figure(scenario.name, figure, measured) for figure in scenario.figures]
+    return rows
+
+
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--provider", choices=["embedded", "kafka"], default="embedded", help="the log (embedded)")
+    parser.add_argument("--scenario", action="append", choices=[*MEASURES], help="only this one; repeatable")
+    parser.add_argument("--reps", type=int, default=3, help="repetitions; the table shows medians (3)")
+    parser.add_argument("--secs", type=float, default=4, help="measured seconds of a run (4)")
+    parser.add_argument("--warmup", type=float, default=1, help="unmeasured seconds before them (1)")
+    parser.add_argument("--backlog", type=int, default=1_000_000, help="messages of the backlog (1000000)")
+    parser.add_argument("--quiet", type=float, default=10, help="wait at most so long for the machine to be idle (10)")
+    parser.add_argument("--only", choices=[BASE, SUBJECT], help="measure only this broker")
+    parser.add_argument("--dir", help="directory of the brokers' files  [default: that of temporary files]")
+    parser.add_argument("--json", metavar="FILE", help="write the result there")
+    parser.add_argument("--save", action="store_true", help="write the result to bench/results/application")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when penstock misses a target")
+    return parser.parse_args(argv)
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    started = datetime.now(UTC).replace(microsecond=0)
+    build_load_generator()
+    allow_open_files()
+    with contextlib.ExitStack() as stack:
+        kafka = None
+        if args.provider == "kafka":
+            kafka = KafkaCluster(1)
+            stack.callback(kafka.stop)
+            kafka.start()
+        runs = measure(Bench(args, kafka))
+    return {
+        "date": started.isoformat(),
+        "provider": args.provider,
+        "machine": describe_machine(),
+        "versions": describe_versions(),
+        "settings": {"reps": args.reps, "secs": args.secs, "warmup": args.warmup, "backlog": args.backlog},
+        "summary": summarise(runs, args.provider, args.backlog),
+        "runs": runs,
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse_arguments(argv)
+    if args.dir:
+        tempfile.tempdir = args.dir
+    try:
+        result = run(args)
+    except (BrokerError, subprocess.SubprocessError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    name = f"{result['date'][:16].replace(':', '')}-{args.provider}.json"
+    for path in (Path(args.json) if args.json else None, RESULTS / "application" / name if args.save else None):
+        if path is not None:
+            write_result(result, path)
+    print(markdown_table(result["summary"]))
+    missed = missed_targets(result["summary"])
+    if missed:
+        print(f"\n{SUBJECT} does not reach: {'; '.join(missed)}")
+    failed = any("error" in one for one in result["runs"])
+    return 1 if failed or (args.check and missed) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,299 @@
+"""Commands over HTTP, under /api/v1: who sends the token may look at and change what the broker keeps.
+
+GET     /api/v1/applications                    all persistent APPLICATION clients
+GET     /api/v1/applications/<client id>        one of them
+POST    /api/v1/applications/<client id>/reset  {"to": "begin" | "end" | OFFSET | "2026-11-16T12:30:00+00:00"}
+DELETE  /api/v1/applications/<client id>        its session, topic and offsets
+
+GET     /api/v1/sessions?filter=GLOB&limit=N    sessions, of DEVICE and APPLICATION clients
+GET     /api/v1/sessions/<client id>            one of them, with its subscriptions
+POST    /api/v1/sessions/<client id>/kick       disconnects the client, the session stays
+DELETE  /api/v1/sessions/<client id>            disconnects the client and ends the session
+
+GET     /api/v1/retained?filter=FILTER&limit=N  retained messages, the beginning of each
+GET     /api/v1/retained/<topic>?bytes=N        one of them, with its properties
+DELETE  /api/v1/retained/<topic>
+
+A client id or topic is percent-encoded; slashes in it may stay as they are. Answers are JSON; those of a failure are
+{"error": "what is wrong", "hint": "what to do"}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from penstock.core.errors import ConflictError, NotFoundError, PenstockError, UsageError
+from penstock.core.logging import get_logger
+from penstock.logs.base import LogUnavailable
+from penstock.session import control as sessions_control
+from penstock.session import retained_control
+from penstock.session.control import SessionControl
+from penstock.session.retained_control import RetainedControl
+
+PATH = "/api/v1"
+LARGEST_BODY = 64 * 1024
+BODY_SECONDS = 10.0
+# Larger than any offset there is: Kafka's are signed 64 bits.
+BEYOND_OFFSETS = 1 << 63
+LISTED = 100
+PAYLOAD_BYTES = 64 * 1024
+
+log = get_logger("penstock.admin")
+
+ResetTo = Literal["begin", "end"] | int | datetime
+"""Where reading goes on: an offset (negative: so many before the end), or the first message at or after a time."""
+
+
+class ApplicationControl(Protocol):
+    """What commands ask of the part that serves APPLICATION clients.
+
+    Unknown clients are a NotFoundError, what their state does not allow is a ConflictError. An entry has the fields
+    client_id, topic, connected, session_expiry, subscriptions, lag, end_offset, committed_offset, in_flight,
+    packs_in_flight, retries, expired, delivered, acknowledged and shared, a list of entries with share, filter, topic,
+    group, partitions and lag.
+    """
+
+    async def list(self) -> list[dict[str, Any]]: ...
+    async def show(self, client_id: str) -> dict[str, Any]: ...
+    async def reset(self, client_id: str, to: ResetTo) -> dict[str, Any]:
+        """Moves the client's committed offset; the entry afterwards."""
+        ...
+
+    async def delete(self, client_id: str) -> dict[str, Any]:
+        """Ends the session and removes the topic and its offsets; the entry as it was."""
+        ...
+
+
+class BadRequestError(PenstockError):
+    """The request makes no sense; `status` says how."""
+
+    def __init__(self, message: str, hint: str = "", *, status: int = 400) -> None:
+        super().__init__(message, hint)
+        self.status = status
+
+
+class TokenGuard:
+    """Lets requests with the right token through, and nothing else."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        # Compared in full whatever it is, so that the time of the answer says nothing about the token.
+        if len(given) == 1 and hmac.compare_digest(given[0], self._expected):
+            await self._app(scope, receive, send)
+            return
+        what = "a token is missing" if not given else "this is not the broker's token"
+        hint = (
+            "Send Authorization: Bearer TOKEN: the setting admin.token, or what admin.token in server.data_dir holds."
+        )
+        headers = {"WWW-Authenticate": "Bearer"}
+        await _failure(401, what, hint, headers)(scope, receive, send)
+
+
+def build_api(
+    token: str,
+    applications: ApplicationControl | None,
+    sessions: SessionControl | None = None,
+    retained: RetainedControl | None = None,
+) -> Mount:
+    """The routes below /api/v1, with the guard before them."""
+
+    def guarded(app: ASGIApp) -> ASGIApp:
+        return TokenGuard(app, token)
+
+    routes = _application_routes(applications)
+    routes += [] if sessions is None else _session_routes(sessions)
+    routes += [] if retained is None else _retained_routes(retained)
+    mount = Mount(PATH, routes=[*routes, Route("/{path:path}", _unknown)])
+    mount.app = guarded(mount.app)
+    return mount
+
+
+def _application_routes(control: ApplicationControl | None) -> list[BaseRoute]:
+    def wanted() -> ApplicationControl:
+        if control is None:
+            raise ConflictError(
+                "this broker keeps no log, so it has no APPLICATION clients", 'Set ingest.log = "all" or "persistent".'
+            )
+        return control
+
+    async def list_all(request: Request) -> object:
+        return await wanted().list()
+
+    async def show(request: Request) -> object:
+        return await wanted().show(request.path_params["client"])
+
+    async def reset(request: Request) -> object:
+        return await wanted().reset(request.path_params["client"], parse_reset(await read_json(request)))
+
+    async def delete(request: Request) -> object:
+        return await wanted().delete(request.path_params["client"])
+
+    one = "/applications/{client:path}"
+    return [
+        Route("/applications", answering(list_all), methods=["GET"]),
+        Route(f"{one}/reset", answering(reset), methods=["POST"]),
+        Route(one, answering(delete), methods=["DELETE"]),
+        Route(one, answering(show), methods=["GET"]),
+    ]
+
+
+def _session_routes(control: SessionControl) -> list[BaseRoute]:
+    async def list_some(request: Request) -> object:
+        asked = read_query(request, "filter", "limit")
+        limit = read_number(asked, "limit", LISTED, sessions_control.MOST_LISTED)
+        return await control.list(asked.get("filter", "*"), limit)
+
+    async def show(request: Request) -> object:
+        return await control.show(request.path_params["client"])
+
+    async def kick(request: Request) -> object:
+        return await control.kick(request.path_params["client"])
+
+    async def delete(request: Request) -> object:
+        return await control.delete(request.path_params["client"])
+
+    one = "/sessions/{client:path}"
+    return [
+        Route("/sessions", answering(list_some), methods=["GET"]),
+        Route(f"{one}/kick", answering(kick), methods=["POST"]),
+        Route(one, answering(delete), methods=["DELETE"]),
+        Route(one, answering(show), methods=["GET"]),
+    ]
+
+
+def _retained_routes(control: RetainedControl) -> list[BaseRoute]:
+    async def list_some(request: Request) -> object:
+        asked = read_query(request, "filter", "limit")
+        limit = read_number(asked, "limit", LISTED, retained_control.MOST_LISTED)
+        return await control.list(asked.get("filter", "#"), limit)
+
+    async def get(request: Request) -> object:
+        most = read_number(read_query(request, "bytes"), "bytes", PAYLOAD_BYTES, retained_control.MOST_PAYLOAD)
+        return await control.get(request.path_params["topic"], most)
+
+    async def delete(request: Request) -> object:
+        return await control.delete(request.path_params["topic"])
+
+    one = "/retained/{topic:path}"
+    return [
+        Route("/retained", answering(list_some), methods=["GET"]),
+        Route(one, answering(delete), methods=["DELETE"]),
+        Route(one, answering(get), methods=["GET"]),
+    ]
+
+
+def answering(work: Callable[[Request], Awaitable[object]]) -> Callable[[Request], Awaitable[Response]]:
+    """A handler that gives the result of `work` as JSON, and its failure in words."""
+
+    async def handle(request: Request) -> Response:
+        try:
+            return JSONResponse(await work(request), headers={"Cache-Control": "no-store"})
+        except PenstockError as error:
+            return _failure(_status_of(error), error.message, error.hint)
+        except ClientDisconnect:  # nobody is left to be answered
+            return Response(status_code=400)
+        except Exception:
+            log.exception("a command of the admin address failed", path=request.url.path)
+            return _failure(500, "the broker failed to do this", "Its log says more.")
+
+    return handle
+
+
+def _status_of(error: PenstockError) -> int:
+    if isinstance(error, BadRequestError):
+        return error.status
+    for kind, status in ((NotFoundError, 404), (ConflictError, 409), (UsageError, 400), (LogUnavailable, 503)):
+        if isinstance(error, kind):
+            return status
+    return 500
+
+
+async def _unknown(request: Request) -> Response:
+    return _failure(404, f"{request.url.path} is not a path of this broker", "docs/monitoring.md lists them.")
+
+
+def _failure(status: int, error: str, hint: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse(
+        {"error": error, "hint": hint}, status_code=status, headers={"Cache-Control": "no-store", **(headers or {})}
+    )
+
+
+def read_query(request: Request, *known: str) -> dict[str, str]:
+    """What stands behind the question mark; raises BadRequestError for what is not known."""
+    asked = dict(request.query_params)
+    unknown = sorted(set(asked) - set(known))
+    if unknown:
+        raise BadRequestError(f"{unknown[0][:100]!r} is not known here", f"Known are {', '.join(known)}.")
+    return asked
+
+
+def read_number(asked: dict[str, str], name: str, default: int, most: int) -> int:
+    text = asked.get(name, str(default))
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(most))
+    if not is_number or not 1 <= int(text) <= most:
+        raise BadRequestError(f"{name} is a number from 1 to {most}, not {text[:100]!r}")
+    return int(text)
+
+
+async def read_json(request: Request) -> dict[str, Any]:
+    """The body as an object; raises BadRequestError when it is none, too large, or does not come."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > LARGEST_BODY:
+                    raise BadRequestError(f"the body is larger than {LARGEST_BODY} bytes", status=413)
+    except TimeoutError:
+        raise BadRequestError("the body did not come in time", status=408) from None
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise BadRequestError("the body is not a JSON object")
+    return document
+
+
+def parse_reset(document: dict[str, Any]) -> ResetTo:
+    """The place of {"to": …}; raises BadRequestError that says what can be written."""
+    unknown = [key for key in document if key != "to"]
+    to = document.get("to")
+    if not unknown:
+        if to == "begin":
+            return "begin"
+        if to == "end":
+            return "end"
+        if isinstance(to, int) and not isinstance(to, bool) and -BEYOND_OFFSETS < to < BEYOND_OFFSETS:
+            return to
+        if isinstance(to, str):
+            time = _parse_time(to)
+            if time is not None:
+                return time
+    raise BadRequestError(
+        f"{json.dumps(document)[:100]} does not say where to go on reading",
+        'Send {"to": "begin"}, "end", an offset, or a time with its zone as in "2026-11-16T12:30:00+00:00".',
+    )
+
+
+def _parse_time(text: str) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(text)
+        # The broker's zone is not the caller's: a time without one could mean another moment than was meant.
+        return None if time.tzinfo is None else time.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None

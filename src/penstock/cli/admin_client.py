@@ -1,0 +1,167 @@
+"""A running broker, asked over its admin address: how commands find it, what they send, and what its refusals mean."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote, urlsplit
+
+import typer
+
+from penstock.admin.token import ADDRESS_FILE, TOKEN_FILE
+from penstock.cli.settings_options import load_from_flags
+from penstock.core.errors import ConflictError, NotFoundError, PenstockError, UsageError
+from penstock.core.settings.address import is_loopback, parse_address
+
+API = "/api/v1"
+CONNECT_SECONDS = 5.0
+# A command may wait for the log, and the log for its disk or for Kafka.
+ANSWER_SECONDS = 60.0
+LARGEST_ANSWER = 256 * 1024 * 1024
+
+Url = Annotated[
+    str | None,
+    typer.Option("--url", metavar="URL", help="http://host:port of the broker's admin address; else it is looked up."),
+]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        help="Where other users can see it; better PENSTOCK_ADMIN__TOKEN, or admin.token of the data directory.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+
+
+class AdminClient:
+    """One broker. Everything it cannot or will not do is a PenstockError that says so."""
+
+    def __init__(self, url: str, token: str) -> None:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.query or parts.fragment:
+            raise UsageError(f"--url {url!r} is not the address of a broker: write http://host:port")
+        self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+        self._host, self._port, self._path = parts.hostname, port, parts.path.rstrip("/")
+        self._is_tls = parts.scheme == "https"
+        self._token = token
+        if not self._is_tls and not is_loopback(parts.hostname):
+            print(f"penstock: warning: the token goes to {self.url} unencrypted", file=sys.stderr)
+
+    def get(self, path: str) -> Any:
+        return self._ask("GET", path)
+
+    def post(self, path: str, body: object) -> Any:
+        return self._ask("POST", path, json.dumps(body).encode())
+
+    def delete(self, path: str) -> Any:
+        return self._ask("DELETE", path)
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> Any:
+        make = http.client.HTTPSConnection if self._is_tls else http.client.HTTPConnection
+        connection = make(self._host, self._port, timeout=CONNECT_SECONDS)
+        headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            connection.connect()
+            connection.sock.settimeout(ANSWER_SECONDS)
+            connection.request(method, f"{self._path}{API}{path}", body, headers)
+            response = connection.getresponse()
+            text = response.read(LARGEST_ANSWER + 1)
+        except TimeoutError:
+            raise PenstockError(f"the broker at {self.url} does not answer in time") from None
+        except ConnectionRefusedError:
+            raise PenstockError(
+                f"no broker answers at {self.url}",
+                "Is it running? Name its data directory with --data-dir, or its admin address with --url.",
+            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise PenstockError(f"cannot talk to the broker at {self.url}: {reason}") from None
+        finally:
+            connection.close()
+        return self._understand(response.status, text)
+
+    def _understand(self, status: int, text: bytes) -> Any:
+        try:
+            if len(text) > LARGEST_ANSWER:
+                raise ValueError
+            document = json.loads(text)
+        except ValueError:
+            document = None
+        if status == http.HTTPStatus.OK and document is not None:
+            return document
+        if not isinstance(document, dict) or not isinstance(document.get("error"), str):
+            raise PenstockError(
+                f"{self.url} does not answer as a Penstock broker does (HTTP {status})",
+                "Name the broker's admin address with --url: the setting admin.address.",
+            )
+        message, hint = document["error"], str(document.get("hint", ""))
+        if status == http.HTTPStatus.UNAUTHORIZED:
+            raise PenstockError(
+                f"the broker at {self.url} refuses the command: {message}",
+                "Name the data directory of this broker with --data-dir, or give its setting admin.token with --token.",
+            )
+        kinds: dict[int, type[PenstockError]] = {404: NotFoundError, 409: ConflictError, 400: UsageError}
+        raise kinds.get(status, PenstockError)(message, hint)
+
+
+def find_admin(
+    config: Path | None, data_dir: str | None, assignments: list[str] | None, url: str | None, token: str | None
+) -> AdminClient:
+    """The broker of these flags: where its data directory says it listens, else where the settings say."""
+    settings = load_from_flags(config, data_dir=data_dir, assignments=assignments, check=False).settings
+    directory = Path(settings.server.data_dir)
+    if url is None:
+        address = _read(directory / ADDRESS_FILE) or settings.admin.address
+        if not address:
+            raise PenstockError(
+                "admin.address is empty: this broker takes no commands", "Set it to a host:port, as in 127.0.0.1:9883."
+            )
+        url = _reachable(address)
+    token = token or settings.admin.token or _read(directory / TOKEN_FILE)
+    if not token:
+        raise PenstockError(
+            f"there is no token for the broker at {url}: no {TOKEN_FILE} in {directory.resolve()}",
+            "Is it running? Name its data directory with --data-dir, or give its setting admin.token with --token.",
+        )
+    return AdminClient(url, token)
+
+
+def escape(name: str) -> str:
+    """A client id or topic as a part of a path or query."""
+    try:
+        return quote(name, safe="")
+    except UnicodeEncodeError:
+        raise UsageError(f"{name!r} is not UTF-8, as all names in MQTT are") from None
+
+
+def _read(path: Path) -> str:
+    """Nothing when there is no such file."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise PenstockError(
+            f"cannot read {path}: {reason}", "Run the command as the broker's user, or give --url and --token."
+        ) from None
+
+
+def _reachable(address: str) -> str:
+    """A broker that listens on every interface is reached on this machine."""
+    try:
+        host, port = parse_address(address)
+    except ValueError as error:
+        raise PenstockError(f"admin.address {address!r}: {error}") from None
+    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,108 @@
+"""`penstock retained`: the retained messages of a running broker."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.admin_client import Json, Token, Url, Yes, escape, find_admin
+from penstock.cli.app import make_app
+from penstock.cli.client_runner import counted
+from penstock.cli.settings_options import Config, DataDir, Set
+from penstock.cli.tables import ask, print_entries, print_fields, print_json, shown
+
+app = make_app()
+
+PATH = "/retained"
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="A topic, without wildcards.")]
+_COLUMNS = ("topic", "qos", "size", "expires", "payload")
+
+
+@app.callback()
+def retained() -> None:
+    """Look at retained messages, and delete them.
+
+    The broker must be running: it is found by its data directory, or by --url.
+    """
+
+
+@app.command("list")
+def list_some(
+    topic_filter: Annotated[
+        str, typer.Argument(metavar="[FILTER]", help="An MQTT topic filter; # does not match topics that begin with $.")
+    ] = "#",
+    *,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=10_000, help="So many at most.")] = 100,
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    url: Url = None,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
+    """List retained messages. With the first 64 bytes of each."""
+    admin = find_admin(config, data_dir, assignments, url, token)
+    answer = admin.get(f"{PATH}?filter={escape(topic_filter)}&limit={limit}")
+    if as_json:
+        print_json(answer)
+        return
+    entries = answer["messages"]
+    shortened = [
+        {**entry, "payload": f"{entry['payload']}{'…' if entry['payload_truncated'] else ''}"} for entry in entries
+    ]
+    print_entries(_COLUMNS, shortened)
+    more = " (there are more: --limit)" if answer["truncated"] else ""
+    typer.echo(f"{len(entries):,} of {counted(answer['total'], 'retained message')}{more}")
+
+
+@app.command()
+def get(
+    topic: Topic,
+    *,
+    most: Annotated[
+        int, typer.Option("--bytes", min=1, max=16 * 1024 * 1024, help="So much of the payload at most.")
+    ] = 65_536,
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    url: Url = None,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
+    """Show one retained message. A payload that is not text is shown in hexadecimal."""
+    entry = find_admin(config, data_dir, assignments, url, token).get(f"{PATH}/{escape(topic)}?bytes={most}")
+    if as_json:
+        print_json(entry)
+        return
+    fields = {name: entry[name] for name in ("topic", "qos", "size", "expires")}
+    for name, value in entry["properties"].items():
+        fields[name] = ", ".join(f"{key}={text}" for key, text in value) if name == "user_properties" else value
+    is_cut = f" (the first {counted(most, 'byte')})" if entry["payload_truncated"] else ""
+    print_fields({**fields, "payload": f"{entry['payload_encoding']}{is_cut}"})
+    for line in entry["payload"].splitlines():
+        typer.echo(shown(line))
+
+
+@app.command()
+def delete(
+    topic: Topic,
+    *,
+    is_sure: Yes = False,
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    url: Url = None,
+    token: Token = None,
+    as_json: Json = False,
+) -> None:
+    """Delete a retained message. Subscribers of the topic get an empty message, as when a client deletes it."""
+    admin = find_admin(config, data_dir, assignments, url, token)
+    if not is_sure:
+        entry = admin.get(f"{PATH}/{escape(topic)}?bytes=1")
+        ask(f"delete the retained message of {shown(topic)} ({counted(entry['size'], 'byte')})?", "nothing was deleted")
+    entry = admin.delete(f"{PATH}/{escape(topic)}")
+    if as_json:
+        print_json(entry)
+        return
+    typer.echo(f"the retained message of {shown(topic)} is deleted")

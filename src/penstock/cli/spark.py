@@ -1,0 +1,302 @@
+"""`penstock spark`: the jobs over the messages, SQL over them, and what a cluster needs to run them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli.app import make_app
+from penstock.cli.settings_options import Config, DataDir, Set
+from penstock.cli.spark_options import (
+    Checkpoint,
+    Chosen,
+    Conf,
+    Filter,
+    Jars,
+    Json,
+    Kafka,
+    Loose,
+    Master,
+    Output,
+    Recover,
+    Start,
+    Stop,
+    Strict,
+    Topics,
+    load_spark,
+    part,
+)
+from penstock.cli.spark_run import explained, run_job
+from penstock.cli.spark_sinks import make_sink
+from penstock.cli.tables import print_table
+from penstock.core.errors import UsageError
+
+app = make_app()
+run = make_app()
+app.add_typer(run, name="run")
+
+
+@app.callback()
+def spark() -> None:
+    """Work on what the broker has logged, with Spark: jobs, SQL, packages for a cluster."""
+
+
+@run.callback()
+def jobs() -> None:
+    """Run a job on everything that came since it ran last. It may be killed and run again at any time."""
+
+
+@run.command()
+def lake(
+    output: Output,
+    *,
+    levels: Annotated[int, typer.Option(min=0, max=8, help="Levels of the topic that become directories.")] = 1,
+    payload_json: Annotated[
+        str,
+        typer.Option(
+            "--payload-json",
+            metavar="SCHEMA",
+            help="Columns of JSON payloads: infer, or as in 't DOUBLE, unit STRING'.",
+        ),
+    ] = "",
+    event_time: Annotated[str, typer.Option(help="A field of the JSON payload that the date is taken from.")] = "",
+    compact_below: Annotated[
+        int, typer.Option(min=0, help="Bytes; smaller files are put together, 0 = never.")
+    ] = 33_554_432,
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    kafka: Kafka = None,
+    topics: Topics = None,
+    filters: Filter = None,
+    start: Start = None,
+    checkpoint: Checkpoint = None,
+    recover: Recover = False,
+    loose: Loose = False,
+    strict: Strict = False,
+    master: Master = None,
+    conf: Conf = None,
+    jars: Jars = None,
+    as_json: Json = False,
+) -> None:
+    """Messages to Parquet by date and topic, each exactly once."""
+    load_spark()
+    options = part("jobs.lake").LakeOptions(levels, payload_json, event_time, compact_below)
+    chosen = Chosen(config, data_dir, assignments, kafka, topics, filters, start, None, loose, master, conf, jars)
+    run_job("lake", chosen, output, options, checkpoint=checkpoint, recover=recover, strict=strict, as_json=as_json)
+
+
+@run.command()
+def traffic(
+    output: Output,
+    *,
+    levels: Annotated[int, typer.Option(min=1, help="Levels of the topic that are counted together.")] = 2,
+    top: Annotated[int, typer.Option(min=1, help="How many of the top talkers.")] = 20,
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    kafka: Kafka = None,
+    topics: Topics = None,
+    filters: Filter = None,
+    start: Start = None,
+    checkpoint: Checkpoint = None,
+    recover: Recover = False,
+    loose: Loose = False,
+    strict: Strict = False,
+    master: Master = None,
+    conf: Conf = None,
+    jars: Jars = None,
+    as_json: Json = False,
+) -> None:
+    """Messages, bytes, clients and sizes per topic prefix and minute, hour, day; top talkers."""
+    load_spark()
+    options = part("jobs.traffic").TrafficOptions(levels, top)
+    chosen = Chosen(config, data_dir, assignments, kafka, topics, filters, start, None, loose, master, conf, jars)
+    run_job("traffic", chosen, output, options, checkpoint=checkpoint, recover=recover, strict=strict, as_json=as_json)
+
+
+@run.command()
+def devices(
+    output: Output,
+    *,
+    gap: Annotated[float, typer.Option(help="Seconds; a longer silence between two messages is a gap.")] = 300.0,
+    silent: Annotated[float, typer.Option(help="Seconds not seen that make a client silent.")] = 3600.0,
+    duplicate: Annotated[float, typer.Option(help="Seconds within which the same payload is a duplicate.")] = 60.0,
+    sequence: Annotated[str, typer.Option(help="A field of the JSON payload that rises, to find disorder.")] = "",
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    kafka: Kafka = None,
+    topics: Topics = None,
+    filters: Filter = None,
+    start: Start = None,
+    checkpoint: Checkpoint = None,
+    recover: Recover = False,
+    loose: Loose = False,
+    strict: Strict = False,
+    master: Master = None,
+    conf: Conf = None,
+    jars: Jars = None,
+    as_json: Json = False,
+) -> None:
+    """Last seen, gaps, silent clients, duplicates and disorder."""
+    load_spark()
+    options = part("jobs.devices").DeviceOptions(gap, silent, duplicate, sequence)
+    chosen = Chosen(config, data_dir, assignments, kafka, topics, filters, start, None, loose, master, conf, jars)
+    run_job("devices", chosen, output, options, checkpoint=checkpoint, recover=recover, strict=strict, as_json=as_json)
+
+
+@run.command()
+def delivery(
+    output: Output,
+    *,
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    kafka: Kafka = None,
+    start: Start = None,
+    checkpoint: Checkpoint = None,
+    recover: Recover = False,
+    loose: Loose = False,
+    strict: Strict = False,
+    master: Master = None,
+    conf: Conf = None,
+    jars: Jars = None,
+    as_json: Json = False,
+) -> None:
+    """What was published against what was delivered, expired, dropped or dead-lettered, per client and topic."""
+    load_spark()
+    options = part("jobs.delivery").DeliveryOptions()
+    chosen = Chosen(config, data_dir, assignments, kafka, None, None, start, None, loose, master, conf, jars)
+    run_job("delivery", chosen, output, options, checkpoint=checkpoint, recover=recover, strict=strict, as_json=as_json)
+
+
+@run.command()
+def sessions(
+    output: Output,
+    *,
+    gap: Annotated[float, typer.Option(help="Seconds of silence that end a session.")] = 1800.0,
+    value: Annotated[str, typer.Option(help="A number in the JSON payload: makes the table of features.")] = "",
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    kafka: Kafka = None,
+    topics: Topics = None,
+    filters: Filter = None,
+    start: Start = None,
+    checkpoint: Checkpoint = None,
+    recover: Recover = False,
+    loose: Loose = False,
+    strict: Strict = False,
+    master: Master = None,
+    conf: Conf = None,
+    jars: Jars = None,
+    as_json: Json = False,
+) -> None:
+    """Telemetry cut into sessions by silence; features for machine learning."""
+    load_spark()
+    options = part("jobs.sessions").SessionOptions(gap, value)
+    chosen = Chosen(config, data_dir, assignments, kafka, topics, filters, start, None, loose, master, conf, jars)
+    run_job("sessions", chosen, output, options, checkpoint=checkpoint, recover=recover, strict=strict, as_json=as_json)
+
+
+@run.command()
+def replay(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="mqtt://[USER:PASSWORD@]HOST:PORT, mqtts://…, kafka://HOST:PORT/TOPIC or log:TOPIC."
+        ),
+    ],
+    *,
+    to_topic: Annotated[str, typer.Option(help="{topic} stands for the original topic.")] = "replay/{topic}",
+    speed: Annotated[float, typer.Option(min=0, help="Times the original pace; 0 = as fast as it goes.")] = 1.0,
+    rate: Annotated[float, typer.Option(min=0, help="Messages a second at most; 0 = no limit.")] = 0.0,
+    qos: Annotated[int | None, typer.Option(min=0, max=1, help="[default: as it was, at most 1]")] = None,
+    keep_retain: Annotated[bool, typer.Option("--keep-retain", help="Keep the RETAIN flag.")] = False,
+    limit: Annotated[int, typer.Option(min=0, help="So many messages at most; 0 = all.")] = 0,
+    state: Annotated[str, typer.Option(metavar="DIR", help="Remembers how far it got; run again to go on.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be sent.")] = False,
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    kafka: Kafka = None,
+    topics: Topics = None,
+    filters: Filter = None,
+    start: Start = None,
+    stop: Stop = None,
+    loose: Loose = False,
+    master: Master = None,
+    conf: Conf = None,
+    jars: Jars = None,
+    as_json: Json = False,
+) -> None:
+    """Selected history back to a broker or to a log, in its order and at its pace."""
+    load_spark()
+    chosen = Chosen(config, data_dir, assignments, kafka, topics, filters, start, stop, loose, master, conf, jars)
+    options = part("jobs.replay").ReplayOptions(speed, rate, to_topic, qos, keep_retain, limit, state)
+    sink = None if dry_run else make_sink(target, chosen)
+    run_job("replay", chosen, None, options, sink=sink, as_json=as_json)
+
+
+@app.command()
+def sql(
+    query: Annotated[str, typer.Argument(metavar="SQL", help="Over the view `messages`.")],
+    *,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="Rows to print.")] = 100,
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    kafka: Kafka = None,
+    topics: Topics = None,
+    filters: Filter = None,
+    start: Start = None,
+    stop: Stop = None,
+    loose: Loose = False,
+    master: Master = None,
+    conf: Conf = None,
+    jars: Jars = None,
+    as_json: Json = False,
+) -> None:
+    """Run SQL over the messages and print what comes out."""
+    load_spark()
+    chosen = Chosen(config, data_dir, assignments, kafka, topics, filters, start, stop, loose, master, conf, jars)
+    source = chosen.source()
+    session = chosen.session("sql", is_kafka=source.kafka is not None)
+
+    def work() -> tuple[list[str], list[Any]]:
+        source.read(session, stream=False).createOrReplaceTempView("messages")
+        found = session.sql(query)
+        return found.columns, found.limit(limit + 1).collect()
+
+    columns, rows = explained(work)
+    if as_json:
+        for row in rows[:limit]:
+            typer.echo(json.dumps(row.asDict(recursive=True), default=_plain, ensure_ascii=False))
+        return
+    print_table(
+        columns, [[_plain(value) if isinstance(value, bytearray) else value for value in row] for row in rows[:limit]]
+    )
+    if len(rows) > limit:
+        typer.echo(f"… and more: --limit shows more than {limit} rows", err=True)
+
+
+def _plain(value: Any) -> str:
+    return bytes(value).decode(errors="replace") if isinstance(value, bytes | bytearray) else str(value)
+
+
+@app.command("submit-package")
+def submit_package(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Made if need be.")] = Path("penstock-spark"),
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Write over what is there.")] = False,
+) -> None:
+    """Write what a Spark cluster needs: the Python packages as a zip, jar coordinates, a script for spark-submit."""
+    load_spark()
+    if directory.exists() and any(directory.iterdir()) and not force:
+        raise UsageError(f"{directory} is not empty", "--force writes all the same.")
+    written = part("package").write(directory)
+    print_table(("file", "what"), [(str(directory / name), what) for name, what in written.items()])

@@ -1,0 +1,292 @@
+"""APPLICATION clients: each persistent one has a topic of its own, from which its packs are delivered.
+
+    session opens    → topic and feed are there before CONNACK; the dispatcher runs
+    client connected → a lane from the stored context on: PUBRELs first, then what was in flight, then what is new
+    pack read        → packet ids planned → context durable → sent → acknowledged → committed
+    client gone      → the lane's last context is stored, the topic fills up
+    session ends     → topic and contexts go
+
+What is shared among such clients is in shared.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from penstock._ext.connection import Feed, Hub, Lane, Session, read_context
+from penstock.core.logging import get_logger
+from penstock.core.settings.application import ApplicationSettings
+from penstock.delivery.contexts import OWN, Contexts, make_key
+from penstock.delivery.lane_book import LaneBook, Place
+from penstock.delivery.pack_reader import PackReader
+from penstock.delivery.shared import SharedDelivery
+from penstock.logs.base import Log, LogError, TopicPartition, parse_properties
+from penstock.persistence.application_names import ApplicationNames
+
+log = get_logger("penstock.application")
+
+GROUP = "application-persisted-msg-consumer-group"
+CLAIMS_SECONDS = 0.5
+
+
+class ApplicationDelivery:
+    """All APPLICATION clients of this node. On the loop."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        log_provider: Log,
+        contexts: Contexts,
+        names: ApplicationNames,
+        settings: ApplicationSettings,
+    ) -> None:
+        self._hub = hub
+        self._log = log_provider
+        self._names = names
+        self.settings = settings
+        self.contexts = contexts
+        self._properties = parse_properties(settings.topic_properties)
+        self.book = LaneBook(hub, contexts, settings)
+        self._reader = PackReader(log_provider.consumer(GROUP), settings.max_poll_records, self.book.save)
+        self.shared = SharedDelivery(hub, log_provider, contexts, names, settings, book=self.book)
+        self._sessions: dict[str, Session] = {}  # with a feed, connected or not
+        self._topics: dict[str, str] = {}  # client ids of the topics that are there
+        self._starts: dict[str, int] = {}  # where a new session begins in a topic that was there
+        self._removals: dict[str, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # ---- life ----
+
+    async def start(self) -> None:
+        """Reads the contexts; sessions are restored after it and clients connect after that."""
+        await self.contexts.load()
+        flush_after = 1 if self.settings.write_and_flush else self.settings.buffered_messages
+        self._hub.deliver_packs(
+            self.book.on_lanes, self._on_detach, packs_in_flight=self.settings.packs_in_flight, flush_after=flush_after
+        )
+        self._reader.start()
+        self.book.start()
+        self._spawn(self._finish_claims())
+
+    async def stop(self) -> None:
+        await self.book.stop()
+        await self.shared.stop()
+        await self._reader.stop()
+        for task in list(self._tasks):
+            task.cancel()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    # ---- sessions ----
+
+    def serves(self, client_id: str, client_type: str, expiry: int) -> bool:
+        """Whether a client with these credentials and this session gets a topic of its own."""
+        return client_type == "application" and expiry > 0 and self._names.client_topic(client_id) is not None
+
+    def is_full(self, client_id: str) -> bool:
+        limit = self.settings.max_clients
+        return bool(limit) and len(self._sessions) >= limit and client_id not in self._sessions
+
+    async def prepare(self, client_id: str, *, is_new: bool) -> None:
+        """The topic is there, and a new session knows where in it it begins. Raises LogError."""
+        topic = self._names.client_topic(client_id)
+        assert topic is not None
+        while topic in self._removals:
+            await asyncio.wait([self._removals[topic]])
+        if topic not in self._topics:
+            await self._log.admin.create(topic, 1, self._properties)
+            self._topics[topic] = client_id
+        if is_new:
+            self._starts[client_id] = (await self._log.consumer("").watermarks(TopicPartition(topic, 0))).end
+
+    def restore(self, sessions: Iterable[Session]) -> int:
+        """Sessions of before a restart get their feeds back; nobody is connected yet."""
+        count = 0
+        for session in sessions:
+            if self.serves(session.client_id, session.client_type, session.expiry_interval):
+                self._take(session)
+                count += 1
+        return count
+
+    def _take(self, session: Session) -> None:
+        topic = self._names.client_topic(session.client_id)
+        assert topic is not None
+        if session.feed is None:
+            session.feed = Feed(topic)
+        self._sessions[session.client_id] = session
+        for topic_filter, options, identifier in self._hub.trie.subscriptions(session):
+            self.subscribed(session, topic_filter, options, identifier)
+
+    def opened(self, session: Session, *, is_new: bool) -> None:
+        """The session is open, its client is not answered yet."""
+        self._take(session)
+        if is_new:
+            key = self._key(session)
+            self.contexts.remove([key])
+            start = self._starts.pop(session.client_id, 0)
+            if start:
+                lane = Lane(session, self._topic_of(session), 0)
+                lane.start_at(start)
+                self.contexts.put(key, lane.snapshot())
+
+    def attached(self, session: Session) -> None:
+        """CONNACK was sent: what was in flight goes out again, then the rest."""
+        if session.feed is None or session.connection is None:
+            return
+        lane = Lane(session, self._topic_of(session), 0, pack_size=self.settings.max_poll_records)
+        context = self.contexts.get(self._key(session))
+        if context is not None:
+            try:
+                lane.restore(context)
+            except ValueError as error:
+                log.error("the context of a client is not readable, it gets everything again", error=str(error))
+        self.book.open(lane, Place(self._key(session), b"", self._reader))
+        self.shared.attached(session)
+
+    def _on_detach(self, session: Session) -> None:
+        """Its connection goes; called by the session while its lanes are still there."""
+        self.shared.detached(session)
+        for lane in session.lanes_now:
+            self.book.close(lane)
+
+    async def _finish_claims(self) -> None:
+        while True:
+            await asyncio.sleep(CLAIMS_SECONDS)
+            self.shared.sweep_claims()
+
+    def ended(self, session: Session) -> None:
+        """The session is over: what was kept for it goes, unless the client has a new one already."""
+        if self._sessions.get(session.client_id) is not session:
+            return
+        del self._sessions[session.client_id]
+        self.shared.ended(session)
+        self.contexts.remove([self._key(session)])
+        if self.settings.remove_topics == "session-end":
+            asyncio.get_running_loop().call_soon(self._remove_unused, session.client_id)
+
+    def _remove_unused(self, client_id: str) -> None:
+        topic = self._names.client_topic(client_id)
+        if topic is None or client_id in self._sessions or topic in self._removals or client_id in self._starts:
+            return
+        self._removals[topic] = self._spawn(self._remove(topic, client_id))
+
+    async def _remove(self, topic: str, client_id: str) -> None:
+        try:
+            await self._log.admin.delete(topic)
+            log.info("the topic of an APPLICATION client was removed", client_id=client_id, topic=topic)
+        except LogError as error:
+            log.warning("the topic of a client cannot be removed", client_id=client_id, topic=topic, error=str(error))
+        finally:
+            self._topics.pop(topic, None)
+            self._removals.pop(topic, None)
+
+    async def make_again(self, topic: str) -> bool:
+        """The dispatcher found a topic missing: somebody removed it under a session that lives."""
+        if self.shared.has_topic(topic):
+            await self.shared.make_topic(topic)
+            return True
+        client_id = next((name for name in self._sessions if self._names.client_topic(name) == topic), None)
+        if client_id is None:
+            return False
+        log.warning("the topic of a client was removed by somebody, it is made again", client_id=client_id, topic=topic)
+        await self._log.admin.create(topic, 1, self._properties)
+        return True
+
+    # ---- subscriptions ----
+
+    def subscribed(self, session: Session, topic_filter: bytes, options: int, identifier: int) -> None:
+        if session.feed is not None and topic_filter.startswith(b"$share/"):
+            self.shared.subscribed(session, topic_filter, options, identifier)
+
+    def unprepared(self, session: Session, filters: Iterable[bytes]) -> list[bytes]:
+        """Shared filters of the session whose topic or group is not there yet."""
+        if session.feed is None:
+            return []
+        return [name for name in filters if name.startswith(b"$share/") and not self.shared.is_ready(name)]
+
+    def unsubscribed(self, session: Session, topic_filter: bytes) -> None:
+        if session.feed is not None and topic_filter.startswith(b"$share/"):
+            self.shared.unsubscribed(session, topic_filter)
+
+    def send_retained(self, session: Session, topic_filter: bytes, options: int, identifier: int) -> None:
+        """Retained messages for a new subscription; those with QoS > 0 of APPLICATION clients go through their logs."""
+        for feed, partition, pack in self._hub.send_retained(session, topic_filter, options, identifier):
+            self._spawn(self._append(feed.topic, partition, pack))
+
+    async def _append(self, topic: str, partition: int, pack: Any) -> None:
+        try:
+            await self._log.producer.send(topic, partition, pack)
+        except LogError as error:
+            log.error("retained messages are lost for a new subscription", topic=topic, error=str(error))
+
+    # ---- the rest ----
+
+    def _topic_of(self, session: Session) -> str:
+        assert session.feed is not None
+        return session.feed.topic
+
+    def _key(self, session: Session) -> bytes:
+        topic = self._names.client_topic(session.client_id)
+        return make_key(OWN, session.client_id, topic or "", 0)
+
+    def _spawn(self, work: Any) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def is_ready(self, client_id: str) -> bool:
+        """Whether the client's topic is known to be there."""
+        topic = self._names.client_topic(client_id)
+        return topic in self._topics and topic not in self._removals
+
+    def find(self, client_id: str) -> Session | None:
+        return self._sessions.get(client_id)
+
+    def sessions(self) -> list[Session]:
+        return list(self._sessions.values())
+
+    def lane_of(self, session: Session) -> Lane | None:
+        return next((lane for lane in session.lanes_now if not lane.is_shared), None)
+
+    def context_of(self, session: Session) -> bytes | None:
+        """As it is now, or as it was when the client left."""
+        lane = self.lane_of(session)
+        return self.contexts.get(self._key(session)) if lane is None else lane.peek()
+
+    def committed_of(self, session: Session) -> int:
+        """The offset before which the client has everything."""
+        lane = self.lane_of(session)
+        if lane is not None:
+            return lane.committed
+        context = self.contexts.get(self._key(session))
+        return 0 if context is None else int(read_context(context)["committed"])
+
+    def move(self, session: Session, offset: int) -> None:
+        """A client that is not connected goes on from here; what it had in flight is forgotten."""
+        lane = Lane(session, self._topic_of(session), 0)
+        lane.start_at(offset)
+        self.contexts.put(self._key(session), lane.snapshot())
+
+    def release(self, session: Session) -> None:
+        """The session goes on without a log of its own."""
+        for lane in session.lanes_now:
+            self.book.close(lane, keeps_context=False)
+        self.ended(session)
+        session.feed = None
+
+    def topic_name(self, client_id: str) -> str | None:
+        return self._names.client_topic(client_id)
+
+    async def has_topic(self, client_id: str) -> bool:
+        return self._names.client_topic(client_id) in await self._log.admin.list()
+
+    async def remove_topic(self, client_id: str) -> None:
+        """Now, whatever the settings say."""
+        self._remove_unused(client_id)
+        topic = self._names.client_topic(client_id)
+        if topic in self._removals:
+            await asyncio.wait([self._removals[topic]])

@@ -1,0 +1,210 @@
+"""Looking at APPLICATION clients and changing them, for the admin API and the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from penstock._ext.connection import Lane, Session, read_context
+from penstock._ext.packets import split_share
+from penstock.core.errors import ConflictError, NotFoundError
+from penstock.core.logging import get_logger
+from penstock.core.metrics import ClientSample
+from penstock.delivery.application import ApplicationDelivery
+from penstock.delivery.contexts import SHARED, make_key
+from penstock.delivery.shared import Share
+from penstock.logs.base import Consumer, Log, LogError, TopicPartition, Watermarks
+
+log = get_logger("penstock.application")
+
+REFRESH_SECONDS = 1.0
+REST = 10  # times as long as a round of questions took
+
+ResetTo = Literal["begin", "end"] | int | datetime
+
+
+class ApplicationOverview:
+    """What there is to say about each client. Ends of topics are asked of the log, so most of it is asynchronous."""
+
+    def __init__(
+        self, delivery: ApplicationDelivery, log_provider: Log, end_session: Callable[[Session], None]
+    ) -> None:
+        self._delivery = delivery
+        self._log = log_provider
+        self._end_session = end_session
+        self._consumer: Consumer | None = None
+        self._lags: dict[str, int] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._consumer = self._log.consumer("")
+        self._task = asyncio.get_running_loop().create_task(self._refresh())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=1.0)
+        if self._consumer is not None:
+            await self._consumer.close()
+
+    async def list(self) -> list[dict[str, Any]]:
+        return [await self._describe(session) for session in self._delivery.sessions()]
+
+    async def show(self, client_id: str) -> dict[str, Any]:
+        session = self._find(client_id)
+        entry = await self._describe(session)
+        context = self._delivery.context_of(session)
+        entry["packet_ids"] = [] if context is None else read_context(context)["in_flight"]
+        return entry
+
+    async def reset(self, client_id: str, to: ResetTo) -> dict[str, Any]:
+        session = self._find(client_id)
+        if session.connection is not None:
+            raise ConflictError(
+                f"the client {client_id!r} is connected, and what it has in flight would come again",
+                "Disconnect it first; it goes on from the new offset when it connects.",
+            )
+        assert session.feed is not None
+        place = TopicPartition(session.feed.topic, 0)
+        marks = await self._watermarks(place)
+        if to == "begin":
+            offset = marks.first
+        elif to == "end":
+            offset = marks.end
+        elif isinstance(to, datetime):
+            offset = await self._offset_of(place, to)
+        else:
+            offset = to if to >= 0 else marks.end + to
+        if not marks.first <= offset <= marks.end:
+            raise ConflictError(f"offset {offset} of {place.topic} is not within {marks.first} to {marks.end}")
+        self._delivery.move(session, offset)
+        log.info("an APPLICATION client was moved", client_id=client_id, offset=offset)
+        return await self._describe(session)
+
+    async def delete(self, client_id: str) -> dict[str, Any]:
+        session = self._delivery.find(client_id)
+        if session is None and await self._delivery.has_topic(client_id):
+            await self._delivery.remove_topic(client_id)  # of a session that ended, with remove_topics = "never"
+            return {"client_id": client_id, "topic": self._delivery.topic_name(client_id), "connected": False, "lag": 0}
+        session = self._find(client_id)
+        entry = await self._describe(session)
+        self._end_session(session)
+        await self._delivery.remove_topic(client_id)
+        return entry
+
+    async def _offset_of(self, place: TopicPartition, time: datetime) -> int:
+        consumer = self._log.consumer("")
+        try:
+            consumer.assign([place])
+            return await consumer.seek_to_time(place, round(time.timestamp() * 1000))
+        finally:
+            await consumer.close()
+
+    def _find(self, client_id: str) -> Session:
+        session = self._delivery.find(client_id)
+        if session is None:
+            raise NotFoundError(
+                f"there is no APPLICATION client {client_id!r}", "`penstock app list` shows those there are."
+            )
+        return session
+
+    async def _watermarks(self, place: TopicPartition) -> Watermarks:
+        assert self._consumer is not None
+        return await self._consumer.watermarks(place)
+
+    async def _describe(self, session: Session) -> dict[str, Any]:
+        assert session.feed is not None
+        lanes = session.lanes_now
+        own = next((lane for lane in lanes if not lane.is_shared), None)
+        committed = self._delivery.committed_of(session)
+        end = (await self._watermarks(TopicPartition(session.feed.topic, 0))).end
+        self._lags[session.client_id] = max(0, end - committed)
+        return {
+            "client_id": session.client_id,
+            "topic": session.feed.topic,
+            "connected": session.connection is not None,
+            "session_expiry": session.expiry_interval,
+            "subscriptions": session.hub.trie.count(session),
+            "lag": max(0, end - committed),
+            "end_offset": end,
+            "committed_offset": committed,
+            "in_flight": sum(lane.in_flight for lane in lanes),
+            "packs_in_flight": sum(lane.packs for lane in lanes),
+            "retries": _sum(lanes, "retried"),
+            "expired": _sum(lanes, "expired"),
+            "delivered": 0 if own is None else own.delivered,
+            "acknowledged": 0 if own is None else own.acknowledged,
+            "shared": [await self._describe_share(share) for share in self._delivery.shared.shares_of(session)],
+        }
+
+    async def _describe_share(self, share: Share) -> dict[str, Any]:
+        name, plain = split_share(share.share_filter)
+        lag = 0
+        for partition in sorted(share.partitions):
+            end = (await self._watermarks(TopicPartition(share.topic, partition))).end
+            lane = share.lanes.get(partition)
+            if lane is not None:
+                committed = lane.committed
+            else:
+                stored = self._delivery.contexts.get(make_key(SHARED, share.group, share.topic, partition))
+                committed = 0 if stored is None else read_context(stored.partition(b"\0")[2])["committed"]
+            lag += max(0, end - committed)
+        return {
+            "share": (name or b"").decode(),
+            "filter": plain.decode(),
+            "topic": share.topic,
+            "group": share.group,
+            "partitions": len(share.partitions),
+            "lag": lag,
+        }
+
+    # ---- metrics ----
+
+    async def _refresh(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                for session in self._delivery.sessions():
+                    if session.feed is not None:
+                        end = (await self._watermarks(TopicPartition(session.feed.topic, 0))).end
+                        self._lags[session.client_id] = max(0, end - self._delivery.committed_of(session))
+            except LogError as error:
+                log.debug("the lag of clients is not known", error=str(error))
+            self._lags = {name: lag for name, lag in self._lags.items() if self._delivery.find(name) is not None}
+            await asyncio.sleep(max(REFRESH_SECONDS, REST * (loop.time() - began)))
+
+    def counters(self) -> dict[str, int]:
+        totals = self._delivery.book.totals()
+        sessions = self._delivery.sessions()
+        return {
+            "application_clients": len(sessions),
+            "application_connected": sum(session.connection is not None for session in sessions),
+            "application_lag_total": sum(self._lags.values()),
+            "application_in_flight": self._delivery.book.in_flight,
+            "application_retries_total": totals["retried"],
+            "application_expired_total": totals["expired"],
+            "application_delivered_total": totals["delivered"],
+            "application_acknowledged_total": totals["acknowledged"],
+            "application_duplicates_skipped_total": totals["duplicates"],
+        }
+
+    def samples(self) -> Sequence[ClientSample]:
+        """The numbers of each client."""
+        return [
+            ClientSample(
+                session.client_id,
+                self._lags.get(session.client_id, 0),
+                sum(lane.in_flight for lane in lanes),
+                _sum(lanes, "retried"),
+                _sum(lanes, "expired"),
+            )
+            for session in self._delivery.sessions()
+            for lanes in (session.lanes_now,)
+        ]
+
+
+def _sum(lanes: list[Lane], name: str) -> int:
+    return sum(getattr(lane, name) for lane in lanes)

@@ -1,0 +1,337 @@
+"""Persistent DEVICE clients: what they have not acknowledged is in a store, and comes from there.
+
+    dispatched, client connected and idle → sent at once ─┬─ acknowledged: it was never stored
+                                                          └─ not within persist_after → store, under its packet id
+    dispatched, anything else             → store → read in pages → sent → acknowledged → removed
+
+While something waits in the store of a client, everything for it goes through the store, so nothing is overtaken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from penstock._ext.connection import Hub, Round, Session
+from penstock._ext.packets import split_share
+from penstock._ext.segment import RecordPack
+from penstock.core.logging import RateLimited, get_logger
+from penstock.core.settings.redis import DeviceSettings
+from penstock.stores.base import StoreError
+from penstock.stores.device import SOURCE, Added, Addition, DeviceStore, Page, Queue, client_queue, group_queue
+
+log = get_logger("penstock.device")
+
+SHORTEST_SWEEP = 0.02
+RETRY_SECONDS = 0.5
+MOVED_AT_ONCE = 500
+
+
+@dataclass(slots=True, eq=False)
+class Backlog:
+    """What waits in the store for a connected client."""
+
+    session: Session
+    queue: Queue
+    generation: int
+    packet_ids: list[int] = field(default_factory=list)
+    values: list[bytes] = field(default_factory=list)
+    at: int = 0
+    score: int = -1
+    is_last: bool = False
+    is_fetching: bool = False
+    moving: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """An addition on its way into the store: of a round, or (None) of messages that were sent."""
+
+    addition: Addition
+    session: Session | None
+    dispatched: Round | None
+
+
+class DeviceDelivery:
+    """All persistent DEVICE clients of this node. On the loop."""
+
+    def __init__(self, hub: Hub, store: DeviceStore, settings: DeviceSettings) -> None:
+        self._hub = hub
+        self._store = store
+        self._settings = settings
+        self._backlogs: dict[Session, Backlog] = {}
+        self._adding: dict[Session, int] = {}  # additions on their way, of sessions that have any
+        self._waiting = 0
+        self._sweeper: asyncio.Task[None] | None = None
+        self._warnings = RateLimited(interval=10.0)
+        self._started_ms = 0
+        self._known: set[Session] = set()  # those that may have something in the store
+        self._interrupted: set[str] = set()  # connected when an earlier process ended
+        self.trimmed = 0
+
+    # ---- life ----
+
+    async def start(self) -> None:
+        """Raises StoreError."""
+        await self._store.start()
+        self._started_ms = round(time.time() * 1000)
+        self._hub.store_devices(self._on_devices, self._on_detach, persist_after=self._settings.persist_after)
+        self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+
+    async def stop(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        await self._store.close()
+
+    def check(self) -> bool | str:
+        return self._store.check()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the store has more to do than it should be given now."""
+        return self._waiting > 2_000
+
+    # ---- sessions ----
+
+    @staticmethod
+    def serves(client_type: str, expiry: int) -> bool:
+        return client_type != "application" and expiry > 0
+
+    def restore(self, sessions: Iterable[Session], interrupted: Callable[[str], bool]) -> int:
+        """Sessions of before a restart; `interrupted` says whether a client was connected when the broker ended."""
+        count = 0
+        for session in sessions:
+            if session.feed is None and session.expiry_interval > 0:
+                session.via_log = True
+                self._known.add(session)
+                count += 1
+                if interrupted(session.client_id):
+                    self._interrupted.add(session.client_id)
+        return count
+
+    def opened(self, session: Session) -> None:
+        """The session is there, CONNACK was not sent yet."""
+        session.via_log = True
+        session.live = False
+        self._known.add(session)
+
+    def attached(self, session: Session) -> None:
+        """CONNACK was sent: what is stored comes first."""
+        if not session.via_log or session.connection is None:
+            return
+        backlog = Backlog(session, client_queue(session.client_id), session.generation)
+        self._backlogs[session] = backlog
+        for topic_filter, _, _ in self._hub.trie.subscriptions(session):
+            name, plain = split_share(topic_filter)
+            if name is not None:
+                self._drain_group(backlog, group_queue(name.decode(), plain.decode()))
+        self._step(backlog)
+
+    def _drain_group(self, backlog: Backlog, group: Queue) -> None:
+        """What was stored for a share group while everybody was away, is this client's now."""
+        backlog.moving += 1
+
+        def on_done(result: int | StoreError) -> None:
+            backlog.moving -= 1
+            if isinstance(result, StoreError):
+                self._warn("messages of a share group cannot be read", result)
+            elif result:
+                backlog.is_last = False
+                if self._is_current(backlog):
+                    self._drain_group(backlog, group)
+            self._step(backlog)
+
+        self._store.move(group, backlog.queue, MOVED_AT_ONCE, on_done)
+
+    def _on_detach(self, session: Session) -> None:
+        """The client has gone; what was under way to it is in its stash."""
+        self._backlogs.pop(session, None)
+        self._interrupted.discard(session.client_id)
+        self._store_sent()
+
+    def ended(self, session: Session) -> None:
+        if session not in self._known:
+            return
+        self._known.discard(session)
+        self._backlogs.pop(session, None)
+        self._interrupted.discard(session.client_id)
+        self._store.remove_all([client_queue(session.client_id)], self._on_removed_all)
+
+    def _on_removed_all(self, results: Sequence[int | StoreError]) -> None:
+        for result in results:
+            if isinstance(result, StoreError):
+                self._warn("the messages of a session that ended stay in the store until they expire", result)
+
+    # ---- into the store ----
+
+    def give(self, dispatched: Round) -> None:
+        """What a round of dispatch has for the store."""
+        stashed, groups = self._hub.take_stashed()
+        given = [
+            _Given(Addition(client_queue(session.client_id), pack, in_flight), session, dispatched)
+            for session, pack, in_flight in stashed
+        ]
+        for share_filter, pack in groups.items():
+            name, plain = split_share(share_filter)
+            queue = group_queue((name or b"").decode(), plain.decode())
+            given.append(_Given(Addition(queue, pack), None, dispatched))
+        self._add(given)
+
+    def _store_sent(self) -> None:
+        stashed, _ = self._hub.take_stashed()
+        self._add(
+            [_Given(Addition(client_queue(session.client_id), pack), session, None) for session, pack, _ in stashed]
+        )
+
+    def _add(self, given: list[_Given]) -> None:
+        if not given:
+            return
+        for item in given:
+            if item.session is not None:
+                self._adding[item.session] = self._adding.get(item.session, 0) + 1
+        self._waiting += len(given)
+        self._store_all(given)
+
+    def _store_all(self, given: list[_Given]) -> None:
+        def on_done(results: list[Added | StoreError]) -> None:
+            again: list[_Given] = []
+            for item, result in zip(given, results, strict=True):
+                if isinstance(result, StoreError):
+                    self._warn("messages of clients cannot be stored, they are tried again", result)
+                    again.append(item)
+                else:
+                    self._added(item, result)
+            if again:
+                asyncio.get_running_loop().call_later(RETRY_SECONDS, self._store_all, again)
+
+        self._store.add([item.addition for item in given], on_done)
+
+    def _added(self, item: _Given, added: Added) -> None:
+        self._waiting -= 1
+        self.trimmed += added.trimmed
+        session = item.session
+        if item.dispatched is not None:
+            item.dispatched.settle(item.addition.pack.count)
+        elif session is not None:
+            self._sent_ones_stored(session, item.addition.pack, added.packet_ids)
+        if session is None:
+            return
+        left = self._adding[session] - 1
+        if left:
+            self._adding[session] = left
+        else:
+            del self._adding[session]
+        backlog = self._backlogs.get(session)
+        if backlog is not None and not session.live:
+            backlog.is_last = False
+            self._step(backlog)
+
+    def _sent_ones_stored(self, session: Session, pack: RecordPack, packet_ids: list[int]) -> None:
+        asked = [SOURCE.unpack(record.key)[4] for record in pack if record.key is not None]
+        gone = session.stored(asked)
+        # An id the store has given to another message is one nobody waits for.
+        odd = [given for given, wanted in zip(packet_ids, asked, strict=True) if given and given != wanted]
+        if gone or odd:
+            self._store.remove([(client_queue(session.client_id), [*gone, *odd])], self._on_removed)
+
+    def _on_removed(self, results: Sequence[int | StoreError]) -> None:
+        for result in results:
+            if isinstance(result, StoreError):
+                self._warn("acknowledged messages stay in the store, they may come again", result)
+
+    async def _sweep(self) -> None:
+        pause = max(self._settings.persist_after / 2, SHORTEST_SWEEP)
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                self._hub.sweep_devices()
+                self._store_sent()
+            except Exception as error:  # whatever it is, the others need the next round
+                log.exception("messages of clients could not be given to the store", error=repr(error))
+
+    # ---- out of the store ----
+
+    def _is_current(self, backlog: Backlog) -> bool:
+        session = backlog.session
+        return session.connection is not None and session.generation == backlog.generation
+
+    def _step(self, backlog: Backlog) -> None:
+        """Sends what was read, reads on, or lets the client have messages as they come again."""
+        if not self._is_current(backlog) or backlog.is_fetching:
+            return
+        session = backlog.session
+        dup_before = self._started_ms if session.client_id in self._interrupted else 0
+        backlog.at = session.send_stored(backlog.packet_ids, backlog.values, backlog.at, dup_before)
+        if backlog.at < len(backlog.packet_ids):
+            return
+        backlog.packet_ids, backlog.values, backlog.at = [], [], 0
+        if backlog.is_last:
+            if session not in self._adding and not backlog.moving:
+                session.live = True
+            return
+        backlog.is_fetching = True
+        self._store.fetch(
+            backlog.queue, backlog.score, self._settings.page_size, lambda page: self._on_page(backlog, page)
+        )
+
+    def _on_page(self, backlog: Backlog, page: Page | StoreError) -> None:
+        backlog.is_fetching = False
+        if not self._is_current(backlog):
+            return
+        if isinstance(page, StoreError):
+            self._warn("stored messages cannot be read", page)
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._step, backlog)
+            return
+        backlog.packet_ids, backlog.values, backlog.at = page.packet_ids, page.values, 0
+        backlog.score, backlog.is_last = page.next_score, page.is_last
+        self._step(backlog)
+
+    def _on_devices(self, sessions: list[Session]) -> None:
+        """Once per loop iteration: stored messages were acknowledged, or clients can take more."""
+        removed: list[tuple[Queue, Sequence[int]]] = []
+        for session in sessions:
+            settled, released = session.take_settled()
+            queue = client_queue(session.client_id)
+            if settled:
+                removed.append((queue, array("H", settled)))
+            if released:
+                self._release(session, queue, array("H", released))
+            backlog = self._backlogs.get(session)
+            if backlog is not None and not session.live:
+                self._step(backlog)
+        if removed:
+            self._store.remove(removed, self._on_removed)
+
+    def _release(self, session: Session, queue: Queue, packet_ids: array[int]) -> None:
+        """PUBREC came: PUBREL leaves when that is stored."""
+        generation = session.generation
+
+        def on_done(results: list[int | StoreError]) -> None:
+            if isinstance(results[0], StoreError):
+                self._warn("QoS 2 messages wait for the store", results[0])
+                asyncio.get_running_loop().call_later(RETRY_SECONDS, self._release, session, queue, packet_ids)
+            elif session.generation == generation:
+                session.send_pubrels(packet_ids)
+
+        self._store.release([(queue, packet_ids)], on_done)
+
+    def _warn(self, what: str, error: StoreError) -> None:
+        suppressed = self._warnings.try_pass(what)
+        if suppressed is not None:
+            log.error(what, error=str(error), suppressed=suppressed)
+
+    def counters(self) -> dict[str, int]:
+        statistics = self._store.statistics
+        return {
+            "device_stored": statistics.added,
+            "device_fetched": statistics.fetched,
+            "device_removed": statistics.removed,
+            "device_trimmed": statistics.trimmed,
+            "device_store_failures": statistics.failed,
+            "device_store_commits": statistics.commits,
+            "device_waiting": self._waiting,
+            "device_backlogs": sum(not session.live for session in self._backlogs),
+        }

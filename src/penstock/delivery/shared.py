@@ -1,0 +1,339 @@
+"""Shared subscriptions of APPLICATION clients: a topic for each filter, a consumer group for each share name.
+
+This node is one member of the group; the partitions it gets are shared out among its connected clients, as few as
+possible changing hands. Each client has a lane of its own for each partition. A partition that another client goes on
+with takes along what was not acknowledged; only QoS 2 messages under way stay with the client they were sent to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock._ext.connection import Feed, Hub, Lane, Session, read_context, split_context
+from penstock._ext.packets import split_share
+from penstock.core.logging import get_logger
+from penstock.core.settings.application import ApplicationSettings
+from penstock.delivery.contexts import CLAIMED, SHARED, Contexts, make_key, split_key
+from penstock.delivery.lane_book import LaneBook, Place
+from penstock.delivery.pack_reader import PackReader
+from penstock.delivery.shares import share_out
+from penstock.logs.base import Committed, Log, LogError, TopicPartition, parse_properties
+from penstock.persistence.application_names import ApplicationNames
+
+log = get_logger("penstock.application")
+
+QOS = 0x03
+RETAIN_AS_PUBLISHED = 0x08
+PATIENCE = 20
+PATIENCE_SECONDS = 0.25
+
+
+async def patiently(work: Callable[[], Awaitable[None]]) -> None:
+    """Tries again for a while what the log cannot do yet."""
+    for _ in range(PATIENCE):
+        try:
+            await work()
+            return
+        except LogError as error:
+            if not error.is_retryable:
+                raise
+        await asyncio.sleep(PATIENCE_SECONDS)
+    await work()
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    session: Session
+    options: int
+    identifier: int
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """One share name on one filter."""
+
+    share_filter: bytes
+    group: str
+    topic: str
+    reader: PackReader
+    members: dict[str, Member] = field(default_factory=dict)
+    partitions: set[int] = field(default_factory=set)
+    starts: dict[int, int] = field(default_factory=dict)
+    lanes: dict[int, Lane] = field(default_factory=dict)
+
+
+class SharedDelivery:
+    """All share groups with APPLICATION clients of this node. On the loop."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        log_provider: Log,
+        contexts: Contexts,
+        names: ApplicationNames,
+        settings: ApplicationSettings,
+        *,
+        book: LaneBook,
+    ) -> None:
+        self._hub = hub
+        self._log = log_provider
+        self._contexts = contexts
+        self._names = names
+        self._settings = settings
+        self._book = book
+        self._properties = parse_properties(settings.shared_topic_properties)
+        self._shares: dict[bytes, Share] = {}  # by $share/<name>/<filter>
+        self._feeds: dict[str, Feed] = {}  # by topic
+        self._partitions: dict[str, int] = {}  # of the topics that are there
+        self._claims: dict[str, list[tuple[Lane, PackReader]]] = {}  # by client
+        self._removals: dict[str, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def stop(self) -> None:
+        for share in list(self._shares.values()):
+            await share.reader.stop()
+        for task in list(self._tasks):
+            task.cancel()
+
+    def shares_of(self, session: Session) -> list[Share]:
+        return [share for share in self._shares.values() if session.client_id in share.members]
+
+    # ---- topics ----
+
+    def has_topic(self, topic: str) -> bool:
+        return topic in self._feeds
+
+    def is_ready(self, share_filter: bytes) -> bool:
+        return share_filter in self._shares or self._names.shared_topic(split_share(share_filter)[1]) is None
+
+    async def prepare(self, share_filter: bytes) -> None:
+        """The topic of the filter is there, and a new group begins at its end. Raises LogError."""
+        name, plain = split_share(share_filter)
+        topic = self._names.shared_topic(plain)
+        if topic is None or name is None:
+            return
+        while topic in self._removals:
+            await asyncio.wait([self._removals[topic]])
+        if topic not in self._partitions:
+            await self.make_topic(topic)
+        # A topic that was made just now has no leader for a moment.
+        await patiently(lambda: self._begin_at_end(name, plain, topic))
+
+    async def _begin_at_end(self, name: bytes, plain: bytes, topic: str) -> None:
+        consumer = self._log.consumer(self._names.shared_group(name, plain))
+        try:
+            places = [TopicPartition(topic, number) for number in range(self._partitions[topic])]
+            known = await consumer.committed(places)
+            ends = {
+                place: Committed((await consumer.watermarks(place)).end) for place in places if known[place] is None
+            }
+            if ends:
+                await consumer.commit(ends)
+        finally:
+            await consumer.close()
+
+    async def make_topic(self, topic: str) -> None:
+        await self._log.admin.create(topic, self._settings.shared_partitions, self._properties)
+        self._partitions[topic] = (await self._log.admin.describe(topic)).partitions
+
+    # ---- members ----
+
+    def subscribed(self, session: Session, share_filter: bytes, options: int, identifier: int) -> None:
+        """An APPLICATION client is in the group; connected or not, the group gets its messages through the log."""
+        name, plain = split_share(share_filter)
+        topic = self._names.shared_topic(plain)
+        if topic is None or name is None:
+            log.warning(
+                "a shared filter has characters no topic can have: the client shares it as a DEVICE does",
+                client_id=session.client_id,
+                filter=plain.decode(errors="replace"),
+            )
+            return
+        feed = self._feeds.get(topic)
+        if feed is None:
+            feed = self._feeds[topic] = Feed(topic, self._partitions.get(topic, self._settings.shared_partitions))
+        self._hub.feed_group(share_filter, feed)
+        share = self._shares.get(share_filter)
+        if share is None:
+            share = self._shares[share_filter] = self._open(share_filter, self._names.shared_group(name, plain), topic)
+        share.members[session.client_id] = Member(session, options, identifier)
+        if session.connection is not None:
+            self._leave(share, session.client_id)  # it may have had other options
+            self._share_out(share)
+
+    def _open(self, share_filter: bytes, group: str, topic: str) -> Share:
+        consumer = self._log.consumer(group)
+        reader = PackReader(consumer, self._settings.shared_max_poll_records, self._book.save)
+        share = Share(share_filter, group, topic, reader)
+
+        def assigned(partitions: Sequence[TopicPartition]) -> None:
+            self._spawn(self._assigned(share, [partition.partition for partition in partitions]))
+
+        def revoked(partitions: Sequence[TopicPartition]) -> None:
+            share.partitions.difference_update(partition.partition for partition in partitions)
+            self._share_out(share)
+
+        reader.start_shared(topic, assigned, revoked)
+        return share
+
+    async def _assigned(self, share: Share, partitions: list[int]) -> None:
+        for partition in partitions:
+            try:
+                share.starts[partition] = await share.reader.committed(TopicPartition(share.topic, partition)) or 0
+            except LogError as error:
+                log.warning("the offset of a shared topic is not known", topic=share.topic, error=str(error))
+                share.starts[partition] = 0
+        share.partitions.update(partitions)
+        if self._shares.get(share.share_filter) is share:
+            self._share_out(share)
+
+    def unsubscribed(self, session: Session, share_filter: bytes) -> None:
+        share = self._shares.get(share_filter)
+        if share is None or share.members.pop(session.client_id, None) is None:
+            return
+        self._leave(share, session.client_id)
+        if share.members:
+            self._share_out(share)
+        else:
+            self._end(share)
+
+    def attached(self, session: Session) -> None:
+        """The client is connected: what it has to finish first, then its part of every group it is in."""
+        for key in self._contexts.keys(CLAIMED, session.client_id):
+            self._finish_claims(session, key)
+        for share in self.shares_of(session):
+            self._share_out(share)
+
+    def detached(self, session: Session) -> None:
+        for lane, reader in self._claims.pop(session.client_id, ()):
+            self._book.close(lane)
+            self._spawn(reader.stop())
+        for share in self.shares_of(session):
+            self._leave(share, session.client_id)
+            self._share_out(share, leaving=session)
+
+    def ended(self, session: Session) -> None:
+        self._contexts.remove(self._contexts.keys(CLAIMED, session.client_id))
+        for share in self.shares_of(session):
+            self.unsubscribed(session, share.share_filter)
+
+    def _end(self, share: Share) -> None:
+        """Nobody is left: the contexts go, and the topic with the last group that reads it."""
+        del self._shares[share.share_filter]
+        self._hub.feed_group(share.share_filter, None)
+        self._contexts.remove(self._contexts.keys(SHARED, share.group))
+        if any(other.topic == share.topic for other in self._shares.values()):
+            self._spawn(share.reader.stop())
+            return
+        self._feeds.pop(share.topic, None)
+        self._partitions.pop(share.topic, None)
+        self._removals[share.topic] = self._spawn(self._remove(share))
+
+    async def _remove(self, share: Share) -> None:
+        try:
+            await share.reader.stop()
+            if self._settings.remove_topics == "session-end":
+                await self._log.admin.delete_group(share.group)
+                await self._log.admin.delete(share.topic)
+                log.info("the topic of a shared subscription was removed", topic=share.topic)
+        except LogError as error:
+            log.warning("the topic of a shared subscription cannot be removed", topic=share.topic, error=str(error))
+        finally:
+            self._removals.pop(share.topic, None)
+
+    # ---- partitions ----
+
+    def _share_out(self, share: Share, leaving: Session | None = None) -> None:
+        """Gives every partition of this node to a connected member; what changes hands goes on where it was."""
+        online = [
+            name
+            for name, member in share.members.items()
+            if member.session.connection is not None and member.session is not leaving
+        ]
+        owners = {partition: lane.session.client_id for partition, lane in share.lanes.items()}
+        wanted = share_out(share.partitions, online, owners)
+        for partition, lane in list(share.lanes.items()):
+            if wanted.get(partition) != lane.session.client_id:
+                del share.lanes[partition]
+                self._book.close(lane)
+        for partition, name in wanted.items():
+            if partition not in share.lanes:
+                self._start(share, partition, share.members[name])
+
+    def _start(self, share: Share, partition: int, member: Member) -> None:
+        client_id = member.session.client_id
+        lane = Lane(
+            member.session,
+            share.topic,
+            partition,
+            qos=member.options & QOS,
+            identifier=member.identifier,
+            keeps_retain=bool(member.options & RETAIN_AS_PUBLISHED),
+            is_shared=True,
+            pack_size=self._settings.shared_max_poll_records,
+        )
+        key = make_key(SHARED, share.group, share.topic, partition)
+        context = self._context_for(client_id, key)
+        start = share.starts.get(partition, 0)
+        if context is not None and read_context(context)["committed"] >= start:
+            lane.restore(context)
+        else:
+            lane.start_at(start)
+        share.lanes[partition] = lane
+        self._book.open(lane, Place(key, client_id.encode() + b"\0", share.reader))
+
+    def _context_for(self, client_id: str, key: bytes) -> bytes | None:
+        """What the client goes on with. What another one has still to finish is kept for that one."""
+        stored = self._contexts.get(key)
+        if stored is None:
+            return None
+        owner, _, context = stored.partition(b"\0")
+        if owner.decode() == client_id:
+            return context
+        rest, claims = split_context(context)
+        if claims is not None:
+            _, _, topic, partition = split_key(key)
+            self._contexts.put(make_key(CLAIMED, owner.decode(), topic, partition), claims)
+        return rest
+
+    def _leave(self, share: Share, client_id: str) -> None:
+        for partition, lane in list(share.lanes.items()):
+            if lane.session.client_id == client_id:
+                del share.lanes[partition]
+                self._book.close(lane)
+
+    # ---- QoS 2 messages of partitions that others have now ----
+
+    def _finish_claims(self, session: Session, key: bytes) -> None:
+        context = self._contexts.get(key)
+        if context is None:
+            return
+        _, _, topic, partition = split_key(key)
+        lane = Lane(session, topic, partition, is_shared=True)
+        lane.restore(context)
+        lane.until = read_context(context)["end"]
+        reader = PackReader(self._log.consumer(""), self._settings.shared_max_poll_records, self._book.save)
+        reader.start()
+        self._claims.setdefault(session.client_id, []).append((lane, reader))
+        self._book.open(lane, Place(key, b"", reader))
+
+    def sweep_claims(self) -> None:
+        """Claims that are finished go."""
+        for client_id, lanes in list(self._claims.items()):
+            for lane, reader in list(lanes):
+                if lane.committed >= lane.until and not lane.packs:
+                    lanes.remove((lane, reader))
+                    self._book.close(lane, keeps_context=False)
+                    self._contexts.remove([make_key(CLAIMED, client_id, lane.topic, lane.partition)])
+                    self._spawn(reader.stop())
+            if not lanes:
+                del self._claims[client_id]
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

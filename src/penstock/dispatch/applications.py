@@ -1,0 +1,187 @@
+"""Persistent clients as the front-ends see them: what to do before, at and after a CONNECT, and when a session ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from penstock._ext.connection import Hub, Session
+from penstock.core.errors import NotFoundError
+from penstock.core.logging import get_logger
+from penstock.core.ports import Scheduler
+from penstock.core.settings.application import ApplicationSettings
+from penstock.delivery.application import ApplicationDelivery
+from penstock.delivery.contexts import Contexts
+from penstock.delivery.control import ApplicationOverview
+from penstock.delivery.device import DeviceDelivery
+from penstock.dispatch.dispatcher import Dispatcher
+from penstock.logs.base import Log, LogError
+from penstock.persistence.application_names import ApplicationNames
+from penstock.stores.base import StateStore
+
+log = get_logger("penstock.application")
+
+CHANGE_SECONDS = 0.5
+
+
+class Applications:
+    """Made by app.py where there is a log."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        log_provider: Log,
+        state: StateStore,
+        names: ApplicationNames,
+        *,
+        settings: ApplicationSettings,
+        devices: DeviceDelivery | None,
+        ingest_topic: str,
+        dispatch_group: str,
+        scheduler: Scheduler,
+        end_session: Callable[[Session], None],
+        on_type: Callable[[Session], None],
+        was_connected: Callable[[str], bool],
+    ) -> None:
+        self._hub = hub
+        self._on_type = on_type
+        self._was_connected = was_connected
+        self._changing: set[str] = set()  # DEVICE clients by their credentials, with a log that is not empty yet
+        self._changer: asyncio.Task[None] | None = None
+        self._names = names
+        self.devices = devices
+        self._is_fresh = True  # nobody was to have what is in the log already
+        self.dispatcher = Dispatcher(
+            hub, log_provider, ingest_topic, self._make_again, devices=devices, group=dispatch_group
+        )
+        self.delivery = ApplicationDelivery(hub, log_provider, Contexts(state, scheduler), names, settings)
+        self.overview = ApplicationOverview(self.delivery, log_provider, end_session)
+
+    async def _make_again(self, topic: str) -> bool:
+        return await self.delivery.make_again(topic)
+
+    # ---- life ----
+
+    async def start(self) -> None:
+        await self.delivery.start()
+        if self.devices is not None:
+            await self.devices.start()
+        self.overview.start()
+        self.dispatcher.start()
+        self._changer = asyncio.get_running_loop().create_task(self._change_types())
+
+    async def restore(self, sessions: Iterable[Session]) -> None:
+        """After the sessions are back: their feeds, and the dispatcher from its last commit on."""
+        sessions = list(sessions)
+        count = self.delivery.restore(sessions)
+        if self.devices is not None:
+            count += self.devices.restore(sessions, self._was_connected)
+        if count:
+            self._is_fresh = False
+            await self.dispatcher.activate(from_now=False)
+
+    async def stop(self) -> None:
+        if self._changer is not None:
+            self._changer.cancel()
+        await self.dispatcher.stop()
+        await self.overview.stop()
+        await self.delivery.stop()
+        if self.devices is not None:
+            await self.devices.stop()
+
+    # ---- CONNECT ----
+
+    def must_prepare(self, session: Session | None, client_id: str, client_type: str, expiry: int, clean: bool) -> bool:
+        """Whether something has to be done before the session can be opened."""
+        if expiry and not self.dispatcher.is_active:
+            return True
+        if client_type == "application" and expiry and self._names.client_topic(client_id) is None:
+            return True  # to be told that it is served as a DEVICE
+        if self.delivery.serves(client_id, client_type, expiry):
+            return session is None or clean or session.feed is None or not self.delivery.is_ready(client_id)
+        return session is not None and session.feed is not None and client_type != "application" and not clean
+
+    async def prepare(self, session: Session | None, client_id: str, client_type: str, expiry: int, clean: bool) -> str:
+        """Makes the topic of a client that is to have one; the type it is served as. Raises LogError."""
+        if expiry and not self.dispatcher.is_active:
+            await self.dispatcher.activate(from_now=self._is_fresh)
+        if client_type == "application" and expiry > 0 and self._names.client_topic(client_id) is None:
+            log.warning(
+                "the client id has characters no topic can have: the APPLICATION client is served as a DEVICE",
+                client_id=client_id,
+                setting="application.client_id_validation",
+            )
+            return "device"
+        if self.delivery.serves(client_id, client_type, expiry):
+            self._changing.discard(client_id)
+            await self.delivery.prepare(client_id, is_new=session is None or clean or session.feed is None)
+            return client_type
+        if session is not None and session.feed is not None and client_type != "application" and not clean:
+            return await self._change_type(session)
+        return client_type
+
+    async def _change_type(self, session: Session) -> str:
+        """An APPLICATION client comes back as a DEVICE: what is in its log is delivered first, nothing is dropped."""
+        if await self._try_release(session):
+            return "device"
+        self._changing.add(session.client_id)
+        log.warning(
+            "the client is a DEVICE by its credentials, but its log as an APPLICATION is not empty: it is served as an "
+            "APPLICATION until it has received everything (`penstock app delete` drops the rest)",
+            client_id=session.client_id,
+        )
+        return "application"
+
+    async def _try_release(self, session: Session) -> bool:
+        """Whether nothing is in the client's log, or on its way there: then it goes on without."""
+        entry = await self.overview.show(session.client_id)
+        is_idle = not (self.dispatcher.is_busy or self._hub.ingest_pending) and await self.dispatcher.lag() == 0
+        waits = entry["lag"] or entry["in_flight"] or any(share["lag"] for share in entry["shared"])
+        if waits or not is_idle or session.feed is None:
+            return False
+        self._changing.discard(session.client_id)
+        self.delivery.release(session)
+        session.client_type = "device"
+        self._on_type(session)
+        log.info("an APPLICATION client is a DEVICE from now on, its topic goes", client_id=session.client_id)
+        return True
+
+    async def _change_types(self) -> None:
+        while True:
+            await asyncio.sleep(CHANGE_SECONDS)
+            for client_id in list(self._changing):
+                session = self.delivery.find(client_id)
+                if session is None:
+                    self._changing.discard(client_id)
+                    continue
+                try:
+                    await self._try_release(session)
+                except (LogError, NotFoundError) as error:
+                    log.debug("a client keeps its type for now", client_id=client_id, error=str(error))
+
+    def is_full(self, client_id: str, client_type: str, expiry: int) -> bool:
+        return self.delivery.serves(client_id, client_type, expiry) and self.delivery.is_full(client_id)
+
+    def opened(self, session: Session, expiry: int, *, present: bool) -> None:
+        """The session is there, CONNACK was not sent yet."""
+        if self.delivery.serves(session.client_id, session.client_type, expiry):
+            if present and session.feed is None:
+                log.info("a DEVICE client is an APPLICATION from now on", client_id=session.client_id)
+            self.delivery.opened(session, is_new=not present or session.feed is None)
+        elif self.devices is not None and self.devices.serves(session.client_type, expiry):
+            self.devices.opened(session)
+
+    def attached(self, session: Session) -> None:
+        # A DEVICE that has become an APPLICATION may still have something in the store.
+        if self.devices is not None:
+            self.devices.attached(session)
+        self.delivery.attached(session)
+
+    def ended(self, session: Session) -> None:
+        self.delivery.ended(session)
+        if self.devices is not None:
+            self.devices.ended(session)
+
+    def counters(self) -> dict[str, int]:
+        devices = {} if self.devices is None else self.devices.counters()
+        return {**self.overview.counters(), **self.dispatcher.counters(), **devices}

@@ -1,0 +1,237 @@
+"""Dispatch: what is durable in the log of all messages is written to the logs of the clients that are to have it.
+
+    tbmq.msg.all ──poll──▶ match, in C ──▶ one pack per client ──append──▶ durable ──▶ commit tbmq.msg.all
+
+A round is finished before the next is read, so the packs of a client are appended in the order of the log, and nothing
+is ever skipped: what the log does not take now is tried until it does. After a crash the rounds since the last commit
+come again; the reader of a client's log passes over what it has seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from penstock._ext.connection import Feed, Hub, Round
+from penstock._ext.segment import RecordPack
+from penstock.core.logging import RateLimited, get_logger
+from penstock.delivery.device import DeviceDelivery
+from penstock.logs.base import (
+    Committed,
+    Consumer,
+    Fetched,
+    Log,
+    LogError,
+    LogUnavailable,
+    TopicNotFound,
+    TopicPartition,
+)
+
+log = get_logger("penstock.dispatch")
+
+GROUP = "msg-all-consumer-group"
+INSTANCE = "dispatcher"
+RECORDS_AT_ONCE = 4_000
+POLL_SECONDS = 5.0
+COMMIT_SECONDS = 1.0
+LONGEST_PAUSE = 5.0
+JOIN_TRIES = 400
+JOIN_SECONDS = 0.05
+MOST_ROUNDS = 500
+
+Filled = tuple[Feed, int, RecordPack]
+MakeTopic = Callable[[str], Awaitable[bool]]
+"""Makes a client's topic again; False if nobody is to have it any more."""
+
+
+class Dispatcher:
+    """A member of the group from the start, because joining takes Kafka some seconds; it reads while there are clients
+    with a log of their own."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        log_provider: Log,
+        topic: str,
+        make_topic: MakeTopic,
+        *,
+        devices: DeviceDelivery | None = None,
+        group: str = GROUP,
+    ) -> None:
+        self._group = group
+        self._hub = hub
+        self._devices = devices
+        self._open: deque[tuple[Round, dict[TopicPartition, int]]] = deque()
+        self._log = log_provider
+        self._topic = topic
+        self._make_topic = make_topic
+        self._consumer: Consumer | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._positions: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._assigned: set[TopicPartition] = set()
+        self._warnings = RateLimited(interval=10.0)
+        self._is_busy = False
+        self._is_active = False
+        self._activating = asyncio.Lock()
+        self.rounds = 0
+        self.damaged = 0
+        self.retries = 0
+
+    @property
+    def is_active(self) -> bool:
+        return self._is_active
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a round is under way."""
+        return self._is_busy or bool(self._open)
+
+    def start(self) -> None:
+        """Joins the group; nothing is read yet."""
+        # A static member: a broker that was killed has its partitions back as soon as it is there again.
+        self._consumer = self._log.consumer(self._group, instance_id=INSTANCE)
+        self._consumer.subscribe([self._topic], self._on_assigned, self._on_revoked)
+        self._task = asyncio.get_running_loop().create_task(self._run(self._consumer))
+
+    async def activate(self, *, from_now: bool) -> None:
+        """Goes on where the last commit was; `from_now`: nobody was to have what came before. Raises LogError."""
+        async with self._activating:
+            if self._is_active or self._consumer is None:
+                return
+            if from_now:
+                await self._skip_to_end(self._consumer)
+            self._is_active = True
+            self._consumer.resume(self._consumer.assignment())
+
+    def _on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        self._assigned.update(partitions)
+        if not self._is_active and self._consumer is not None:
+            self._consumer.pause(partitions)
+
+    def _on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        self._assigned.difference_update(partitions)
+        for place in partitions:
+            self._positions.pop(place, None)
+            self._committed.pop(place, None)
+
+    async def _skip_to_end(self, consumer: Consumer) -> None:
+        # Only a member of a group may commit, and joining takes Kafka a while.
+        for _ in range(JOIN_TRIES):
+            if consumer.assignment():
+                break
+            await asyncio.sleep(JOIN_SECONDS)
+        else:
+            raise LogUnavailable(f"the group {self._group} has not got the topic {self._topic} yet")
+        ends = {}
+        for place in consumer.assignment():
+            ends[place] = Committed((await consumer.watermarks(place)).end)
+            await consumer.seek(place, ends[place].offset)
+        await consumer.commit(ends)
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task], timeout=2.0)
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            with contextlib.suppress(LogError, TimeoutError):
+                async with asyncio.timeout(2.0):
+                    await self._commit(consumer)
+                    await consumer.close()
+
+    async def lag(self) -> int:
+        """Records of the log that were not dispatched yet."""
+        if self._consumer is None or not self._is_active:
+            return 0
+        return sum((await self._consumer.lag()).values())
+
+    async def _run(self, consumer: Consumer) -> None:
+        loop = asyncio.get_running_loop()
+        next_commit = loop.time() + COMMIT_SECONDS
+        pause = 0.1
+        while True:
+            try:
+                seconds = COMMIT_SECONDS if self._open or self._positions != self._committed else POLL_SECONDS
+                fetched = await consumer.poll(RECORDS_AT_ONCE, seconds)
+                if fetched:
+                    await self._dispatch(fetched)
+                self._close_rounds()
+                if loop.time() >= next_commit:
+                    await self._commit(consumer)
+                    next_commit = loop.time() + COMMIT_SECONDS
+                pause = 0.1
+            except LogError as error:
+                self._warn("dispatch waits for the log", error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _dispatch(self, fetched: list[Fetched]) -> None:
+        self._is_busy = True
+        dispatched = Round()
+        for item in fetched:
+            self.damaged += self._hub.dispatch(item.pack, item.partition, dispatched)
+        if self._devices is not None:
+            self._devices.give(dispatched)
+        await self._append(self._hub.take_filled())
+        self._open.append(
+            (dispatched, {TopicPartition(item.topic, item.partition): item.next_offset for item in fetched})
+        )
+        self.rounds += 1
+        self._is_busy = False
+        while len(self._open) > MOST_ROUNDS or (self._devices is not None and self._devices.is_busy):
+            # Devices are slow to acknowledge, or their store to store: the log can wait.
+            await asyncio.sleep(0.01)
+            self._close_rounds()
+
+    def _close_rounds(self) -> None:
+        """Rounds of which everything is acknowledged or stored, from the oldest on."""
+        while self._open and self._open[0][0].pending <= 0:
+            _, ends = self._open.popleft()
+            for place, offset in ends.items():
+                if place in self._assigned:
+                    self._positions[place] = offset
+
+    async def _commit(self, consumer: Consumer) -> None:
+        changed = {place: offset for place, offset in self._positions.items() if self._committed.get(place) != offset}
+        if changed:
+            await consumer.commit({place: Committed(offset) for place, offset in changed.items()})
+            self._committed.update(changed)
+
+    async def _append(self, filled: list[Filled]) -> None:
+        """Returns when all of it is durable."""
+        pause = 0.05
+        while filled:
+            results = await asyncio.gather(
+                *(self._log.producer.send(feed.topic, partition, pack) for feed, partition, pack in filled),
+                return_exceptions=True,
+            )
+            again: list[Filled] = []
+            for item, result in zip(filled, results, strict=True):
+                if isinstance(result, BaseException):
+                    if not isinstance(result, LogError):
+                        raise result
+                    self._warn("messages of a client cannot be appended to its log, they are tried again", result)
+                    if not isinstance(result, TopicNotFound) or await self._make_topic(item[0].topic):
+                        again.append(item)
+            if again:
+                self.retries += len(again)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            filled = again
+
+    def _warn(self, what: str, error: LogError) -> None:
+        suppressed = self._warnings.try_pass(what)
+        if suppressed is not None:
+            log.error(what, error=str(error), suppressed=suppressed)
+
+    def counters(self) -> dict[str, int]:
+        return {
+            "dispatch_rounds": self.rounds,
+            "dispatch_damaged": self.damaged,
+            "dispatch_retries": self.retries,
+            "dispatch_open_rounds": len(self._open),
+        }

@@ -1,0 +1,92 @@
+"""What a Kafka consumer asks the brokers. Every call waits for an answer: in the consumer's thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+import confluent_kafka
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+
+from penstock.logs.base import EARLIEST, LATEST, Committed, LogUnavailable, TopicPartition, Watermarks
+from penstock.logs.kafka.errors import is_passing
+
+QUERY_SECONDS = 5.0
+COMMIT_SECONDS = 10.0
+GROUP_CHANGES = (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION)
+
+
+def named(
+    partition: TopicPartition, offset: int = OFFSET_INVALID, metadata: str = ""
+) -> confluent_kafka.TopicPartition:
+    return confluent_kafka.TopicPartition(partition.topic, partition.partition, offset, metadata)
+
+
+def text(partition: TopicPartition) -> str:
+    return f"{partition.topic}[{partition.partition}]"
+
+
+def check(error: KafkaError | None) -> None:
+    if error is not None:
+        raise KafkaException(error)
+
+
+class Questions:
+    def __init__(self, client: confluent_kafka.Consumer, group: str, auto_offset_reset: str) -> None:
+        self._client = client
+        self._group = group
+        self._reset = auto_offset_reset
+
+    def commit(self, asked: list[confluent_kafka.TopicPartition]) -> None:
+        """While the group changes Kafka takes no offsets. It soon does again, and until we have agreed to give a
+        partition back nobody else can have it, so trying again is safe."""
+        deadline = time.monotonic() + COMMIT_SECONDS
+        while True:
+            try:
+                for written in self._client.commit(offsets=asked, asynchronous=False) or ():
+                    check(written.error)
+                return
+            except KafkaException as error:
+                if error.args[0].code() not in GROUP_CHANGES or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.02)
+
+    def committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, Committed | None]:
+        answer: dict[TopicPartition, Committed | None] = {}
+        for one in self._client.committed([named(each) for each in partitions], timeout=QUERY_SECONDS):
+            check(one.error)
+            known = Committed(one.offset, one.metadata or "") if one.offset >= 0 else None
+            answer[TopicPartition(one.topic, one.partition)] = known
+        return answer
+
+    def watermarks(self, partition: TopicPartition) -> Watermarks:
+        marks = self._client.get_watermark_offsets(named(partition), timeout=QUERY_SECONDS)
+        if marks is None:
+            raise LogUnavailable(f"Kafka does not say where {text(partition)} ends")
+        return Watermarks(*marks)
+
+    def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The offset at a time of each, or of EARLIEST or LATEST, with one question per broker."""
+        answer: dict[TopicPartition, int] = {}
+        asked = [named(partition, timestamp) for partition, timestamp in times.items()]
+        deadline = time.monotonic() + QUERY_SECONDS
+        while asked:
+            try:
+                for one in self._client.offsets_for_times(asked, timeout=QUERY_SECONDS):
+                    check(one.error)
+                    answer[TopicPartition(one.topic, one.partition)] = int(one.offset)
+                break
+            except KafkaException as error:
+                # librdkafka does not look for the new leader of a partition by itself here
+                if not is_passing(error.args[0]) or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.02)
+        return answer
+
+    def locate(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where reading will start, of partitions of which nothing was read."""
+        asked = list(partitions)
+        committed = self.committed(asked) if asked and self._group else {}
+        found = {partition: known.offset for partition, known in committed.items() if known is not None}
+        start = LATEST if self._reset == "latest" else EARLIEST
+        return found | self.offsets({partition: start for partition in asked if partition not in found})

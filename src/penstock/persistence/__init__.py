@@ -1,0 +1,1 @@
+"""What persistent clients keep: names, sessions and the contexts of their deliveries."""

@@ -1,0 +1,158 @@
+"""Commands of one queue go one at a time, so nothing that happens to one of them lets a later one overtake it.
+
+A queue with a command on its way has a lane where the next ones wait. Additions that wait side by side leave as one
+command, so a busy queue has larger commands and not longer waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from penstock.stores.base import StoreError
+from penstock.stores.device import Queue, StoreUnavailable
+from penstock.stores.redis.client import COMMAND_OVERHEAD, RedisClient
+from penstock.stores.redis.connection import OnReply
+from penstock.stores.redis.keys import QueueKeys
+
+
+class Job:
+    """A command that may have to wait: `payload`, or sources and values that become one when it leaves."""
+
+    __slots__ = ("deadline", "in_flight", "keys", "on_reply", "parts", "payload", "size")
+
+    def __init__(
+        self, keys: QueueKeys, on_reply: OnReply, payload: bytes = b"", parts: list[bytes] | None = None
+    ) -> None:
+        self.keys = keys
+        self.on_reply = on_reply
+        self.payload = payload
+        self.parts = parts
+        self.in_flight = b""
+        self.deadline = 0.0
+        self.size = 0
+
+
+PackAddition = Callable[[QueueKeys, list[bytes], bytes], bytes]
+
+
+class Lanes:
+    def __init__(self, client: RedisClient, pack_addition: PackAddition, most_parts: int) -> None:
+        self._client = client
+        self._pack_addition = pack_addition
+        self._most_parts = most_parts
+        self._loop = asyncio.get_running_loop()
+        self._timeout = client.settings.command_timeout
+        # None: a command is on its way and nobody waits behind it.
+        self._lanes: dict[Queue, deque[Job] | None] = {}
+        self.waiting_bytes = 0
+
+    def try_hold(self, queue: Queue) -> bool:
+        """Whether nothing of the queue is on its way; from now on something is, until `release`."""
+        if queue in self._lanes:
+            return False
+        self._lanes[queue] = None
+        return True
+
+    def release(self, queue: Queue, reply: Any) -> None:
+        """What was on its way was answered: the next may leave."""
+        lane = self._lanes[queue]
+        if lane is None:
+            del self._lanes[queue]
+        else:
+            self._start_next(queue, lane, reply)
+
+    def submit_held(
+        self, queue: Queue, keys: QueueKeys, parts: list[bytes], in_flight: bytes, on_reply: OnReply
+    ) -> None:
+        """An addition to a queue that is held for it."""
+        payload = self._pack_addition(keys, parts, in_flight)
+        self._client.submit(keys.slot, payload, partial(self._on_reply, queue, on_reply), 0.0, self.waiting_bytes)
+
+    def submit_addition(
+        self, queue: Queue, keys: QueueKeys, parts: list[bytes], in_flight: bytes, on_reply: OnReply
+    ) -> None:
+        if self.try_hold(queue):
+            self.submit_held(queue, keys, parts, in_flight, on_reply)
+            return
+        job = Job(keys, on_reply, parts=parts)
+        job.in_flight = in_flight
+        self._wait(queue, job)
+
+    def submit(self, queue: Queue, job: Job) -> None:
+        if self.try_hold(queue):
+            self._start(queue, job)
+        else:
+            self._wait(queue, job)
+
+    def _wait(self, queue: Queue, job: Job) -> None:
+        job.size = COMMAND_OVERHEAD + len(job.payload) + sum(map(len, job.parts or ()))
+        if not self._client.has_room(self.waiting_bytes + job.size):
+            self._loop.call_soon(job.on_reply, self._client.refuse())
+            return
+        self.waiting_bytes += job.size
+        job.deadline = self._loop.time() + self._timeout
+        lane = self._lanes[queue]
+        if lane is None:
+            lane = self._lanes[queue] = deque()
+        lane.append(job)
+
+    def _start(self, queue: Queue, job: Job) -> None:
+        payload = job.payload if job.parts is None else self._pack_addition(job.keys, job.parts, job.in_flight)
+        on_reply = partial(self._on_reply, queue, job.on_reply)
+        self._client.submit(job.keys.slot, payload, on_reply, job.deadline, self.waiting_bytes)
+
+    def _on_reply(self, queue: Queue, on_reply: OnReply, reply: Any) -> None:
+        self.release(queue, reply)
+        on_reply(reply)
+
+    def _start_next(self, queue: Queue, lane: deque[Job], reply: Any) -> None:
+        now = self._loop.time()
+        while lane:
+            job = lane.popleft()
+            self.waiting_bytes -= job.size
+            if job.deadline > now:
+                self._start(queue, self._merge(job, lane))
+                break
+            # It waited for the one before it, which had the same bad luck.
+            error = reply if isinstance(reply, StoreError) else StoreUnavailable("Redis answers too slowly")
+            self._loop.call_soon(job.on_reply, error)
+        else:
+            del self._lanes[queue]
+            return
+        if not lane:
+            self._lanes[queue] = None
+
+    def _merge(self, job: Job, lane: deque[Job]) -> Job:
+        if job.parts is None or not lane or lane[0].parts is None:
+            return job
+        parts, in_flight = list(job.parts), job.in_flight
+        shares = [(job.on_reply, len(job.parts) // 2)]
+        while lane:
+            parts_of_next = lane[0].parts
+            if parts_of_next is None or len(parts) + len(parts_of_next) > self._most_parts:
+                break
+            other = lane.popleft()
+            self.waiting_bytes -= other.size
+            parts += parts_of_next
+            in_flight += other.in_flight
+            shares.append((other.on_reply, len(parts_of_next) // 2))
+        merged = Job(job.keys, partial(_share_out, shares), parts=parts)
+        merged.in_flight = in_flight
+        merged.deadline = job.deadline
+        return merged
+
+
+def _share_out(shares: list[tuple[OnReply, int]], reply: Any) -> None:
+    """What gave way is counted with the first of them."""
+    if isinstance(reply, StoreError):
+        for on_reply, _ in shares:
+            on_reply(reply)
+        return
+    position, trimmed = 1, reply[0]
+    for on_reply, count in shares:
+        on_reply([trimmed, *reply[position : position + count]])
+        position, trimmed = position + count, 0

@@ -1,0 +1,43 @@
+-- One page of a queue, in order; members whose message has expired are removed.
+-- KEYS: messages        ARGV: score to go on after, most messages
+-- Returns: whether this is the last page, score to go on after, then packet id, score and value of each message.
+local messages, after, limit = KEYS[1], ARGV[1], tonumber(ARGV[2])
+local prefix = #messages + 2
+local answer = { 0, after }
+local found = 0
+for _ = 1, 8 do
+  local page = redis.call('ZRANGEBYSCORE', messages, '(' .. after, '+inf', 'WITHSCORES', 'LIMIT', 0, limit - found)
+  if #page == 0 then
+    answer[1] = 1
+    break
+  end
+  local members = {}
+  for i = 1, #page, 2 do
+    members[#members + 1] = page[i]
+  end
+  -- Never a single key: while its slot is moved, a server knows of several that it does not have them all, but takes
+  -- one for a key that does not exist. The set itself is no value and comes back as none.
+  members[#members + 1] = messages
+  local values = redis.call('MGET', unpack(members))
+  local gone = {}
+  for i = 1, #members - 1 do
+    local value = values[i]
+    if value then
+      found = found + 1
+      answer[#answer + 1] = string.sub(members[i], prefix)
+      answer[#answer + 1] = page[2 * i]
+      answer[#answer + 1] = value
+    else
+      gone[#gone + 1] = members[i]
+    end
+  end
+  if #gone > 0 then
+    redis.call('ZREM', messages, unpack(gone))
+  end
+  after = page[#page]
+  if found >= limit then
+    break
+  end
+end
+answer[2] = after
+return answer

@@ -1,0 +1,367 @@
+"""The port in commands: one EVALSHA per queue and call, values as they are, answers in the scripts' own form."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import resources
+from typing import Any
+
+from penstock._ext.segment import RecordPack
+from penstock.core.logging import get_logger
+from penstock.core.settings.redis import DeviceSettings, RedisSettings
+from penstock.stores.base import StoreError
+from penstock.stores.device import (
+    SOURCE,
+    Added,
+    Addition,
+    DeviceStatistics,
+    OnAllDone,
+    OnDone,
+    PacketIds,
+    Page,
+    Queue,
+    QueueState,
+    StoreFull,
+    build_source,
+    group_via,
+)
+from penstock.stores.redis.client import RedisClient
+from penstock.stores.redis.connection import OnReply, pack_command
+from penstock.stores.redis.keys import KeyMaker, QueueKeys, pack_word
+from penstock.stores.redis.lanes import Job, Lanes
+
+log = get_logger("penstock.stores.redis")
+
+# What a script does at once keeps every other client of Redis waiting, and Lua can unpack only so much.
+MOST_AT_ONCE = 500
+MOST_PARTS = 2 * MOST_AT_ONCE
+MOST_IN_PAGE = 1_000
+MOST_SINGLES = 50
+NO_WORD = pack_word(b"")
+SCRIPTS = ("add", "add_each", "fetch", "remove", "release", "remove_all", "reserve", "describe", "claim", "settle")
+
+
+def read_scripts() -> dict[str, bytes]:
+    folder = resources.files(__package__) / "scripts"
+    return {name: (folder / f"{name}.lua").read_bytes() for name in SCRIPTS}
+
+
+_Single = tuple[int, Queue, QueueKeys, list[bytes]]
+"""Where it stands in its batch, its queue, source and value of a message."""
+
+
+class _Batch:
+    """Collects the results of a call with several entries."""
+
+    __slots__ = ("left", "on_done", "results", "statistics")
+
+    def __init__(self, size: int, on_done: Callable[[list[Any]], None], statistics: DeviceStatistics) -> None:
+        self.results: list[Any] = [None] * size
+        self.left = size
+        self.on_done = on_done
+        self.statistics = statistics
+
+    def finish(self, index: int, result: Any) -> None:
+        self.results[index] = result
+        self.left -= 1
+        if isinstance(result, StoreError):
+            self.statistics.failed += 1
+        if self.left == 0:
+            tell(self.on_done, self.results)
+
+
+class _Parts:
+    """Collects the answers of an entry that needs several commands; the first error is its result."""
+
+    __slots__ = ("answers", "finish", "left")
+
+    def __init__(self, count: int, finish: Callable[[list[Any] | StoreError], None]) -> None:
+        self.answers: list[Any] = [None] * count
+        self.left = count
+        self.finish = finish
+
+    def take(self, index: int, answer: Any) -> None:
+        self.answers[index] = answer
+        self.left -= 1
+        if self.left == 0:
+            error = next((part for part in self.answers if isinstance(part, StoreError)), None)
+            self.finish(error or self.answers)
+
+
+def tell(on_done: Callable[[Any], None], result: Any) -> None:
+    try:
+        on_done(result)
+    except Exception:
+        # A caller's mistake must not end the reading of answers that belong to others.
+        log.exception("a callback of the store failed")
+
+
+class RedisDeviceStore:
+    """See DeviceStore. Made on the loop it is used on."""
+
+    def __init__(self, settings: RedisSettings, device: DeviceSettings, clock: Callable[[], float] = time.time) -> None:
+        self.statistics = DeviceStatistics()
+        self._device = device
+        self._clock = clock
+        self._keys = KeyMaker(settings.prefix)
+        scripts = read_scripts()
+        # Redis knows a script by the SHA-1 of its text.
+        self._sha = {name: hashlib.sha1(text, usedforsecurity=False).hexdigest() for name, text in scripts.items()}
+        self._client = RedisClient(settings, list(scripts.values()), self.statistics)
+        self._lanes = Lanes(self._client, self._pack_addition, MOST_PARTS)
+        self._add_words = pack_word(b"EVALSHA") + pack_word(self._sha["add"].encode())
+        self._ttl = 1000 * device.messages_ttl
+        self._limits_at, self._limits = 0, b""
+        self._shares_commands = settings.mode != "cluster"
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._client.pending_bytes + self._lanes.waiting_bytes
+
+    async def start(self) -> None:
+        await self._client.start()
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def check(self) -> bool | str:
+        return self._client.check()
+
+    def add(self, batch: Sequence[Addition], on_done: OnAllDone[Added]) -> None:
+        if not batch:
+            return self._client.soon(on_done, [])
+        collector = _Batch(len(batch), on_done, self.statistics)
+        singles: list[_Single] = []
+        for index, (queue, pack, in_flight) in enumerate(batch):
+            keys = self._keys(queue)
+            parts = _interleave(pack)
+            is_single = self._shares_commands and len(parts) == 2 and not in_flight and len(keys.add) == 3
+            if is_single and self._lanes.try_hold(queue):
+                singles.append((index, queue, keys, parts))
+                if len(singles) == MOST_SINGLES:
+                    self._add_each(collector, singles)
+                    singles = []
+                continue
+            finish = partial(self._on_added, collector, index)
+            if len(parts) <= MOST_PARTS:
+                self._lanes.submit_addition(queue, keys, parts, in_flight, finish)
+                continue
+            starts = range(0, len(parts), MOST_PARTS)
+            several = _Parts(len(starts), partial(self._on_parts_added, finish))
+            for number, first in enumerate(starts):
+                some = parts[first : first + MOST_PARTS]
+                self._lanes.submit_addition(queue, keys, some, in_flight, partial(several.take, number))
+        if singles:
+            self._add_each(collector, singles)
+        return None
+
+    def _add_each(self, collector: _Batch, singles: list[_Single]) -> None:
+        """One message for each of many clients: one command for all of them."""
+        words: list[Any] = ["EVALSHA", self._sha["add_each"], 3 * len(singles)]
+        for single in singles:
+            words += single[2].add
+        now = int(self._clock() * 1000)
+        words += (self._device.messages_limit, now, now + self._ttl)
+        for single in singles:
+            words += single[3]
+        on_reply = partial(self._on_each_added, collector, singles)
+        self._client.submit(singles[0][2].slot, pack_command(tuple(words)), on_reply, 0.0, self._lanes.waiting_bytes)
+
+    def _on_each_added(self, collector: _Batch, singles: list[_Single], answer: Any) -> None:
+        if isinstance(answer, StoreError):
+            for index, queue, _, _ in singles:
+                self._lanes.release(queue, answer)
+                collector.finish(index, answer)
+            return
+        release, finish = self._lanes.release, collector.finish
+        for (index, queue, keys, parts), packet_id in zip(singles, answer, strict=True):
+            if packet_id:
+                self.statistics.added += 1
+                release(queue, answer)
+                finish(index, Added([packet_id], 0))
+            else:
+                self._lanes.submit_held(queue, keys, parts, b"", partial(self._on_added, collector, index))
+
+    def _pack_addition(self, keys: QueueKeys, parts: list[bytes], in_flight: bytes) -> bytes:
+        now = int(self._clock() * 1000)
+        if now != self._limits_at:
+            self._limits_at = now
+            self._limits = b"%b$%d\r\n%d\r\n$%d\r\n%d\r\n" % (
+                pack_word(b"%d" % self._device.messages_limit),
+                *(len(str(now)), now),
+                *(len(str(now + self._ttl)), now + self._ttl),
+            )
+        if len(parts) == 2:
+            # One message for each of many clients: everything but the message is packed already.
+            source, value = parts
+            return b"*%d\r\n%b%b%b%b$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
+                9 + len(keys.add),
+                self._add_words,
+                keys.packed,
+                self._limits,
+                pack_word(in_flight) if in_flight else NO_WORD,
+                *(len(source), source),
+                *(len(value), value),
+            )
+        head = ("EVALSHA", self._sha["add"], len(keys.add), *keys.add)
+        limits = (self._device.messages_limit, now, now + self._ttl, in_flight)
+        return pack_command((*head, *limits, *parts))
+
+    def _on_parts_added(self, finish: Callable[[Any], None], answers: list[Any] | StoreError) -> None:
+        if isinstance(answers, StoreError):
+            finish(answers)
+        else:
+            finish([sum(answer[0] for answer in answers), *(i for answer in answers for i in answer[1:])])
+
+    def _on_added(self, collector: _Batch, index: int, answer: Any) -> None:
+        if isinstance(answer, StoreError):
+            collector.finish(index, answer)
+            return
+        trimmed = answer[0]
+        del answer[0]
+        statistics = self.statistics
+        statistics.added += len(answer) - answer.count(0)
+        if trimmed:
+            statistics.trimmed += trimmed
+        if -1 in answer:
+            collector.finish(index, StoreFull("every packet id of the client is stored or in flight"))
+        else:
+            collector.finish(index, Added(answer, trimmed))
+
+    def fetch(self, queue: Queue, after_score: int, limit: int, on_done: OnDone[Page]) -> None:
+        keys = self._keys(queue)
+
+        def finish(answer: Any) -> None:
+            tell(on_done, answer if isinstance(answer, StoreError) else self._to_page(answer))
+
+        self._run("fetch", queue, keys.group[:1], (after_score, min(limit, MOST_IN_PAGE)), finish)
+
+    def _to_page(self, answer: list[Any]) -> Page:
+        ids = list(map(int, answer[2::3]))
+        self.statistics.fetched += len(ids)
+        return Page(ids, list(map(int, answer[3::3])), answer[4::3], int(answer[1]), answer[0] == 1)
+
+    def remove(self, batch: Sequence[PacketIds], on_done: OnAllDone[int]) -> None:
+        self._for_ids("remove", "removed", batch, on_done)
+
+    def release(self, batch: Sequence[PacketIds], on_done: OnAllDone[int]) -> None:
+        self._for_ids("release", "released", batch, on_done)
+
+    def _for_ids(self, script: str, counter: str, batch: Sequence[PacketIds], on_done: OnAllDone[int]) -> None:
+        if not batch:
+            return self._client.soon(on_done, [])
+        collector = _Batch(len(batch), on_done, self.statistics)
+
+        def finish(index: int, answers: list[int] | StoreError) -> None:
+            if not isinstance(answers, StoreError):
+                total = sum(answers)
+                setattr(self.statistics, counter, getattr(self.statistics, counter) + total)
+                collector.finish(index, total)
+            else:
+                collector.finish(index, answers)
+
+        for index, (queue, packet_ids) in enumerate(batch):
+            keys = self._keys(queue)
+            if not packet_ids:
+                self._client.soon(partial(finish, index), [])
+                continue
+            starts = range(0, len(packet_ids), MOST_AT_ONCE)
+            parts = _Parts(len(starts), partial(finish, index))
+            for number, first in enumerate(starts):
+                some = packet_ids[first : first + MOST_AT_ONCE]
+                self._run(script, queue, keys.group, some, partial(parts.take, number))
+        return None
+
+    def remove_all(self, queues: Sequence[Queue], on_done: OnAllDone[int]) -> None:
+        if not queues:
+            return self._client.soon(on_done, [])
+        collector = _Batch(len(queues), on_done, self.statistics)
+        for index, queue in enumerate(queues):
+            keys = self._keys(queue)
+            self._run("remove_all", queue, keys.all, (), partial(collector.finish, index))
+        return None
+
+    def reserve(self, queue: Queue, count: int, in_flight: bytes, on_done: OnDone[list[int]]) -> None:
+        keys = self._keys(queue)
+
+        def finish(answer: Any) -> None:
+            if not isinstance(answer, StoreError) and len(answer) < count:
+                answer = StoreFull(f"only {len(answer)} of {count} packet ids are neither stored nor in flight")
+            tell(on_done, answer)
+
+        self._run("reserve", queue, keys.add[:3], (count, in_flight), finish)
+
+    def describe(self, queue: Queue, on_done: OnDone[QueueState]) -> None:
+        keys = self._keys(queue)
+
+        def finish(answer: Any) -> None:
+            tell(on_done, answer if isinstance(answer, StoreError) else QueueState(*answer))
+
+        self._run("describe", queue, keys.add[:2], (), finish)
+
+    def move(self, group: Queue, member: Queue, limit: int, on_done: OnDone[int]) -> None:
+        """Group and member can be in different slots, so no script can do it: the group notes who a message belongs to,
+        the member gets it (once, its source is known there), and the group forgets it. Whoever moves next ends what
+        somebody else began."""
+        keys = self._keys(group)
+
+        def on_claimed(answer: Any) -> None:
+            if isinstance(answer, StoreError) or not answer:
+                tell(on_done, answer or 0)
+            else:
+                self._add_claimed(group, answer, partial(tell, on_done))
+
+        self._run("claim", group, keys.group, (member, min(limit, MOST_AT_ONCE)), on_claimed)
+
+    def _add_claimed(self, group: Queue, claimed: list[Any], on_done: Callable[[int | StoreError], None]) -> None:
+        now, via = int(self._clock() * 1000), group_via(group)
+        packs: dict[bytes, RecordPack] = {}
+        settled: list[bytes] = []
+        for i in range(0, len(claimed), 6):
+            packet_id, score, owner, source, lives, value = claimed[i : i + 6]
+            partition, _, offset, _, _ = SOURCE.unpack(source)
+            pack = packs.setdefault(owner, RecordPack())
+            pack.append(value, build_source(partition, offset, now + max(1, lives), 0, via))
+            settled += (packet_id, score)
+
+        def on_added(results: list[Added | StoreError]) -> None:
+            error = next((result for result in results if isinstance(result, StoreError)), None)
+            if error is not None:
+                on_done(error)
+                return
+            keys = self._keys(group)
+            finish = partial(self._on_settled, len(settled) // 2, on_done)
+            self._run("settle", group, keys.group, settled, finish)
+
+        self.add([Addition(Queue(owner.decode()), pack) for owner, pack in packs.items()], on_added)
+
+    @staticmethod
+    def _on_settled(count: int, on_done: Callable[[int | StoreError], None], answer: Any) -> None:
+        on_done(answer if isinstance(answer, StoreError) else count)
+
+    def _run(
+        self,
+        script: str,
+        queue: Queue,
+        keys: tuple[bytes, ...],
+        arguments: Sequence[str | bytes | int],
+        on_reply: OnReply,
+    ) -> None:
+        payload = pack_command(("EVALSHA", self._sha[script], len(keys), *keys, *arguments))
+        self._lanes.submit(queue, Job(self._keys(queue), on_reply, payload))
+
+
+def _interleave(pack: RecordPack) -> list[bytes]:
+    """Key, value, key, value … as the script wants them."""
+    if pack.count == 1:
+        (source,), (value,) = pack.keys(), pack.values()
+        return [source or b"", value or b""]
+    parts: list[Any] = [b""] * (2 * pack.count)
+    parts[0::2] = pack.keys()
+    values = pack.values()
+    # A PUBREL has no value in a pack and an empty one in Redis.
+    parts[1::2] = [value or b"" for value in values] if None in values else values
+    return parts

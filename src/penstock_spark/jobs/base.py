@@ -1,0 +1,213 @@
+"""What the jobs have in common: the stream of messages, batches that count once, the quarantine, the outcome."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.errors.exceptions.base import PySparkException
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock_spark.errors import CheckpointError, OptionError, PenstockSparkError
+from penstock_spark.hadoop import Files
+from penstock_spark.ledger import HOME, Ledger, Table
+from penstock_spark.reading import read_messages
+
+CHECKPOINT = f"{HOME}/checkpoint"
+QUARANTINE = "quarantine"
+# what the quarantine says of a record
+NEEDED = "log_topic,log_partition,log_offset,log_time,error,raw"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the messages are: the options of `read_messages`."""
+
+    path: str | None = None
+    kafka: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def read(self, spark: SparkSession, *, stream: bool, **more: Any) -> DataFrame:
+        return read_messages(spark, self.path, kafka=self.kafka, stream=stream, **{**self.options, **more})
+
+
+@dataclass
+class Outcome:
+    """What a run did, for the table on the screen."""
+
+    job: str
+    output: str
+    batches: int = 0
+    messages: int = 0
+    bad: int = 0
+    seconds: float = 0.0
+    facts: dict[str, Any] = field(default_factory=dict)
+    report: str | None = None
+
+
+@dataclass
+class Run:
+    """A batch at work: what it may write is written as one, once."""
+
+    spark: SparkSession
+    ledger: Ledger
+    batch: str
+    kept: list[DataFrame] = field(default_factory=list)  # persisted, to be let go after the batch
+
+
+# From the good messages of a batch to the tables that it writes.
+Work = Callable[[Run, DataFrame], Mapping[str, Table]]
+Notify = Callable[[str, int], None]
+
+
+def is_bad(others: Sequence[str] = ()) -> Column:
+    """Could not be read as a publish; `others` are topics of the log whose records are something else anyway."""
+    condition = F.col("error").isNotNull()
+    # a gap in such a topic is bad all the same
+    return (
+        condition & ~(F.col("log_topic").isin(*others) & ~F.startswith("error", F.lit("gap:"))) if others else condition
+    )
+
+
+def only_good(messages: DataFrame, others: Sequence[str] = ()) -> DataFrame:
+    """Messages without what could not be read."""
+    return messages.filter(~is_bad(others))
+
+
+def only_bad(messages: DataFrame, others: Sequence[str] = ()) -> DataFrame:
+    """What could not be read, with the reason: the rows of the quarantine."""
+    bad = messages.filter(is_bad(others))
+    return bad.select("log_topic", "log_partition", "log_offset", "log_time", F.col("error").alias("reason"), "raw")
+
+
+class IncrementalJob:
+    """Runs `work` on everything that has come since the last run, in one or more batches."""
+
+    def __init__(self, spark: SparkSession, name: str, output: str, checkpoint: str | None = None) -> None:
+        self.spark = spark
+        self.name = name
+        self.ledger = Ledger(spark, output)
+        self.output = self.ledger.files.root
+        self._checkpoint = Files(spark, checkpoint or f"{self.output}/{CHECKPOINT}")
+
+    def run(
+        self,
+        source: Source,
+        work: Work,
+        *,
+        recover: bool = False,
+        notify: Notify | None = None,
+        columns: str = "",
+        others: Sequence[str] = (),
+    ) -> Outcome:
+        """`columns` are those that the work needs (all of them if none is named)."""
+        started = time.monotonic()
+        outcome = Outcome(self.name, self.output)
+        start = self._prepare(recover)
+        options = {"columns": f"{columns},{NEEDED}"} if columns else {}
+        if start is not None:
+            options["start"] = json.dumps(start)
+        elif source.kafka is not None and "start" not in source.options:
+            options["start"] = "earliest"
+        stream = source.read(self.spark, stream=True, **options)
+
+        def process(frame: DataFrame, number: int) -> None:
+            self._process(frame, number, work, outcome, others)
+            if notify is not None:
+                notify(f"batch {number}", outcome.messages)
+
+        query = (
+            stream.writeStream.queryName(f"penstock-{self.name}")
+            .foreachBatch(process)
+            .option("checkpointLocation", self._checkpoint.root)
+            .trigger(availableNow=True)
+            .start()
+        )
+        self._wait(query)
+        outcome.seconds = time.monotonic() - started
+        return outcome
+
+    def _wait(self, query: StreamingQuery) -> None:
+        try:
+            query.awaitTermination()
+        except KeyboardInterrupt:
+            query.stop()
+            raise
+        except PySparkException as error:
+            raise translate(error) from error
+
+    def _prepare(self, recover: bool) -> Mapping[str, Any] | None:
+        """The offsets to start from when the checkpoint is new; CheckpointError when it does not fit the output."""
+        has_checkpoint = self._checkpoint.exists("offsets")
+        note = self.ledger.last()
+        owner = self.ledger.files.read_json(f"{HOME}/job.json") or {}
+        if owner.get("job", self.name) != self.name:
+            raise OptionError(f"{self.output} is the output of the job {owner['job']}", "Take another directory")
+        if not owner:
+            self.ledger.files.write_text(f"{HOME}/job.json", json.dumps({"job": self.name}))
+        if note is not None and not has_checkpoint:
+            if not recover:
+                raise CheckpointError(
+                    f"{self.output} has the output of earlier runs; their checkpoint {self._checkpoint.root} is gone",
+                    "--recover goes on behind the last batch that was written; or take a new output directory",
+                )
+            return note.end
+        if note is None and self._checkpoint.names("commits"):
+            raise CheckpointError(
+                f"the checkpoint {self._checkpoint.root} is of another output than {self.output}",
+                "Take the output that belongs to it, or remove the checkpoint to start at the beginning",
+            )
+        if recover and has_checkpoint:
+            self._checkpoint.delete("")
+            return note.end if note is not None else None
+        return None
+
+    def _process(self, frame: DataFrame, number: int, work: Work, outcome: Outcome, others: Sequence[str]) -> None:
+        query = self.spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "query"
+        batch = f"{query[:8]}.{number}"
+        if self.ledger.has(batch):
+            return  # the run that wrote it was killed before Spark noted it
+        observation = Observation()
+        bad = F.count_if(is_bad(others))
+        observed = frame.observe(observation, F.count("*").alias("rows"), bad.alias("bad"))
+        entry = self.ledger.open(batch)
+        run = Run(self.spark, self.ledger, batch)
+        try:
+            for name, table in work(run, only_good(observed, others)).items():
+                entry.stage(name, table)
+        finally:
+            for kept in run.kept:
+                kept.unpersist()
+        counts = observation.get
+        if counts["bad"]:
+            entry.stage(QUARANTINE, Table(only_bad(frame, others)))
+        outcome.bad += counts["bad"]
+        outcome.messages += counts["rows"] - counts["bad"]
+        outcome.batches += 1
+        entry.commit(self._end_of(number), messages=counts["rows"] - counts["bad"], bad=counts["bad"])
+
+    def _end_of(self, number: int) -> Mapping[str, Any] | None:
+        """Where the batch ended: Spark noted it before the batch began."""
+        lines = self._checkpoint.read_text(f"offsets/{number}").strip().splitlines()
+        found = json.loads(lines[-1])
+        return found if isinstance(found, dict) else None
+
+
+def translate(error: Exception) -> PenstockSparkError:
+    """The sentence for people out of the many lines of a failed query."""
+    text = str(error)
+    ours = re.findall(r"penstock_spark\.errors\.(\w+): (.+)", text)
+    if ours:
+        return PenstockSparkError(ours[-1][1].strip())
+    if re.search(r"offset log|OffsetSeqLog|Incomplete log file|malformed|checkpoint", text, re.IGNORECASE):
+        return CheckpointError(
+            f"the checkpoint cannot be used: {text.splitlines()[0][:300]}",
+            "--recover makes a new one that goes on behind the last batch that was written",
+        )
+    return PenstockSparkError(next((line for line in text.splitlines() if line.strip()), "Spark failed")[:500])

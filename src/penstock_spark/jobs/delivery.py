@@ -1,0 +1,187 @@
+"""`delivery`: what was published against what became of it, per client and topic.
+
+What a client should have got is found from the messages and from when it was subscribed to what (its SUBSCRIBED,
+UNSUBSCRIBED and SESSION_ENDED events); what it did get, or did not and why, is in the other events. Shared
+subscriptions are left out of what is expected: which member gets a message is the broker's choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from penstock_schema.event import TOPIC
+from penstock_spark.errors import OptionError
+from penstock_spark.events import events_of
+from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source
+from penstock_spark.ledger import Ledger, Table
+from penstock_spark.options import ALL_MESSAGES
+from penstock_spark.report import Chart, Rows, write_report
+from penstock_spark.topic_filter import to_regex
+
+COUNTS, SPANS, CONNECTIONS = "counts", "open_subscriptions", "connections"
+BY_BOTH, BY_CLIENT, BY_TOPIC, CAUSES = "by_client_and_topic", "by_client", "by_topic", "causes"
+EMPTY_SPANS = "client_id string, filter string, start timestamp"
+KINDS = ("expected", "delivered", "expired", "dropped", "dead_lettered")
+ADD_UP_FROM = 24
+
+
+@dataclass(frozen=True)
+class DeliveryOptions:
+    messages: str = ALL_MESSAGES
+    events: str = TOPIC
+
+
+def subscription_spans(events: DataFrame, carried: DataFrame) -> DataFrame:
+    """When each client was subscribed to each filter: (client_id, filter, start, end); no end = still."""
+    accepted = (F.col("kind") == "subscribed") & (F.col("reason") < 0x80) & ~F.startswith("topic", F.lit("$share/"))
+    opened = events.filter(accepted).select("client_id", F.col("topic").alias("filter"), F.col("at").alias("start"))
+    starts = opened.unionByName(carried)
+    closed = events.filter(F.col("kind") == "unsubscribed").select("client_id", "topic", "at")
+    ended = events.filter(F.col("kind") == "session_ended").select("client_id", F.lit(None).cast("string"), "at")
+    stops = closed.union(ended).toDF("stop_client", "stop_filter", "stop")
+    is_stop = (
+        (F.col("client_id") == F.col("stop_client"))
+        & (F.col("stop_filter").isNull() | (F.col("stop_filter") == F.col("filter")))
+        & (F.col("stop") >= F.col("start"))
+    )
+    spans = starts.join(stops, is_stop, "left").groupBy("client_id", "filter", "start").agg(F.min("stop").alias("end"))
+    # who subscribes again without an end in between has one span, from the first time on
+    return spans.groupBy("client_id", "filter", "end").agg(F.min("start").alias("start"))
+
+
+def expected_deliveries(messages: DataFrame, spans: DataFrame) -> DataFrame:
+    """How many messages of each topic each client was subscribed to when they came: (client_id, topic, count)."""
+    pattern = F.udf(to_regex, "string")
+    filters = spans.select("filter").distinct().withColumn("pattern", pattern("filter"))
+    topics = messages.select("topic").distinct()
+    pairs = topics.join(filters, F.expr("topic RLIKE pattern")).select(F.col("topic").alias("pair_topic"), "filter")
+    within = (F.col("received_at") >= F.col("start")) & (F.col("end").isNull() | (F.col("received_at") <= F.col("end")))
+    reached = (
+        messages.select("topic", "received_at", "log_topic", "log_partition", "log_offset")
+        .join(pairs, F.col("topic") == F.col("pair_topic"))
+        .join(spans, "filter")
+        .filter(within)
+        # two filters of a client that both match are one message to it
+        .dropDuplicates(["client_id", "log_topic", "log_partition", "log_offset"])
+    )
+    return reached.groupBy("client_id", "topic").agg(F.count("*").alias("count"))
+
+
+def outcomes(events: DataFrame) -> DataFrame:
+    """What the broker says became of messages: (client_id, topic, kind, cause, count)."""
+    found = events.filter(F.col("kind").isin(*KINDS[1:]))
+    return found.groupBy("client_id", "topic", "kind", "cause").agg(F.sum("count").alias("count"))
+
+
+def published(messages: DataFrame) -> DataFrame:
+    """(publisher, topic, count), in the columns of `outcomes`."""
+    found = messages.groupBy("client_id", "topic").agg(F.count("*").alias("count"))
+    return found.select("client_id", "topic", F.lit("published").alias("kind"), F.lit("").alias("cause"), "count")
+
+
+def per_key(counts: DataFrame, *keys: str) -> DataFrame:
+    """One row for each key, one column for each kind, and what is not accounted for."""
+    kinds = ("published", *KINDS)
+    columns = [F.sum(F.when(F.col("kind") == kind, F.col("count")).otherwise(0)).alias(kind) for kind in kinds]
+    known = reduce(lambda left, right: left + right, [F.col(kind) for kind in KINDS[1:]])
+    return counts.groupBy(*keys).agg(*columns).withColumn("unaccounted", F.col("expected") - known)
+
+
+def connections(events: DataFrame) -> DataFrame:
+    """Comings and goings as they are, with the reasons."""
+    kinds = ("connected", "disconnected", "subscribed", "unsubscribed", "session_ended")
+    return events.filter(F.col("kind").isin(*kinds)).drop("event_error", "count")
+
+
+def run(
+    spark: SparkSession,
+    source: Source,
+    output: str,
+    options: DeliveryOptions | None = None,
+    *,
+    checkpoint: str | None = None,
+    recover: bool = False,
+    notify: Notify | None = None,
+) -> Outcome:
+    options = options or DeliveryOptions()
+    if options.messages == options.events:
+        raise OptionError("messages and events are two topics")
+    job = IncrementalJob(spark, "delivery", output, checkpoint)
+    both = Source(source.path, source.kafka, {**source.options, "topics": f"{options.messages},{options.events}"})
+
+    def work(batch: Run, records: DataFrame) -> Mapping[str, Table]:
+        messages = records.filter((F.col("log_topic") == options.messages) & F.col("error").isNull()).persist()
+        decoded = events_of(records, options.events).persist()
+        batch.kept += [messages, decoded]
+        events = decoded.filter(F.col("event_error").isNull())
+        carried = batch.ledger.read(SPANS, EMPTY_SPANS)
+        assert carried is not None
+        spans = subscription_spans(events, carried).persist()
+        batch.kept.append(spans)
+        expected = expected_deliveries(messages, spans).withColumns({"kind": F.lit("expected"), "cause": F.lit("")})
+        counts = published(messages).unionByName(expected).unionByName(outcomes(events))
+        refused = decoded.filter(F.col("event_error").isNotNull())
+        return {
+            COUNTS: Table(counts, files=1),
+            SPANS: Table(spans.filter(F.col("end").isNull()).drop("end"), files=1, replaces=True),
+            CONNECTIONS: Table(connections(events), files=1),
+            "quarantine_events": Table(refused.select("log_partition", "log_offset", "event_error"), files=1),
+        }
+
+    columns = "topic,client_id,received_at"
+    outcome = job.run(both, work, recover=recover, notify=notify, columns=columns, others=(options.events,))
+    if outcome.batches:
+        _make_tables(job.ledger)
+    return _finish(job.ledger, outcome)
+
+
+def _make_tables(ledger: Ledger) -> None:
+    counts = ledger.read(COUNTS)
+    if counts is None:
+        return
+    summed = counts.groupBy("client_id", "topic", "kind", "cause").agg(F.sum("count").alias("count")).persist()
+    entry = ledger.open(f"tables.{ledger.next_number}")
+    tables = {
+        BY_BOTH: per_key(summed, "client_id", "topic"),
+        BY_CLIENT: per_key(summed, "client_id"),
+        BY_TOPIC: per_key(summed, "topic"),
+        CAUSES: summed.filter("cause <> ''").groupBy("kind", "cause").agg(F.sum("count").alias("count")),
+    }
+    for name, frame in tables.items():
+        entry.stage(name, Table(frame, files=1, replaces=True))
+    if len(list(ledger.files.walk(COUNTS))) >= ADD_UP_FROM:
+        entry.stage(COUNTS, Table(summed, files=1, replaces=True))
+    last = ledger.last()
+    entry.commit(last.end if last else None)
+    summed.unpersist()
+
+
+def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
+    clients, causes = ledger.read(BY_CLIENT), ledger.read(CAUSES)
+    if clients is None:
+        return outcome
+    kinds = ("published", *KINDS, "unaccounted")
+    total = clients.agg(*(F.sum(kind).alias(kind) for kind in kinds)).collect()[0]
+    outcome.facts |= {kind.replace("_", "-"): total[kind] or 0 for kind in kinds}
+    why = causes.orderBy(F.desc("count")).limit(15).collect() if causes is not None else []
+    trouble = F.col("dropped") + F.col("expired") + F.col("dead_lettered")
+    worst = clients.withColumn("n", trouble).filter("n > 0").orderBy(F.desc("n")).limit(20).collect()
+    outcome.report = write_report(
+        ledger.files,
+        "Delivery",
+        outcome.facts,
+        [Chart("Not delivered, by cause", "bar", [(row.cause, float(row["count"])) for row in why])],
+        [
+            Rows(
+                "Clients that miss the most",
+                ("client", *KINDS),
+                [(row.client_id, *(row[kind] for kind in KINDS)) for row in worst],
+            )
+        ],
+    )
+    return outcome

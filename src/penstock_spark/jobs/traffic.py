@@ -1,0 +1,158 @@
+"""`traffic`: messages, bytes and distinct clients per topic prefix and minute, hour, day; sizes; top talkers.
+
+Each batch leaves counts that can be added up (per client and minute, and per size and minute). The tables that people
+read are made of all of them, so that a run costs what is new and the distinct clients and percentiles are still right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source
+from penstock_spark.ledger import Ledger, Table
+from penstock_spark.report import Chart, Rows, write_report
+from penstock_spark.transforms import with_prefix, with_size
+
+CLIENTS, SIZES = "counts_by_client", "counts_by_size"
+TOP = "top_talkers"
+WINDOWS = ("minute", "hour", "day")
+PERCENTILES = (0.5, 0.95, 0.99)
+ADD_UP_FROM = 24
+
+
+@dataclass(frozen=True)
+class TrafficOptions:
+    levels: int = 2
+    top: int = 20
+
+
+def rounded_size(size: Column) -> Column:
+    """Exact up to 999, then three digits: a percentile is off by half a percent at most."""
+    digits = F.floor(F.log10(F.greatest(size, F.lit(1)))) - 2
+    step = F.pow(F.lit(10), F.greatest(digits, F.lit(0)))
+    return (F.round(size / step) * step).cast("long")
+
+
+def with_minute(messages: DataFrame) -> DataFrame:
+    return messages.withColumn("minute", F.date_trunc("minute", "received_at"))
+
+
+def per_client(counted: DataFrame) -> DataFrame:
+    """Messages and bytes per minute, prefix and client."""
+    return counted.groupBy("minute", "prefix", "client_id").agg(
+        F.count("*").alias("messages"), F.sum("size").alias("bytes")
+    )
+
+
+def per_size(counted: DataFrame) -> DataFrame:
+    """Messages per minute, prefix and (rounded) size."""
+    sized = counted.withColumn("size", rounded_size(F.col("size")))
+    return sized.groupBy("minute", "prefix", "size").agg(F.count("*").alias("messages"))
+
+
+def add_up_clients(partial: DataFrame) -> DataFrame:
+    return partial.groupBy("minute", "prefix", "client_id").agg(
+        F.sum("messages").alias("messages"), F.sum("bytes").alias("bytes")
+    )
+
+
+def add_up_sizes(partial: DataFrame) -> DataFrame:
+    return partial.groupBy("minute", "prefix", "size").agg(F.sum("messages").alias("messages"))
+
+
+def per_window(clients: DataFrame, sizes: DataFrame, window: str) -> DataFrame:
+    """The table of one length of window: messages, bytes, distinct clients, percentiles of the payload's size."""
+    at = F.date_trunc(window, "minute").alias("window_start")
+    counts = clients.groupBy(at, "prefix").agg(
+        F.sum("messages").alias("messages"),
+        F.sum("bytes").alias("bytes"),
+        F.countDistinct("client_id").alias("clients"),
+    )
+    wanted = ", ".join(map(str, PERCENTILES))
+    quantiles = sizes.groupBy(at, "prefix").agg(
+        F.expr(f"percentile(size, array({wanted}), messages)").alias("p"), F.max("size").alias("size_max")
+    )
+    names = [F.col("p")[number].alias(f"size_p{value * 100:g}") for number, value in enumerate(PERCENTILES)]
+    quantiles = quantiles.select("window_start", "prefix", *names, "size_max")
+    return counts.join(quantiles, ["window_start", "prefix"]).orderBy("window_start", "prefix")
+
+
+def top_talkers(clients: DataFrame, count: int) -> DataFrame:
+    """The clients that sent the most, with their share of all messages."""
+    totals = clients.groupBy("client_id").agg(F.sum("messages").alias("messages"), F.sum("bytes").alias("bytes"))
+    everything = clients.agg(F.sum("messages").alias("all"))
+    shared = totals.crossJoin(F.broadcast(everything)).withColumn("share", F.col("messages") / F.col("all"))
+    return shared.drop("all").orderBy(F.desc("messages"), "client_id").limit(count)
+
+
+def run(
+    spark: SparkSession,
+    source: Source,
+    output: str,
+    options: TrafficOptions | None = None,
+    *,
+    checkpoint: str | None = None,
+    recover: bool = False,
+    notify: Notify | None = None,
+) -> Outcome:
+    """Counts what has come since the last run and makes the tables anew."""
+    options = options or TrafficOptions()
+    job = IncrementalJob(spark, "traffic", output, checkpoint)
+
+    def work(batch: Run, messages: DataFrame) -> Mapping[str, Table]:
+        counted = messages.transform(with_prefix(options.levels)).transform(with_size).transform(with_minute)
+        # twice of use, and reading it again would cost more than keeping it
+        narrow = counted.select("minute", "prefix", "client_id", "size").persist()
+        batch.kept.append(narrow)
+        return {CLIENTS: Table(per_client(narrow), files=1), SIZES: Table(per_size(narrow), files=1)}
+
+    outcome = job.run(source, work, recover=recover, notify=notify, columns="topic,payload,client_id,received_at")
+    if outcome.batches or job.ledger.read(TOP) is None:
+        make_tables(spark, job.ledger, options)
+    return _finish(job.ledger, outcome)
+
+
+def make_tables(spark: SparkSession, ledger: Ledger, options: TrafficOptions) -> None:
+    clients, sizes = ledger.read(CLIENTS), ledger.read(SIZES)
+    if clients is None or sizes is None:
+        return
+    entry = ledger.open(f"tables.{ledger.next_number}")
+    for window in WINDOWS:
+        entry.stage(f"per_{window}", Table(per_window(clients, sizes, window), files=1, replaces=True))
+    entry.stage(TOP, Table(top_talkers(clients, options.top), files=1, replaces=True))
+    if len(list(ledger.files.walk(CLIENTS))) >= ADD_UP_FROM:
+        entry.stage(CLIENTS, Table(add_up_clients(clients), files=1, replaces=True))
+        entry.stage(SIZES, Table(add_up_sizes(sizes), files=1, replaces=True))
+    last = ledger.last()
+    entry.commit(last.end if last else None)
+
+
+def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
+    top, minutes = ledger.read(TOP), ledger.read("per_minute")
+    if top is None or minutes is None:
+        return outcome
+    talkers = top.orderBy(F.desc("messages")).collect()
+    heavy = minutes.groupBy("prefix").agg(F.sum("messages").alias("n")).orderBy(F.desc("n")).limit(5).collect()
+    chosen = [row.prefix for row in heavy]
+    points = minutes.filter(F.col("prefix").isin(chosen)).orderBy("window_start").collect() if chosen else []
+    series = {
+        name: [(f"{row.window_start:%d %H:%M}", float(row.messages)) for row in points if row.prefix == name]
+        for name in chosen
+    }
+    totals = minutes.agg(F.sum("messages"), F.sum("bytes"), F.countDistinct("prefix")).collect()[0]
+    outcome.facts |= {"all messages": totals[0] or 0, "all bytes": totals[1] or 0, "prefixes": totals[2]}
+    outcome.report = write_report(
+        ledger.files,
+        "Traffic",
+        outcome.facts,
+        [
+            Chart("Messages a minute, heaviest topics", "line", series=series),
+            Chart("Top talkers", "bar", [(row.client_id, float(row.messages)) for row in talkers[:10]]),
+        ],
+        [Rows("Top talkers", ("client", "messages", "bytes", "share"), [tuple(row) for row in talkers])],
+    )
+    return outcome

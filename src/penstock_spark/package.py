@@ -1,0 +1,50 @@
+"""Writes what a Spark cluster needs to run the jobs: no broker has to be installed there."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from pathlib import Path
+
+import penstock_schema
+import penstock_spark
+from penstock_spark.connector import PACKAGES, SPARK
+
+ARCHIVE = "penstock_spark.zip"
+DRIVER = "penstock_job.py"
+SUBMIT = "submit.sh"
+
+
+def _submit() -> str:
+    packages = ",".join(PACKAGES)
+    return f"""#!/bin/sh
+# Runs a job on a cluster of Spark {SPARK}; the workers need Python with pyarrow, nothing of Penstock.
+#   ./submit.sh --master yarn -- lake '{{"kafka": "host:9092"}}' hdfs:///lake '{{"levels": 2}}'
+cd "$(dirname "$0")" || exit 1
+options=""
+while [ $# -gt 0 ] && [ "$1" != "--" ]; do options="$options $1"; shift; done
+shift
+# shellcheck disable=SC2086 -- the options are words
+exec spark-submit --packages {packages} --py-files {ARCHIVE} $options {DRIVER} "$@"
+"""
+
+
+def write(directory: Path) -> dict[str, str]:
+    """Names of the files, and what each is."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(directory / ARCHIVE, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in (penstock_schema, penstock_spark):
+            root = Path(str(package.__file__)).parent
+            for path in sorted(root.rglob("*")):
+                if path.suffix in {".py", ".proto", ".properties"} or path.name == "py.typed":
+                    archive.write(path, str(path.relative_to(root.parent)))
+    shutil.copyfile(Path(str(penstock_spark.__file__)).with_name("cluster_job.py"), directory / DRIVER)
+    (directory / "packages.txt").write_text("".join(f"{name}\n" for name in PACKAGES))
+    (directory / SUBMIT).write_text(_submit())
+    (directory / SUBMIT).chmod(0o755)
+    return {
+        ARCHIVE: "penstock_spark and penstock_schema in Python: --py-files",
+        DRIVER: "the program that runs a job",
+        "packages.txt": "coordinates of the jars: --packages",
+        SUBMIT: "calls spark-submit with all of it",
+    }

@@ -1,0 +1,130 @@
+"""The providers that the contract suite of the queues of DEVICE clients runs against, and help to call them."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from penstock._ext.segment import RecordPack
+from penstock.core.settings.redis import DeviceSettings, RedisSettings
+from penstock.stores.device import Added, Addition, DeviceStore, Page, Queue, build_source, client_queue, result_of
+from penstock.stores.lmdb_device import LmdbDeviceStore
+from penstock.stores.redis import RedisDeviceStore
+from tests.support.redis_server import shared_redis, shared_redis_cluster
+
+# Opens the store with these settings; opened again it has what it had.
+OpenStore = Callable[..., AbstractAsyncContextManager[DeviceStore]]
+
+
+def run(test: Coroutine[Any, Any, None], seconds: float = 60) -> None:
+    uvloop.run(asyncio.wait_for(test, seconds))
+
+
+@asynccontextmanager
+async def opened(store: DeviceStore) -> AsyncIterator[DeviceStore]:
+    await store.start()
+    try:
+        assert store.check() is True
+        yield store
+    finally:
+        await store.close()
+
+
+def lmdb_provider(directory: Path) -> OpenStore:
+    return lambda **device: opened(LmdbDeviceStore(directory / "device", DeviceSettings(**device)))
+
+
+def redis_provider(_: Path) -> OpenStore:
+    settings = RedisSettings(addresses=shared_redis().address, prefix=f"{uuid.uuid4().hex[:8]}:")
+    return lambda **device: opened(RedisDeviceStore(settings, DeviceSettings(**device)))
+
+
+def cluster_provider(_: Path) -> OpenStore:
+    prefix = f"{uuid.uuid4().hex[:8]}:"
+    settings = RedisSettings(mode="cluster", addresses=shared_redis_cluster().addresses, prefix=prefix)
+    return lambda **device: opened(RedisDeviceStore(settings, DeviceSettings(**device)))
+
+
+PROVIDERS = {"lmdb": lmdb_provider, "redis": redis_provider, "redis-cluster": cluster_provider}
+
+
+class Caller:
+    """The calls of a store, with offsets that nobody used before and results that are not errors."""
+
+    def __init__(self, store: DeviceStore, next_offset: int = 0) -> None:
+        self.store = store
+        self.next_offset = next_offset
+
+    def pack(self, values: Sequence[bytes | None], **source: Any) -> RecordPack:
+        pack = RecordPack()
+        for value in values:
+            pack.append(value, build_source(source.get("partition", 3), self.next_offset, **_rest(source)))
+            self.next_offset += 1
+        return pack
+
+    async def add(self, queue: Queue, *values: bytes | None, in_flight: bytes = b"", **source: Any) -> Added:
+        return await self.add_pack(queue, self.pack(values, **source), in_flight)
+
+    async def add_pack(self, queue: Queue, pack: RecordPack, in_flight: bytes = b"") -> Added:
+        (added,) = await result_of(self.store.add, [Addition(queue, pack, in_flight)])
+        assert isinstance(added, Added), added
+        return added
+
+    async def page(self, queue: Queue, after_score: int = -1, limit: int = 1000) -> Page:
+        page = await result_of(self.store.fetch, queue, after_score, limit)
+        assert isinstance(page, Page)
+        return page
+
+    async def all(self, queue: Queue, limit: int = 200) -> list[tuple[int, bytes]]:
+        """Packet ids and values, page by page."""
+        found: list[tuple[int, bytes]] = []
+        page = Page([], [], [], -1, False)
+        while not page.is_last:
+            page = await self.page(queue, page.next_score, limit)
+            assert len(page.packet_ids) == len(page.scores) == len(page.values) <= limit
+            assert page.scores == sorted(page.scores)
+            found += zip(page.packet_ids, page.values, strict=True)
+        return found
+
+    async def values(self, queue: Queue) -> list[bytes]:
+        return [value for _, value in await self.all(queue)]
+
+    async def remove(self, queue: Queue, *packet_ids: int) -> int:
+        (removed,) = await result_of(self.store.remove, [(queue, packet_ids)])
+        assert isinstance(removed, int), removed
+        return removed
+
+    async def release(self, queue: Queue, *packet_ids: int) -> int:
+        (released,) = await result_of(self.store.release, [(queue, packet_ids)])
+        assert isinstance(released, int), released
+        return released
+
+    async def remove_all(self, queue: Queue) -> int:
+        (removed,) = await result_of(self.store.remove_all, [queue])
+        assert isinstance(removed, int), removed
+        return removed
+
+    async def reserve(self, queue: Queue, count: int, in_flight: bytes = b"") -> list[int]:
+        ids: list[int] = await result_of(self.store.reserve, queue, count, in_flight)
+        return ids
+
+    async def move(self, group: Queue, member: Queue, limit: int = 100) -> int:
+        moved: int = await result_of(self.store.move, group, member, limit)
+        return moved
+
+    async def describe(self, queue: Queue) -> tuple[int, int]:
+        state = await result_of(self.store.describe, queue)
+        return (state.messages, state.last_packet_id)
+
+
+def _rest(source: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in source.items() if name != "partition"}
+
+
+CLIENT = client_queue("client")

@@ -1,0 +1,145 @@
+"""`penstock spark`: real commands in real processes, their exit codes, and what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.spark.support.records import Sent, telemetry, write_embedded
+from tests.spark.test_lake import expected, places
+from tests.support.broker import REPOSITORY
+
+LOCAL = ("--master", "local[2]", "--conf", "spark.driver.memory=1g")
+
+
+def start(*words: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "penstock", "spark", *words],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src"), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def penstock(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    process = start(*words, **environment)
+    out, err = process.communicate(timeout=110)
+    return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+
+def test_lake_killed_and_run_again(data_dir: Path, tmp_path: Path) -> None:
+    """kill -9 at random moments, of the driver and all that it started; then once more until it is done."""
+    output = tmp_path / "lake"
+    write_embedded(data_dir, telemetry(20_000, step_ms=1), properties={"segment.bytes": "1048576"}, pack=200)
+    words = ("run", "lake", "-o", str(output), "--data-dir", str(data_dir), "--json", *LOCAL)
+    pick = random.Random()
+    for _ in range(2):
+        process = start(*words)
+        # from the first sign of work on; before that only Spark starts
+        deadline = time.monotonic() + 60
+        while not (output / "_penstock").exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(pick.uniform(0.0, 3.0))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    done = penstock(*words)
+    assert done.returncode == 0, done.stderr
+    assert places(output) == expected(data_dir, 20_000)
+    assert json.loads(done.stdout.splitlines()[-1])["job"] == "lake"
+
+
+def test_sql(data_dir: Path) -> None:
+    write_embedded(data_dir, [*telemetry(30), Sent(raw=b"junk")])
+    query = "SELECT client_id, count(*) AS n FROM messages WHERE topic LIKE 'plant/%' GROUP BY 1 ORDER BY 1"
+    done = penstock("sql", query, "--data-dir", str(data_dir), "--filter", "plant/d1/#", *LOCAL)
+    assert (done.returncode, done.stdout.split()) == (0, ["client_id", "n", "d1", "6"]), done.stderr
+    assert "Exception" not in done.stderr
+
+
+def test_exit_codes(data_dir: Path, tmp_path: Path) -> None:
+    write_embedded(data_dir, [Sent(), Sent(raw=b"junk")])
+    here = ("--data-dir", str(data_dir))
+    bad = penstock("run", "lake", "-o", str(tmp_path / "lake"), "--fail-on-bad", *here, *LOCAL)
+    assert bad.returncode == 1
+    assert "1 records could not be read" in bad.stderr
+    missing = penstock("run", "traffic", "-o", str(tmp_path / "t"), "--topics", "nothing", *here, *LOCAL)
+    assert missing.returncode == 1
+    assert "there is no topic 'nothing'" in missing.stderr
+    assert "Traceback" not in missing.stderr
+    usage = penstock("run", "replay", "nowhere", *here, *LOCAL)
+    assert usage.returncode == 2
+    assert "is not a target" in usage.stderr
+
+
+def test_without_pyspark(tmp_path: Path) -> None:
+    hidden = tmp_path / "sitecustomize.py"
+    hidden.write_text("import sys; sys.modules['pyspark'] = None\n")
+    done = penstock("sql", "SELECT 1", PYTHONPATH=f"{tmp_path}{os.pathsep}{REPOSITORY / 'src'}")
+    assert done.returncode == 1
+    assert "pip install 'penstock[spark]'" in done.stderr
+
+
+def test_submit_package(data_dir: Path, tmp_path: Path) -> None:
+    """The zip alone, without compiled code and without this tree, runs a job."""
+    write_embedded(data_dir, telemetry(40))
+    target = tmp_path / "package"
+    assert penstock("submit-package", str(target)).returncode == 0
+    with zipfile.ZipFile(target / "penstock_spark.zip") as archive:
+        names = archive.namelist()
+    assert "penstock_schema/decode.py" in names
+    assert "penstock_spark/jobs/lake.py" in names
+    assert not any(name.startswith("penstock/") for name in names)
+    assert (target / "packages.txt").read_text() == "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0\n"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", RUN_FROM_ZIP, str(target), str(data_dir), str(tmp_path / "lake")],
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{target / 'penstock_spark.zip'}{os.pathsep}{_site()}",
+            "PYSPARK_PYTHON": sys.executable,
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1])["messages"] == 40
+    assert penstock("submit-package", str(target)).returncode == 2
+
+
+RUN_FROM_ZIP = """
+import json, runpy, sys
+package, data, output = sys.argv[1:]
+sys.argv = ["job", "lake", json.dumps({"path": data}), output]
+try:
+    import penstock
+except ImportError:
+    pass
+else:
+    sys.exit("penstock itself must not be needed")
+runpy.run_path(package + "/penstock_job.py", run_name="__main__")
+"""
+
+
+def _site() -> str:
+    import pyspark  # noqa: PLC0415 - only to find where packages are installed
+
+    return str(Path(pyspark.__file__).parents[1])
+
+
+@pytest.fixture(autouse=True)
+def _small_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark of these processes, like that of the fixture, does not optimise what runs once."""
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

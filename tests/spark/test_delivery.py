@@ -1,0 +1,118 @@
+"""`delivery`: who should have got what, what became of it, and the events that say so."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from penstock_schema.event import TOPIC as EVENTS
+from penstock_schema.event import Event, EventKind, encode_event
+from penstock_spark.jobs import delivery
+from penstock_spark.jobs.base import Source
+from tests.spark.support.records import T0, Sent, write_embedded
+from tests.support.embedded import opened
+
+SUBSCRIBED, UNSUBSCRIBED, ENDED = EventKind.SUBSCRIBED, EventKind.UNSUBSCRIBED, EventKind.SESSION_ENDED
+
+
+def rows(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in frame.select(*columns).collect())
+
+
+def events(spark: SparkSession, *given: tuple[str, int, str, str]) -> DataFrame:
+    """(kind, second, client, topic)"""
+    frame = spark.createDataFrame(
+        [(*one, 0) for one in given], "kind string, s long, client_id string, topic string, reason int"
+    )
+    return frame.withColumn("at", F.timestamp_seconds("s")).drop("s")
+
+
+def test_when_who_was_subscribed(spark: SparkSession) -> None:
+    carried = spark.createDataFrame([("old", "z")], "client_id string, filter string").withColumn(
+        "start", F.timestamp_seconds(F.lit(1))
+    )
+    given = events(
+        spark,
+        ("subscribed", 10, "a", "x/#"),
+        ("subscribed", 15, "a", "x/#"),
+        ("unsubscribed", 20, "a", "x/#"),
+        ("subscribed", 30, "a", "x/#"),
+        ("subscribed", 12, "b", "x/1"),
+        ("session_ended", 40, "b", ""),
+        ("session_ended", 50, "old", ""),
+        ("subscribed", 12, "c", "$share/g/x"),
+    )
+    spans = delivery.subscription_spans(given, carried)
+    seconds = spans.select("client_id", "filter", F.col("start").cast("long"), F.col("end").cast("long"))
+    assert sorted((tuple(row) for row in seconds.collect()), key=str) == [
+        ("a", "x/#", 10, 20),
+        ("a", "x/#", 30, None),
+        ("b", "x/1", 12, 40),
+        ("old", "z", 1, 50),
+    ]
+    messages = spark.createDataFrame(
+        [("x/1", 11), ("x/1", 25), ("x/1", 35), ("y", 35)], "topic string, s long"
+    ).withColumns(
+        {
+            "received_at": F.timestamp_seconds("s"),
+            "log_topic": F.lit("t"),
+            "log_partition": F.lit(0),
+            "log_offset": F.monotonically_increasing_id(),
+        }
+    )
+    found = delivery.expected_deliveries(messages, spans)
+    assert rows(found, "client_id", "topic", "count") == [("a", "x/1", 2), ("b", "x/1", 2)]
+
+
+def write_events(data_dir: Path, given: list[Event | bytes]) -> None:
+    async def work() -> None:
+        from penstock._ext.segment import RecordPack  # noqa: PLC0415 - compiled, only for writing
+
+        async with opened(data_dir) as log:
+            await log.admin.create(EVENTS, 1, {"retention.ms": "-1"})
+            pack = RecordPack()
+            pack.extend([one if isinstance(one, bytes) else encode_event(one) for one in given])
+            await log.producer.send(EVENTS, 0, pack)
+
+    asyncio.run(work())
+
+
+def test_published_against_delivered(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
+    output = tmp_path / "delivery"
+    write_embedded(data_dir, [Sent(topic="a/1", at=T0 + number, client_id="pub") for number in range(10)])
+    write_events(
+        data_dir,
+        [
+            Event(kind=EventKind.CONNECTED, at=T0 - 9, client_id="sub", protocol=5),
+            Event(kind=SUBSCRIBED, at=T0 - 5, client_id="sub", topic="a/+"),
+            Event(kind=EventKind.DELIVERED, at=T0 + 9, client_id="sub", topic="a/1", count=6),
+            Event(kind=EventKind.DROPPED, at=T0 + 9, client_id="sub", topic="a/1", cause="queue_full", count=3),
+            b"junk",
+        ],
+    )
+    outcome = delivery.run(spark, Source(str(data_dir)), str(output))
+    assert outcome.bad == 0
+    counted = ("published", "expected", "delivered", "expired", "dropped", "unaccounted")
+    table = spark.read.parquet(str(output / "by_client_and_topic"))
+    assert rows(table, "client_id", "topic", *counted) == [
+        ("pub", "a/1", 10, 0, 0, 0, 0, 0),
+        ("sub", "a/1", 0, 10, 6, 0, 3, 1),
+    ]
+    assert pq.read_table(str(output / "quarantine_events")).column("log_offset").to_pylist() == [4]
+    # the subscription of the first run still counts in the second
+    write_embedded(data_dir, [Sent(topic="a/2", at=T0 + 50, client_id="pub")])
+    write_events(data_dir, [Event(kind=EventKind.EXPIRED, at=T0 + 60, client_id="sub", topic="a/2", cause="expired")])
+    outcome = delivery.run(spark, Source(str(data_dir)), str(output))
+    assert rows(spark.read.parquet(str(output / "by_topic")), "topic", *counted) == [
+        ("a/1", 10, 10, 6, 0, 3, 1),
+        ("a/2", 1, 1, 0, 1, 0, 0),
+    ]
+    causes = spark.read.parquet(str(output / "causes"))
+    assert rows(causes, "kind", "cause", "count") == [("dropped", "queue_full", 3), ("expired", "expired", 1)]
+    assert outcome.facts["unaccounted"] == 1
+    assert "queue_full" in (output / "report.html").read_text()

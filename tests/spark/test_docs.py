@@ -1,0 +1,58 @@
+"""The Python examples of docs/spark*.md are run, page by page, on a small log in `data`."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock_schema.event import Event, EventKind
+from penstock_spark import read_messages
+from penstock_spark.options import KNOWN
+from penstock_spark.schema import NAMES
+from tests.spark.support.records import telemetry, write_embedded
+from tests.spark.test_delivery import write_events
+from tests.support.broker import REPOSITORY
+
+DOCS = REPOSITORY / "docs"
+PAGES = sorted(DOCS.glob("spark*.md"))
+EXAMPLE = re.compile(r"^```text\n# Python\n(.*?)^```", re.M | re.S)
+WITH_EXAMPLES = [page for page in PAGES if EXAMPLE.search(page.read_text())]
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("examples")
+    write_embedded(home / "data", telemetry(60))
+    write_events(home / "data", [Event(kind=EventKind.DROPPED, client_id="d1", cause="queue_full", count=2)])
+    return home
+
+
+@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: page.stem)
+def test_examples_run(
+    page: Path, spark: SparkSession, workshop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.symlink(workshop / "data", tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    # Spark's own idea of where it is does not change with the directory of this process
+    text = "\n".join(EXAMPLE.findall(page.read_text()))
+    for name in ("data", "lake", "traffic", "devices", "sessions"):
+        text = re.sub(
+            rf'(["(]){name}(/[a-z_]+)?"', lambda found: f'{found[1]}{tmp_path}/{found[0].strip(chr(34) + "(")}"', text
+        )
+    exec(compile(text, str(page), "exec"), {"spark": spark, "read_messages": read_messages})
+
+
+def test_every_page_of_a_job_has_a_picture() -> None:
+    for job in ("lake", "traffic", "devices", "delivery", "sessions", "replay"):
+        text = (DOCS / f"spark-{job}.md").read_text()
+        assert f"](spark-{job}.svg)" in text
+        assert (DOCS / f"spark-{job}.svg").read_text().startswith("<svg")
+
+
+def test_every_column_and_option_is_explained() -> None:
+    text = (DOCS / "spark-reading.md").read_text()
+    assert [name for name in (*NAMES, *KNOWN) if f"`{name}`" not in text] == []

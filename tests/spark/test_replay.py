@@ -1,0 +1,155 @@
+"""`replay`: history to a real broker and to Kafka, in order, paced, limited, and taken up again."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from pyspark.sql import SparkSession
+
+from penstock._ext.partition import partition_of
+from penstock.cli.spark_options import Chosen
+from penstock.cli.spark_sinks import make_sink
+from penstock_schema.decode import Publish, decode
+from penstock_schema.encode import encode
+from penstock_spark import read_messages
+from penstock_spark.errors import OptionError, PenstockSparkError
+from penstock_spark.jobs import replay
+from penstock_spark.jobs.base import Source
+from penstock_spark.jobs.replay import Pacer, ReplayOptions
+from penstock_spark.kafka import KafkaSink
+from penstock_spark.mqtt_publisher import Address, MqttPublisher
+from penstock_spark.options import parse
+from penstock_spark.source import PenstockReader
+from tests.spark.support.records import T0, TOPIC, telemetry, write_embedded, write_kafka
+from tests.spark.test_source import FULL
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.log_broker import LogBroker
+
+
+class Collector:
+    """A subscriber of everything."""
+
+    def __init__(self, port: int) -> None:
+        self.messages: list[Any] = []
+        self._client = paho.Client(CallbackAPIVersion.VERSION2, "collector", protocol=paho.MQTTv5)
+        ready = threading.Event()
+        self._client.on_connect = lambda client, *_: client.subscribe("#", 1)
+        self._client.on_subscribe = lambda *_: ready.set()
+        self._client.on_message = lambda _, __, message: self.messages.append(message)
+        self._client.connect("127.0.0.1", port)
+        self._client.loop_start()
+        assert ready.wait(10)
+
+    def close(self, count: int) -> None:
+        for _ in range(500):
+            if len(self.messages) >= count:
+                break
+            threading.Event().wait(0.01)
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+def test_to_a_broker(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
+    write_embedded(data_dir, [FULL, *telemetry(50, step_ms=10)])
+    broker = LogBroker(tmp_path)
+    try:
+        broker.wait_until_listening()
+        collector = Collector(broker.port)
+        options = ReplayOptions(speed=0, state=str(tmp_path / "state"))
+
+        def sink() -> MqttPublisher:
+            return MqttPublisher(Address(port=broker.port))
+
+        plants = Source(str(data_dir), options={"topic_filter": "plant/+/temp"})
+        outcome = replay.run(spark, plants, sink, options)
+        assert outcome.messages == 51
+        # what was safe is not sent again
+        assert replay.run(spark, plants, sink, options).messages == 0
+        collector.close(51)
+    finally:
+        broker.stop()
+    assert [message.topic for message in collector.messages[:3]] == [
+        "replay/plant/d0/temp",
+        "replay/plant/ä/temp",
+        "replay/plant/d1/temp",
+    ]
+    full = next(message for message in collector.messages if message.topic == "replay/plant/ä/temp")
+    assert (full.payload, full.retain) == (FULL.payload, False)
+    assert full.properties.ContentType == "application/json"
+    assert full.properties.CorrelationData == b"\x00\xff"
+    assert full.properties.UserProperty == [("k", "1"), ("k", "2")]
+    assert len(collector.messages) == 51
+
+
+def test_to_kafka(spark: SparkSession, kafka: KafkaCluster, topic: str, data_dir: Path) -> None:
+    write_kafka(kafka.bootstrap, topic, [], partitions=2)
+    write_embedded(data_dir, [FULL, *telemetry(20)])
+    options = ReplayOptions(speed=0, to_topic="{topic}", retain=True)
+    replay.run(spark, Source(str(data_dir)), lambda: KafkaSink(kafka.bootstrap, topic), options)
+    kept = ("topic", "payload", "client_id", "username", "received_at", "expires_at", "user_property_list", "retain")
+    copies = sorted(map(str, read_messages(spark, kafka=kafka.bootstrap, topics=topic).select(*kept).collect()))
+    assert copies == sorted(map(str, read_messages(spark, str(data_dir)).select(*kept).collect()))
+
+
+def test_to_the_log_of_a_stopped_broker(data_dir: Path) -> None:
+    write_embedded(data_dir, [], partitions=16)
+    sink = make_sink(f"log:{TOPIC}", Chosen(data_dir=str(data_dir)))()
+    value = FULL.value()
+    assert value is not None
+    sink.send(decode(value))
+    sink.flush()
+    sink.close()
+    reader = PenstockReader(parse({"path": str(data_dir)}))
+    (row,) = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+    assert (row["topic"], row["payload"], row["content_type"]) == (FULL.topic, FULL.payload, "application/json")
+    # where the broker itself would have put it
+    assert row["log_partition"] == partition_of(FULL.topic.encode(), 16, "murmur3_128")
+
+
+def test_dry_run(spark: SparkSession, data_dir: Path) -> None:
+    write_embedded(data_dir, telemetry(100, step_ms=1_000))
+    outcome = replay.run(spark, Source(str(data_dir)), None, ReplayOptions(speed=10, rate=5))
+    assert outcome.messages == 0
+    assert (outcome.facts["messages"], outcome.facts["topics"]) == (100, 5)
+    assert outcome.facts["would take seconds"] == 20.0
+
+
+def test_pace_and_rate() -> None:
+    now = [100.0]
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    paced = Pacer(2.0, 0, lambda: now[0], sleep)
+    for at in (0.0, 10.0, 10.0, 30.0):
+        paced.wait(at)
+    assert slept == [5.0, 10.0]
+    slept.clear()
+    limited = Pacer(0, 4.0, lambda: now[0], sleep)
+    for _ in range(5):
+        limited.wait(0.0)
+    assert sum(slept) == pytest.approx(1.0)
+
+
+def test_what_is_wrong_is_said(spark: SparkSession, data_dir: Path) -> None:
+    with pytest.raises(OptionError, match="to-topic"):
+        replay.check(ReplayOptions(to_topic="a/#"))
+    with pytest.raises(PenstockSparkError, match="no MQTT broker at"):
+        MqttPublisher(Address(port=1))
+
+
+def test_records_are_written_as_the_broker_writes_them() -> None:
+    value = FULL.value()
+    assert value is not None
+    record = decode(value)
+    assert encode(record) == value
+    empty = Publish(1, "t", b"", 0, False, "", "", 0, 0, 0, "", None, b"", [("", "")])
+    assert decode(encode(empty)) == empty
+    assert record.received_at == T0 + 5

@@ -1,0 +1,97 @@
+"""A few APPLICATION clients in memory, and the admin address that serves commands about them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from penstock.admin.server import AdminServer
+from penstock.core.errors import ConflictError, NotFoundError
+from penstock.core.settings.model import AdminSettings
+
+TOKEN = "a-token-for-the-tests"
+
+
+def entry(client_id: str, *, lag: int = 0, connected: bool = False, **others: Any) -> dict[str, Any]:
+    return {
+        "client_id": client_id,
+        "topic": f"tbmq.msg.app.{client_id}",
+        "connected": connected,
+        "session_expiry": 0xFFFFFFFF,
+        "subscriptions": 2,
+        "lag": lag,
+        "end_offset": 100,
+        "committed_offset": 100 - lag,
+        "in_flight": 3,
+        "packs_in_flight": 1,
+        "retries": 4,
+        "expired": 5,
+        "delivered": 60,
+        "acknowledged": 57,
+        "shared": [],
+        **others,
+    }
+
+
+class MemoryApplications:
+    """An ApplicationControl whose topics hold 100 messages each."""
+
+    def __init__(self, *entries: dict[str, Any]) -> None:
+        self.entries = {each["client_id"]: each for each in entries}
+        self.resets: list[tuple[str, object]] = []
+
+    async def list(self) -> list[dict[str, Any]]:
+        return list(self.entries.values())
+
+    async def show(self, client_id: str) -> dict[str, Any]:
+        if client_id not in self.entries:
+            raise NotFoundError(f"there is no APPLICATION client {client_id!r}", "`penstock app list` shows them.")
+        return self.entries[client_id]
+
+    async def reset(self, client_id: str, to: str | int | datetime) -> dict[str, Any]:
+        found = await self.show(client_id)
+        if found["connected"]:
+            raise ConflictError(f"{client_id!r} is connected", "Disconnect it first.")
+        self.resets.append((client_id, to))
+        offset = {"begin": 0, "end": 100}[to] if isinstance(to, str) else to if isinstance(to, int) else 50
+        found.update(committed_offset=offset, lag=100 - offset)
+        return found
+
+    async def delete(self, client_id: str) -> dict[str, Any]:
+        if client_id == "broken":
+            raise RuntimeError("a secret of the inside")
+        found = await self.show(client_id)
+        del self.entries[client_id]
+        return found
+
+
+@contextlib.contextmanager
+def serving(data_dir: Path, control: MemoryApplications | None, token: str = "") -> Iterator[AdminServer]:
+    """The admin address in a thread of its own, so that a test may block."""
+    settings = AdminSettings(address="127.0.0.1:0", token=token)
+    server = AdminServer(settings, {}, dict, data_dir=str(data_dir), applications=control)
+    is_up, finish = threading.Event(), asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def serve() -> None:
+        loops.append(asyncio.get_running_loop())
+        await server.start()
+        is_up.set()
+        await finish.wait()
+        await server.stop()
+
+    thread = threading.Thread(target=uvloop.run, args=(serve(),), daemon=True)
+    thread.start()
+    assert is_up.wait(10)
+    try:
+        yield server
+    finally:
+        loops[0].call_soon_threadsafe(finish.set)
+        thread.join(10)

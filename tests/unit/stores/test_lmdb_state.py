@@ -1,0 +1,139 @@
+"""The state store on LMDB: a disk that is full and has room again, one owner, a loop that never waits for the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from penstock.stores.base import StoreError
+from penstock.stores.lmdb_state import LmdbStateStore, decode_pair, encode_pair
+from tests.support.waiting import until
+
+MIB = 1_048_576
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(60):
+            await work()
+
+    uvloop.run(limited())
+
+
+def open_store(path: Path) -> LmdbStateStore:
+    return LmdbStateStore(path, asyncio.get_running_loop())
+
+
+async def contents(store: LmdbStateStore, table: str = "t") -> dict[bytes, bytes | None]:
+    found: dict[bytes, bytes | None] = {}
+    await store.load(table, found.__setitem__)
+    return found
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MiB."""
+    mounted = tmp_path / "disk"
+    mounted.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(mounted)], capture_output=True, check=False
+    )
+    if made.returncode != 0:
+        pytest.skip("a small file system cannot be mounted here (needs root)")
+    yield mounted
+    subprocess.run(["umount", str(mounted)], check=True)
+
+
+def test_a_full_disk_is_told_and_passes(small_disk: Path) -> None:
+    async def work() -> None:
+        store = open_store(small_disk / "clients")
+        store.store([("t", b"first", b"1")])
+        await store.flush()
+        ballast = small_disk / "ballast"
+        stat = os.statvfs(small_disk)
+        with ballast.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, stat.f_bavail * stat.f_frsize - MIB)
+        number, failure = 0, None
+        while failure is None:
+            store.store([("t", b"%d" % number, b"." * 100_000)])
+            try:
+                await store.flush()
+                number += 1
+            except StoreError as error:
+                failure = error
+        assert "the disk is full" in str(failure)
+        assert "the disk is full" in str(store.check())
+        assert number > 0
+        store.store([("t", b"again", b"." * 100_000)])
+        with pytest.raises(StoreError):
+            await store.flush()
+        assert len(await contents(store)) == number + 1, "what was stored can be read"
+        ballast.unlink()
+        await until(lambda: store.check() is True, 10)  # nobody stores anything
+        store.store([("t", b"after", b"." * 100_000)])
+        await store.flush()
+        await store.close()
+        store = open_store(small_disk / "clients")
+        assert (await contents(store)).keys() == {b"first", b"after", *(b"%d" % n for n in range(number))}
+        await store.close()
+
+    run(work)
+
+
+def test_a_second_owner_is_told_who_has_it(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = open_store(tmp_path / "clients")
+        with pytest.raises(StoreError, match=f"in use by another process .pid {os.getpid()}"):
+            open_store(tmp_path / "clients")
+        await store.close()
+        await open_store(tmp_path / "clients").close()
+
+    run(work)
+
+
+def test_the_loop_does_not_wait_for_the_disk(tmp_path: Path) -> None:
+    """While megabytes are written, and the file grows, the loop goes on."""
+
+    async def work() -> None:
+        store = open_store(tmp_path / "clients")
+        store.store(("t", b"%d" % n, b"." * 2_000) for n in range(20_000))
+        flushed = asyncio.ensure_future(store.flush())
+        longest, last = 0.0, time.monotonic()
+        while not flushed.done():
+            await asyncio.sleep(0.001)
+            longest, last = max(longest, time.monotonic() - last), time.monotonic()
+        flushed.result()
+        assert longest < 0.3
+        assert len(await contents(store)) == 20_000
+        await store.close()
+
+    run(work)
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = open_store(tmp_path / "clients")
+        await store.close()
+        store.store([("t", b"k", b"v")])
+        with pytest.raises(StoreError, match="closed"):
+            await store.flush()
+        await store.close()
+
+    run(work)
+
+
+@pytest.mark.parametrize("length", [0, 1, 400, 401, 511, 512, 65_535])
+def test_keys_of_any_length_fit(length: int) -> None:
+    key = b"\x01k"[:length] + b"x" * (length - 2)
+    stored_key, stored_value = encode_pair(key, b"value")
+    assert 1 <= len(stored_key) <= 511
+    assert stored_value is not None
+    assert decode_pair(stored_key, stored_value) == (key, b"value")
+    assert encode_pair(key, None) == (stored_key, None)
