@@ -40,6 +40,8 @@ from penstock.logs.topics import TopicConfig, check_properties
 from penstock.partition.node import ClusterNode
 from penstock.partition.settings import parse_settings
 from penstock.persistence.application_names import ApplicationNames
+from penstock.persistence.received import ReceivedIds
+from penstock.persistence.retained import restore_retained
 from penstock.persistence.sessions import SessionKeeper
 from penstock.persistence.state_log import StateLog
 from penstock.session.control import SessionControl
@@ -113,6 +115,7 @@ class Broker:
         self.keeper = SessionKeeper(self.state, self.hub.trie, loop, node=node)
         self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop, self.keeper)
         self.device_store = make_device_store(settings, self.log)
+        self.received = ReceivedIds(self.state)
         self.applications = self._make_applications()
         self.frontend = MqttFrontend(
             settings=settings,
@@ -124,7 +127,7 @@ class Broker:
             applications=self.applications,
         )
         self.node = make_node(settings, self.log, loop)
-        self.ingest = None if self.log is None else make_ingest(settings, self.hub, self.log)
+        self.ingest = None if self.log is None else make_ingest(settings, self.hub, self.log, self.received)
         self.listeners = [self._make_listener(index) for index in range(len(settings.listeners))]
         self.admin = AdminServer(
             settings.admin,
@@ -133,7 +136,7 @@ class Broker:
             data_dir=settings.server.data_dir,
         )
         if self.applications is not None:
-            self.registry.on_end = self.applications.ended
+            self.registry.on_end = self._on_session_end
             self.admin.applications = self.applications.overview
             self.admin.read_clients = self.applications.overview.samples
         self.admin.sessions = SessionControl(self.registry, self.device_store)
@@ -250,8 +253,19 @@ class Broker:
         if self.applications is not None:
             await self.applications.start()
             prepare = self.applications.restore
+        if self.log is not None:
+            retained = await restore_retained(self.hub, self.log)
+            log.info("retained messages restored", messages=retained)
         count = await self.registry.restore(self.access.program_for, prepare)
+        if self.log is not None:
+            await self.received.restore(self.registry.get)
         log.info("sessions restored", sessions=count, seconds=round(self._loop.time() - started, 3))
+
+    def _on_session_end(self, session: Session) -> None:
+        if self.applications is not None:
+            self.applications.ended(session)
+        if session.left_unreleased:
+            self.received.forget(session.client_id)
 
     async def _close_sessions(self) -> None:
         """What is known of sessions is stored; a store that cannot be reached gets as long as a drain."""
@@ -482,9 +496,10 @@ def make_node(settings: Settings, log_provider: Log | None, scheduler: Scheduler
     return ClusterNode(log_provider, queues, settings.server.node_id, scheduler, is_clustered=is_clustered)
 
 
-def make_ingest(settings: Settings, hub: Hub, log_provider: Log) -> Ingest:
+def make_ingest(settings: Settings, hub: Hub, log_provider: Log, received: ReceivedIds) -> Ingest:
     ingest = settings.ingest
-    return Ingest(hub, log_provider, ingest.topic, ingest.partitions, parse_properties(ingest.properties))
+    properties = parse_properties(ingest.properties)
+    return Ingest(hub, log_provider, ingest.topic, ingest.partitions, properties, received=received)
 
 
 def hub_limits(settings: Settings) -> dict[str, int | float | str | bool]:

@@ -1,20 +1,28 @@
-"""A few APPLICATION clients in memory, and the admin address that serves commands about them."""
+"""A few APPLICATION clients in memory, sessions without a network, and the admin address that serves commands."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
+from penstock._ext.connection import Hub, Session
 from penstock.admin.server import AdminServer
 from penstock.core.errors import ConflictError, NotFoundError
 from penstock.core.settings.model import AdminSettings
+from penstock.persistence.sessions import SessionKeeper
+from penstock.session.control import SessionControl
+from penstock.session.registry import Opening, SessionRegistry
+from penstock.session.retained_control import RetainedControl
+from penstock.stores.device import DeviceStore
+from penstock.stores.memory import MemorySessionStore
+from penstock.stores.memory_state import MemoryStateStore
 
 TOKEN = "a-token-for-the-tests"
 
@@ -72,11 +80,45 @@ class MemoryApplications:
         return found
 
 
+class NoLoop:
+    """For what never waits: the hub and the keeper ask for a later turn, and nobody gives it."""
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
+        pass
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> NoLoop:
+        return self
+
+    def cancel(self) -> None:
+        pass
+
+
+class SessionWorld:
+    """A hub with sessions that have no connection, and retained messages."""
+
+    def __init__(self, store: DeviceStore | None = None) -> None:
+        loop = NoLoop()
+        self.now = 1_700_000_000.0
+        self.hub = Hub(loop)
+        self.keeper = SessionKeeper(MemoryStateStore(), self.hub.trie, loop, clock=lambda: self.now)
+        self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop, self.keeper)
+        self.sessions = SessionControl(self.registry, store)
+        self.retained = RetainedControl(self.hub)
+
+    def open(self, client_id: str, *, expiry: int = 3600, user: str | None = None, version: int = 5) -> Session:
+        session, _ = self.registry.open(Opening(client_id, user, False, expiry, None, version))
+        return session
+
+
 @contextlib.contextmanager
-def serving(data_dir: Path, control: MemoryApplications | None, token: str = "") -> Iterator[AdminServer]:
+def serving(
+    data_dir: Path, control: MemoryApplications | None, token: str = "", world: SessionWorld | None = None
+) -> Iterator[AdminServer]:
     """The admin address in a thread of its own, so that a test may block."""
     settings = AdminSettings(address="127.0.0.1:0", token=token)
     server = AdminServer(settings, {}, dict, data_dir=str(data_dir), applications=control)
+    if world is not None:
+        server.sessions, server.retained = world.sessions, world.retained
     is_up, finish = threading.Event(), asyncio.Event()
     loops: list[asyncio.AbstractEventLoop] = []
 

@@ -48,7 +48,7 @@ class DeviceBroker(AppBroker):
     ) -> None:
         self.redis = redis
         own = {"device.store": "redis", "redis.addresses": redis.address} if redis else {}
-        super().__init__(directory, provider, {**own, **(settings or {})})
+        super().__init__(directory, provider, {"server.drain_seconds": 1, **own, **(settings or {})})
 
     @property
     def store_path(self) -> Path:
@@ -99,20 +99,11 @@ class DeviceBroker(AppBroker):
 
         asyncio.run(reserve())
 
-    @contextlib.contextmanager
-    def settings_changed(self, **settings: Any) -> Iterator[None]:
-        """Starts it again with other settings of [device], and at the end with those it had."""
-        before = dict(self.settings)
-        try:
-            self.settings |= {f"device.{name}": value for name, value in settings.items()}
-            self.end()
-            self.restart()
-            yield
-        finally:
-            self.settings = before
-            if self.is_alive:
-                self.end()
-            self.restart()
+    def restart_with(self, **settings: Any) -> None:
+        """Ends it and starts it with other settings of [device]."""
+        self.settings |= {f"device.{name}": value for name, value in settings.items()}
+        self.end()
+        self.restart()
 
 
 @contextlib.contextmanager

@@ -134,6 +134,9 @@ cdef class Hub:
     cdef uint32_t* _open_packs                  # partitions that have one
     cdef uint32_t _open_count
     cdef uint64_t _open_bytes
+    cdef RecordPack _retained_pack              # retained messages that changed in this iteration
+    cdef list _received                         # sessions whose QoS 2 packet ids did, of those that outlive a connection
+    cdef bint keeps_state                       # both are kept across a restart
     cdef list _awaiting                         # connections with answers that wait for the log
     cdef list _log_waiters                      # connections that wait for room in it
     # the logs of APPLICATION clients, see dispatch.pxi and lanes.pxi
@@ -283,6 +286,8 @@ cdef class Session(Subscriber):
     cdef public bint via_log            # a persistent DEVICE: messages with QoS > 0 come from the log
     cdef public bint live               # nothing waits in its store: they are sent as they come
     cdef bint is_unsaved, has_device_news, wants_more
+    cdef bint received_changed
+    cdef readonly uint32_t left_unreleased      # QoS 2 packet ids it still held when it ended
     cdef RecordPack stash               # records for its store
     cdef Buffer settled                 # packet ids acknowledged that are stored
     cdef Buffer released                # packet ids of stored QoS 2 messages whose PUBREC came

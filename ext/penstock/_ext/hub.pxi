@@ -30,6 +30,7 @@ cdef class Hub:
         self.random_state = self.trie.seed
         self._awaiting = []
         self._log_waiters = []
+        self._received = []
         self._open_feeds = []
         self._lane_news = []
         self._dirty_lanes = []
@@ -128,7 +129,7 @@ cdef class Hub:
         n = self._dirty_count
         self._flush_scheduled = False
         self.counters.flushes += 1
-        if self._open_count:
+        if self._open_count or self._retained_pack is not None or self._received:
             self._submit_packs()
         # what becomes dirty meanwhile is flushed in the next iteration
         self._dirty = NULL
@@ -152,8 +153,9 @@ cdef class Hub:
     # ---- the ingest log ----
 
     def log_to(self, submit, *, str mode not None, uint32_t partitions, str hash_function="murmur3_128",
-               uint64_t max_pending=67_108_864):
-        """From now on `submit(ticket, [(partition, pack)], bytes)` gets the publishes of each iteration."""
+               uint64_t max_pending=67_108_864, bint keeps_state=False):
+        """From now on `submit(ticket, [(partition, pack)], bytes, retained, received)` gets the publishes of each
+        iteration, the pack of retained messages that changed (or None), and [(session, its QoS 2 packet ids)]."""
         self._packs = <void**> calloc(partitions, sizeof(void*))
         self._open_packs = <uint32_t*> calloc(partitions, sizeof(uint32_t))
         if self._packs == NULL or self._open_packs == NULL:
@@ -163,6 +165,7 @@ cdef class Hub:
         self.ingest_partitions = partitions
         self.ingest_hash = <HashFunction> <int> HASH_FUNCTIONS.index(hash_function)
         self.ingest_limit = max_pending
+        self.keeps_state = keeps_state
 
     def _submit_packs(self):
         """One batch: what this iteration published, a pack for each partition."""
@@ -170,6 +173,12 @@ cdef class Hub:
         cdef list batch = []
         cdef RecordPack pack
         cdef uint64_t size = self._open_bytes
+        cdef list received = []
+        retained, self._retained_pack = self._retained_pack, None
+        for session in self._received:
+            (<Session> session).received_changed = False
+            received.append((session, session.received_ids()))
+        self._received = []
         for i in range(self._open_count):
             partition = self._open_packs[i]
             pack = <RecordPack> self._packs[partition]
@@ -180,7 +189,7 @@ cdef class Hub:
         self._open_bytes = 0
         self.ticket += 1
         try:
-            self._submit(self.ticket, batch, size)
+            self._submit(self.ticket, batch, size, retained, received)
         except BaseException as error:
             # nothing of it is logged; the output of this iteration still goes out
             self.loop.call_exception_handler({"message": "the ingest log failed", "exception": error})
@@ -416,6 +425,34 @@ cdef class Hub:
             free(found.items)
         session.pump()
         return take_filled(self) if self._open_feeds else []
+
+    def restore_retained(self, RecordPack pack not None):
+        """Retained messages as they were logged, in that order; how many could not be read."""
+        cdef size_t position = 0
+        cdef RecordView record
+        cdef EnvelopeView view
+        cdef Message* m
+        cdef uint32_t damaged = 0
+        self.update_clock()
+        while pack.next(&position, &record):
+            if record.value_size == NO_VALUE:
+                self.retained.remove(record.key, record.key_size)
+                continue
+            if get_envelope(record.value, record.value_size, &view, &self._lane_props):
+                damaged += 1
+                continue
+            if view.expires_at and view.expires_at <= self.wall:
+                self.retained.remove(view.topic, view.topic_size)
+                continue
+            m = message_new(view.topic, view.topic_size, view.props, view.props_size, view.payload, view.payload_size,
+                            view.qos, 1, view.received_at, view.expires_at)
+            try:
+                if (self.retained.count < self.max_retained_messages
+                        and self.retained.bytes + message_weight(m) <= self.max_retained_bytes):
+                    self.retained.store(m)
+            finally:
+                message_unref(m)
+        return damaged
 
     def has_work(self):
         """Whether a connected client still has something to acknowledge or to read, or the log to write."""

@@ -38,6 +38,47 @@ cdef int log_publish(Hub hub, const PublishView* view, Session origin, int64_t e
     return 0
 
 
+# Retained messages are kept in a topic of their own, which has the last of each topic; none is a tombstone.
+cdef int log_retained(Hub hub, const PublishView* view, int64_t expires_at, bint is_kept) except -1:
+    cdef EnvelopeView envelope
+    cdef uint8_t* p
+    cdef uint32_t size
+    if view.topic_size >= 4 and memcmp(view.topic, b"$SYS", 4) == 0:
+        return 0                        # made anew all the time
+    if hub._retained_pack is None:
+        hub._retained_pack = RecordPack()
+        schedule_flush(hub)
+    if not is_kept:
+        hub._retained_pack.put(hub.wall, view.topic, view.topic_size, NULL, NO_VALUE, NULL, 0)
+        return 0
+    memset(&envelope, 0, sizeof(EnvelopeView))
+    envelope.topic, envelope.topic_size = view.topic, view.topic_size
+    envelope.payload, envelope.payload_size = view.payload, view.payload_size
+    envelope.props, envelope.props_size = view.props, view.props_size
+    envelope.received_at, envelope.expires_at = hub.wall, expires_at
+    envelope.qos, envelope.retain = view.qos, 1
+    size = envelope_size(&envelope)
+    p = hub._retained_pack.reserve(hub.wall, view.topic, view.topic_size, size)
+    put_envelope(p, &envelope)
+    hub.ingest_pending += size
+    hub._open_bytes += size
+    return 0
+
+
+# A QoS 2 packet id was taken or released: durable before the answer.
+cdef int note_received(Session s) except -1:
+    s.received_changed = True
+    s.hub._received.append(s)
+    return schedule_flush(s.hub)
+
+
+cdef int schedule_flush(Hub hub) except -1:
+    if not hub._flush_scheduled:
+        hub._flush_scheduled = True
+        hub.loop.call_soon(hub._flush_soon)
+    return 0
+
+
 # Rare: once per partition and iteration.
 cdef int open_pack(Hub hub, uint32_t partition) except -1:
     pack = RecordPack()
@@ -45,10 +86,7 @@ cdef int open_pack(Hub hub, uint32_t partition) except -1:
     hub._packs[partition] = <void*> pack
     hub._open_packs[hub._open_count] = partition
     hub._open_count += 1
-    if not hub._flush_scheduled:
-        hub._flush_scheduled = True
-        hub.loop.call_soon(hub._flush_soon)
-    return 0
+    return schedule_flush(hub)
 
 
 # Answers a publish now, or when the log is as far as `ticket`. Answers never overtake each other [MQTT-4.6.0-2].
@@ -101,7 +139,7 @@ cdef int release_acks(Connection c, bint failed) except -1:
         c.acks_count -= 1
         if ack.packet_type == PUBACK:
             c.acks_qos1 -= 1
-        refused = failed and ack.ticket == c.hub.committed and ack.reason < 0x80
+        refused = failed and ack.ticket == c.hub.committed and ack.reason < 0x80 and ack.packet_type != PUBCOMP
         if ack.reason == DUPLICATE:
             refused = not ids_has(&c.acks_session.received, ack.packet_id)
             ack.reason = SUCCESS

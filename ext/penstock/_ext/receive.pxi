@@ -106,7 +106,7 @@ cdef int store_retained(Hub hub, const PublishView* view, int64_t expires_at) ex
     if view.payload_size == 0:
         # [MQTT-3.3.1-6] [MQTT-3.3.1-7] [MQTT3-3.3.1-10] [MQTT3-3.3.1-11]
         hub.retained.remove(view.topic, view.topic_size)
-        return 0
+        return log_retained(hub, view, 0, False) if hub.keeps_state else 0
     old = hub.retained.find(view.topic, view.topic_size)
     if old != NULL:
         others -= message_weight(old)
@@ -118,8 +118,12 @@ cdef int store_retained(Hub hub, const PublishView* view, int64_t expires_at) ex
             # a value that is no longer the last one must not stand as if it were [MQTT3-3.3.1-7]
             hub.retained.remove(view.topic, view.topic_size)
             hub.counters.dropped[<int> DROP_RETAINED_FULL] += 1
+            if hub.keeps_state:
+                log_retained(hub, view, 0, False)
         else:
             hub.retained.store(m)                               # [MQTT-3.3.1-5] [MQTT3-3.3.1-5]
+            if hub.keeps_state:
+                log_retained(hub, view, expires_at, True)
     finally:
         message_unref(m)
     return 0
@@ -191,6 +195,8 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
         return answer(c, PUBACK, view.packet_id, verdict, ticket)      # [MQTT-4.3.2-4] [MQTT3-4.3.2-2]
     if verdict < 0x80 or c.version != 5:  # [MQTT-4.3.3-9] [MQTT-4.6.0-3] [MQTT3-4.6.0-3]
         ids_add(&s.received, view.packet_id)
+        if hub.keeps_state and s._keeps and not s.received_changed:
+            note_received(s)
     return answer(c, PUBREC, view.packet_id, verdict, ticket)          # [MQTT-4.3.3-8] [MQTT3-4.3.3-2]
 
 
@@ -203,8 +209,14 @@ cdef int handle_ack(Connection c, uint8_t packet_type, uint8_t flags, const uint
         return c.violation(reason, "bad acknowledgement")
     if packet_type == PUBREL:  # [MQTT-4.3.3-12] [MQTT-4.3.3-13]
         # releasing an id that is not held is answered all the same [MQTT-4.3.3-11] [MQTT3-4.3.3-2]
-        reason = SUCCESS if ids_discard(&s.received, ack.packet_id) else PACKET_IDENTIFIER_NOT_FOUND
-        return send_ack(c, PUBCOMP, ack.packet_id, <uint8_t> reason)
+        if not ids_discard(&s.received, ack.packet_id):
+            return send_ack(c, PUBCOMP, ack.packet_id, PACKET_IDENTIFIER_NOT_FOUND)
+        if not (c.hub.keeps_state and s._keeps):
+            return send_ack(c, PUBCOMP, ack.packet_id, SUCCESS)
+        # The client may use the id again as soon as it is told: after a crash it must not count as held.
+        if not s.received_changed:
+            note_received(s)
+        return answer(c, PUBCOMP, ack.packet_id, SUCCESS, c.hub.ticket + 1)
     slot = window_find(&s.window, ack.packet_id)
     if slot != NULL and slot.flags & SLOT_PACK:
         return ack_entry(c, s, slot, packet_type, &ack)

@@ -130,6 +130,7 @@ cdef class Session(Subscriber):
         self.hub.counters.queued -= self.queue.count
         self.hub.counters.queued_bytes -= self.queue.bytes
         self._hand_over()
+        self.left_unreleased = self.received.count
         window_clear(&self.window)
         queue_clear(&self.queue)
         ids_clear(&self.received)
@@ -312,6 +313,24 @@ cdef class Session(Subscriber):
         return [<object> self.lanes[i] for i in range(self.lane_count)]
 
     # ---- what comes from the store ----
+
+    def received_ids(self):
+        """QoS 2 packet ids received and not released, as array("H") has them."""
+        cdef Buffer ids
+        cdef uint32_t i
+        memset(&ids, 0, sizeof(Buffer))
+        try:
+            for i in range(self.received.capacity):
+                if self.received.ids[i]:
+                    memcpy(buffer_reserve(&ids, 2), &self.received.ids[i], 2)
+            return PyBytes_FromStringAndSize(<const char*> ids.data, buffer_size(&ids)) if ids.data != NULL else b""
+        finally:
+            buffer_free(&ids)
+
+    def restore_received(self, packet_ids):
+        """Those of before a restart."""
+        for packet_id in packet_ids:
+            ids_add(&self.received, packet_id)
 
     def ids_in_flight(self):
         """Packet ids as array("H") has them."""

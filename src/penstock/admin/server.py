@@ -49,8 +49,8 @@ class AdminServer:
     """/metrics, /healthz, /readyz and the commands on `settings.address`; nothing at all when that is empty.
 
     `data_dir` is where commands find the address and the token; without one there are no commands. `applications` does
-    those about APPLICATION clients and `read_clients` gives their numbers, `sessions` and `retained` do the others; all of
-    them may be set until it starts.
+    those about APPLICATION clients and `read_clients` gives their numbers, `sessions` and `retained` do the others; they
+    may be set until it starts.
     """
 
     def __init__(

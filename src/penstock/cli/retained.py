@@ -30,7 +30,7 @@ def retained() -> None:
 @app.command("list")
 def list_some(
     topic_filter: Annotated[
-        str, typer.Argument(metavar="[FILTER]", help="An MQTT topic filter; # does not match topics that begin with $.")
+        str, typer.Argument(metavar="FILTER", help="An MQTT topic filter; # does not match topics that begin with $.")
     ] = "#",
     *,
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=10_000, help="So many at most.")] = 100,

@@ -43,7 +43,7 @@ def session() -> None:
 @app.command("list")
 def list_some(
     pattern: Annotated[
-        str, typer.Argument(metavar="[PATTERN]", help="Client ids to show: * stands for any text, ? for a character.")
+        str, typer.Argument(metavar="PATTERN", help="Client ids to show: * stands for any text, ? for a character.")
     ] = "*",
     *,
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=10_000, help="So many at most.")] = 100,

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
-from penstock._ext.connection import Hub
+from penstock._ext.connection import Hub, Session
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import RateLimited, get_logger
 from penstock.logs.base import Appended, Log, LogError
+from penstock.persistence.received import ReceivedIds
+from penstock.persistence.retained import RETAINED_TOPIC
+from penstock.stores.base import StoreError
 
 log = get_logger("penstock.ingest")
 
@@ -27,6 +30,7 @@ class _Batch:
     ticket: int
     size: int
     waiting: int
+    received: list[tuple[Session, bytes]] = field(default_factory=list)
     failures: int = 0
 
 
@@ -37,8 +41,18 @@ class Ingest:
     the other partitions took of it is there already; at least once is what QoS 1 promises.
     """
 
-    def __init__(self, hub: Hub, log_provider: Log, topic: str, partitions: int, properties: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        log_provider: Log,
+        topic: str,
+        partitions: int,
+        properties: Mapping[str, str],
+        *,
+        received: ReceivedIds | None = None,
+    ) -> None:
         self._hub = hub
+        self._received = received
         self._log = log_provider
         self._topic = topic
         self._partitions = partitions
@@ -60,7 +74,12 @@ class Ingest:
             log.warning("the log is not ready, publishes wait for it", topic=self._topic, error=str(error))
             self._preparing = asyncio.get_running_loop().create_task(self._prepare_later())
         self._hub.log_to(
-            self.submit, mode=mode, partitions=partitions, hash_function=hash_function, max_pending=max_pending
+            self.submit,
+            mode=mode,
+            partitions=partitions,
+            hash_function=hash_function,
+            max_pending=max_pending,
+            keeps_state=self._received is not None,
         )
 
     async def stop(self) -> None:
@@ -91,11 +110,22 @@ class Ingest:
                 log.error("restart the broker: the topic's partitions were not known when it started", partitions=found)
             return
 
-    def submit(self, ticket: int, packs: list[tuple[int, RecordPack]], size: int) -> None:
+    def submit(
+        self,
+        ticket: int,
+        packs: list[tuple[int, RecordPack]],
+        size: int,
+        retained: RecordPack | None,
+        received: list[tuple[Session, bytes]],
+    ) -> None:
         """Called by the hub once per loop iteration that published anything."""
-        batch = _Batch(ticket, size, len(packs))
+        batch = _Batch(ticket, size, len(packs) + (retained is not None), received)
         self._batches.append(batch)
         producer = self._log.producer
+        if retained is not None:
+            producer.append(RETAINED_TOPIC, 0, retained, partial(self._on_done, batch, retained.count))
+        if batch.waiting == 0:
+            self._on_logged(batch)
         for partition, pack in packs:
             producer.append(self._topic, partition, pack, partial(self._on_done, batch, pack.count))
 
@@ -106,6 +136,24 @@ class Ingest:
             suppressed = self._warnings.try_pass(type(result).__name__)
             if suppressed is not None:
                 log.error("publishes were not logged", error=str(result), records=count, suppressed=suppressed)
+        if batch.waiting == 0:
+            self._on_logged(batch)
+
+    def _on_logged(self, batch: _Batch) -> None:
+        """The packet ids of QoS 2 are stored after their messages: what was not logged must not count as received."""
+        if batch.received and not batch.failures and self._received is not None:
+            batch.waiting = 1
+            self._received.store(batch.received, partial(self._on_stored, batch))
+            return
+        self._finish()
+
+    def _on_stored(self, batch: _Batch, error: StoreError | None) -> None:
+        batch.waiting = 0
+        if error is not None:
+            batch.failures += len(batch.received)
+        self._finish()
+
+    def _finish(self) -> None:
         # Partitions finish in any order; the hub hears of batches in theirs.
         while self._batches and self._batches[0].waiting == 0:
             done = self._batches.popleft()

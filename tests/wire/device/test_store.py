@@ -84,28 +84,6 @@ def test_qos_2_is_stored_before_it_is_sent(*, broker, open_device, publisher, cl
     broker.await_stored(client_id, 0)
 
 
-def test_store_first(*, broker, connect, new_name, topic, client_id):
-    """`device.persist_after = 0`: the seed's behaviour; what a device has got is stored until it is acknowledged."""
-    with broker.settings_changed(persist_after=0):
-        publisher = connect(V5)
-        device = connect(V5, client_id, **persistent(V5))
-        device.subscribe(topic, qos=2)
-        for qos in (1, 2):
-            for number in range(20):
-                publisher.publish(topic, b"%d" % number, qos=qos)
-                packet = device.expect_publish(topic, b"%d" % number, qos=qos, dup=False)
-                assert broker.stored(client_id) == 1
-                device.ack(packet)
-                broker.await_stored(client_id, 0)
-        # An end without a word loses nothing, not even the ids of what was just sent.
-        publish_all(publisher, topic, [b"a", b"b", b"c"])
-        sent = device.expect_payloads([b"a", b"b", b"c"], ack=False)
-        broker.kill()
-        broker.restart()
-        again = connect(V5, client_id, **persistent(V5)).expect_payloads([b"a", b"b", b"c"], dup=True)
-        assert [packet.packet_id for packet in again] == [packet.packet_id for packet in sent]
-
-
 def test_clean_sessions_use_no_store(*, broker, connect, publisher, client_id, topic, version):
     """Reference 1: persistent means clean session 0, or an expiry above 0."""
     await_quiet(broker)
@@ -120,3 +98,26 @@ def test_clean_sessions_use_no_store(*, broker, connect, publisher, client_id, t
     time.sleep(0.1)
     assert broker.stored(client_id) == 0
     assert broker.store_operations() - before <= 2
+
+
+def test_store_first(*, broker, connect, topic, client_id):
+    """`device.persist_after = 0`: the seed's behaviour; what a device has got is stored until it is acknowledged.
+    The last test here: the setting stays."""
+    broker.restart_with(persist_after=0)
+    publisher = connect(V5)
+    device = connect(V5, client_id, **persistent(V5))
+    device.subscribe(topic, qos=2)
+    for qos in (1, 2):
+        for number in range(5):
+            publisher.publish(topic, b"%d" % number, qos=qos)
+            packet = device.expect_publish(topic, b"%d" % number, qos=qos, dup=False)
+            assert broker.stored(client_id) == 1
+            device.ack(packet)
+            broker.await_stored(client_id, 0)
+    # An end without a word loses nothing, not even the ids of what was just sent.
+    publish_all(publisher, topic, [b"a", b"b", b"c"])
+    sent = device.expect_payloads([b"a", b"b", b"c"], ack=False)
+    broker.kill()
+    broker.restart()
+    again = connect(V5, client_id, **persistent(V5)).expect_payloads([b"a", b"b", b"c"], dup=True)
+    assert [packet.packet_id for packet in again] == [packet.packet_id for packet in sent]

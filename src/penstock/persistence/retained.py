@@ -1,0 +1,43 @@
+"""Retained messages across a restart: the last of each topic is in a compacted topic of the log."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock._ext.connection import Hub
+from penstock.core.logging import get_logger
+from penstock.logs.base import EARLIEST, Log, TopicPartition
+
+log = get_logger("penstock.retained")
+
+RETAINED_TOPIC = "tbmq.msg.retained"
+PROPERTIES = {"cleanup.policy": "compact", "segment.bytes": "26214400"}
+RECORDS_AT_ONCE = 5_000
+# The last records may have been compacted away, then nothing comes any more.
+SILENCE_SECONDS = 2.0
+
+
+async def restore_retained(hub: Hub, log_provider: Log) -> int:
+    """Reads what was retained into the hub, before anybody can subscribe; how many messages there are."""
+    await log_provider.admin.create(RETAINED_TOPIC, 1, PROPERTIES)
+    place = TopicPartition(RETAINED_TOPIC, 0)
+    consumer = log_provider.consumer("")
+    damaged = 0
+    try:
+        marks = await consumer.watermarks(place)
+        if marks.first < marks.end:
+            await consumer.add({place: EARLIEST})
+            position = marks.first
+            while position < marks.end:
+                fetched = await consumer.poll(RECORDS_AT_ONCE, SILENCE_SECONDS)
+                for item in fetched:
+                    damaged += hub.restore_retained(item.pack)
+                    position = item.next_offset
+                if not fetched:
+                    break
+                await asyncio.sleep(0)
+    finally:
+        await consumer.close()
+    if damaged:
+        log.error("retained messages could not be read and are lost", messages=damaged)
+    return hub.retained.count
