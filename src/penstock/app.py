@@ -353,7 +353,7 @@ class Broker:
             scheduler=self._loop,
             end_session=lambda session: self.registry.kick(session, "deleted by an operator"),
             on_type=self.registry.type_changed,
-            was_connected=self.keeper.was_connected,
+            connected_until=self.keeper.connected_until,
         )
 
     def _make_listener(self, index: int) -> Listener:

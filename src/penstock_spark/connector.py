@@ -35,14 +35,21 @@ def read_kafka(spark: SparkSession, options: SourceOptions, *, stream: bool) -> 
                 f"Start Spark with spark.jars.packages={','.join(PACKAGES)}, or with its jars in spark.jars",
             ) from None
         raise
-    return decode(frame, options)
+    return decode(_with_fewer_tasks(frame, options, stream=stream), options)
+
+
+def _with_fewer_tasks(frame: DataFrame, options: SourceOptions, *, stream: bool) -> DataFrame:
+    """Spark makes a task of each partition of Kafka, and Python costs 0.2 s at the start of each: no more tasks than
+    run at once, unless it was said how many partitions a task reads."""
+    if options.partitions_per_task and not stream:
+        return frame.coalesce(-(-frame.rdd.getNumPartitions() // options.partitions_per_task))
+    return frame.coalesce(max(2, frame.sparkSession.sparkContext.defaultParallelism))
 
 
 def decode(frame: DataFrame, options: SourceOptions) -> DataFrame:
     """A DataFrame of Kafka's connector (value, topic, partition, offset, timestamp) as messages."""
     names = ["value", *_PLACE.values()]
-    decoded = frame.select(*names).mapInArrow(_decode_batches(options), schema.select(options.columns))
-    return decoded
+    return frame.select(*names).mapInArrow(_decode_batches(options), schema.select(options.columns))
 
 
 def _decode_batches(options: SourceOptions) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:

@@ -18,6 +18,8 @@ from penstock_spark.segments import PartitionIndex, SegmentStart
 from penstock_spark.values import timestamps_of
 
 MARK_EVERY = 32_768
+# A task costs Spark 0.2 s of Python for its start: less than this is read by one as fast as by several.
+WORTH_SHARING = 16_777_216
 NO_END = 2**63 - 1
 
 
@@ -201,11 +203,17 @@ class EmbeddedTopic:
         return ranges
 
     def plan(self, ranges: Sequence[tuple[int, int]], bytes_per_task: int, may_split: bool) -> list[list[Piece]]:
-        """The stretches of files, about `bytes_per_task` each task."""
+        """The stretches of files, at most about `bytes_per_task` each task, all tasks of about the same size."""
+        total = sum(piece.size for piece in self._pieces(ranges, 0))
+        count = -(-total // bytes_per_task)
+        if total >= WORTH_SHARING:
+            cores = os.cpu_count() or 1
+            count = -(-count // cores) * cores
+        target = -(-total // max(1, count))
         tasks: list[list[Piece]] = []
         size = 0
-        for piece in self._pieces(ranges, bytes_per_task if may_split else 0):
-            if not tasks or size + piece.size > bytes_per_task * 1.25:
+        for piece in self._pieces(ranges, target if may_split else 0):
+            if not tasks or size + piece.size > target * 1.25:
                 tasks.append([])
                 size = 0
             tasks[-1].append(piece)

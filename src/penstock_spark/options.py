@@ -67,7 +67,7 @@ class SourceOptions:
     end: Bound = Bound(LATEST)
     partitions: frozenset[int] | None = None
     partitions_per_task: int = 0
-    bytes_per_task: int = 16_777_216
+    bytes_per_task: int = 67_108_864
     rows_per_batch: int = 20_000
     columns: tuple[str, ...] = ()
     bad_records: Literal["keep", "drop", "fail"] = "keep"
@@ -116,7 +116,7 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
         end=_bound(values, "ending", LATEST),
         partitions=parse_partitions(values.get("logPartitions")),
         partitions_per_task=_number(values, "partitionsPerTask", 0),
-        bytes_per_task=_number(values, "maxBytesPerTask", 16_777_216),
+        bytes_per_task=_number(values, "maxBytesPerTask", 67_108_864),
         rows_per_batch=_number(values, "maxRowsPerBatch", 20_000),
         columns=columns,
         bad_records=_choice(values, "badRecords", "keep", "drop", "fail"),  # type: ignore[arg-type] # checked there

@@ -66,10 +66,11 @@ class Node:
             settings=self.settings,
             devices=None,
             ingest_topic=INGEST,
+            dispatch_group="msg-all-consumer-group",
             scheduler=self.loop,
             end_session=self.end,
             on_type=self.types.append,
-            was_connected=lambda client_id: False,
+            connected_until=lambda client_id: 0,
         )
         self.delivery = self.applications.delivery
 

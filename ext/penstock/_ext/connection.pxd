@@ -142,6 +142,7 @@ cdef class Hub:
     # the logs of APPLICATION clients, see dispatch.pxi and lanes.pxi
     cdef list _open_feeds                       # feeds with packs that are being filled
     cdef uint64_t _round                        # of dispatching
+    cdef bint _is_replay                        # what was in the log when the broker started
     cdef list _lane_news                        # lanes that want something of Python, told once per iteration
     cdef list _dirty_lanes                      # lanes whose stored context is behind
     cdef bint _lanes_scheduled
@@ -281,6 +282,7 @@ cdef class Session(Subscriber):
     cdef public object will             # penstock.session's business
     cdef public object timer            # the same: when the session ends, when its will is due
     cdef public uint32_t expiry_interval
+    cdef public int64_t since           # ms since the epoch: messages dispatched again after a crash are not for later ones
     cdef public str client_type         # "device" or "application", by its credentials
     cdef public Feed feed               # where messages with QoS > 0 for it are written; None: they are sent at once
     cdef public bint via_log            # a persistent DEVICE: messages with QoS > 0 come from the log

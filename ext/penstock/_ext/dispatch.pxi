@@ -89,7 +89,7 @@ cdef int dispatch_copies(Hub hub, const RecordView* record, const EnvelopeView* 
     for i in range(match.target_count):
         target = &match.targets[i]
         s = <Session> target.owner
-        if s.feed is None and not s.via_log:
+        if (s.feed is None and not s.via_log) or (hub._is_replay and view.received_at < s.since):
             continue
         qos, id_count, retain = target.qos, target.id_count, False
         if target.flags:

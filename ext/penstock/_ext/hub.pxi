@@ -249,9 +249,10 @@ cdef class Hub:
             (<Lane> lane).is_listed = False
         return [lane for lane in lanes if (<Lane> lane).is_dirty and not (<Lane> lane).is_closed]
 
-    def dispatch(self, RecordPack pack not None, uint32_t partition, Round dispatched not None):
+    def dispatch(self, RecordPack pack not None, uint32_t partition, Round dispatched not None, bint is_replay=False):
         """Writes the durable records of a partition to the packs of the feeds that are to have them, until they are
-        taken; how many records could not be read."""
+        taken; how many records could not be read. `is_replay`: they may be older than a session."""
+        self._is_replay = is_replay
         return dispatch_pack(self, pack, partition, &dispatched.hold)
 
     def take_filled(self):

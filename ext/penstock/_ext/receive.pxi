@@ -236,8 +236,8 @@ cdef int handle_ack(Connection c, uint8_t packet_type, uint8_t flags, const uint
     if slot.flags & SLOT_COUNTED:
         s.outstanding -= 1
     c.hub.counters.inflight -= 1
-    if slot.flags & SLOT_STORED:
-        settle_stored(s, slot.packet_id, False)
+    if slot.flags & (SLOT_STORED | SLOT_STORING):
+        settle_stored(s, slot.packet_id, False)     # behind the call that stores it
     # also after a refusal, which nobody else gets [MQTT-4.3.2-3] [MQTT-4.3.3-3] [MQTT-4.4.0-2] [MQTT-4.8.2-6]
     window_release(&s.window, slot)             # the id may be used again [MQTT-2.2.1-4]
     if s.queue.count or s.resend_count or s.congested or s.wants_more:

@@ -21,6 +21,8 @@ cdef class Session(Subscriber):
             self.user_text = <const uint8_t*> PyUnicode_AsUTF8AndSize(username, &size)
             self.user_size = <uint32_t> size
         hub.session_count += 1
+        hub.update_clock()
+        self.since = hub.wall
 
     def __dealloc__(self):
         cdef uint32_t i
@@ -332,36 +334,32 @@ cdef class Session(Subscriber):
         for packet_id in packet_ids:
             ids_add(&self.received, packet_id)
 
-    def ids_in_flight(self):
-        """Packet ids as array("H") has them."""
+    def ids_in_flight(self, bint is_stored=False):
+        """Packet ids as array("H") has them; or only those of messages that are stored, or about to be."""
         cdef Buffer ids
         cdef uint32_t i
+        cdef Slot* slot
         memset(&ids, 0, sizeof(Buffer))
         try:
             for i in range(self.window.capacity):
-                if self.window.slots[i].packet_id:
-                    memcpy(buffer_reserve(&ids, 2), &self.window.slots[i].packet_id, 2)
+                slot = &self.window.slots[i]
+                if slot.packet_id and (not is_stored or slot.flags & (SLOT_STORED | SLOT_STORING)):
+                    memcpy(buffer_reserve(&ids, 2), &slot.packet_id, 2)
             return PyBytes_FromStringAndSize(<const char*> ids.data, buffer_size(&ids)) if ids.data != NULL else b""
         finally:
             buffer_free(&ids)
 
     def stored(self, list packet_ids not None):
-        """Messages that were sent under these ids are in the store now. The ids of those that were acknowledged
-        meanwhile: the store must forget them."""
+        """Messages that were sent under these ids are in the store now."""
         cdef Slot* slot
-        cdef list gone = []
         for packet_id in packet_ids:
-            if packet_id == 0:
-                continue
             slot = window_find(&self.window, packet_id)
             if slot == NULL or not slot.flags & SLOT_STORING:
-                gone.append(packet_id)
                 continue
             slot.flags = (slot.flags & ~SLOT_STORING) | SLOT_STORED
             if slot.hold != NULL:
                 slot.hold.pending -= 1
                 slot.hold = NULL
-        return gone
 
     def send_stored(self, list packet_ids not None, list values not None, uint32_t start, int64_t dup_before=0):
         """Sends stored messages from `start` on, as far as the client takes them; where it stopped. Those received

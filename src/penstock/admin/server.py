@@ -49,7 +49,7 @@ class AdminServer:
     """/metrics, /healthz, /readyz and the commands on `settings.address`; nothing at all when that is empty.
 
     `data_dir` is where commands find the address and the token; without one there are no commands. `applications` does
-    those about APPLICATION clients and `read_clients` gives their numbers, `sessions` and `retained` do the others; they
+    those about APPLICATION clients and `read_clients` gives their numbers, `sessions` and `retained` do the rest. All
     may be set until it starts.
     """
 

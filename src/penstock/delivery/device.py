@@ -28,6 +28,7 @@ log = get_logger("penstock.device")
 SHORTEST_SWEEP = 0.02
 RETRY_SECONDS = 0.5
 MOVED_AT_ONCE = 500
+FIRST_PAGE = 1_000
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +45,7 @@ class Backlog:
     is_last: bool = False
     is_fetching: bool = False
     moving: int = 0
+    settled: set[int] = field(default_factory=set)  # acknowledged since the page that comes was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class DeviceDelivery:
         self._warnings = RateLimited(interval=10.0)
         self._started_ms = 0
         self._known: set[Session] = set()  # those that may have something in the store
-        self._interrupted: set[str] = set()  # connected when an earlier process ended
+        self._sent_before: dict[str, int] = {}  # what came until then (ms) an earlier process may have sent
         self.trimmed = 0
 
     # ---- life ----
@@ -100,16 +102,16 @@ class DeviceDelivery:
     def serves(client_type: str, expiry: int) -> bool:
         return client_type != "application" and expiry > 0
 
-    def restore(self, sessions: Iterable[Session], interrupted: Callable[[str], bool]) -> int:
-        """Sessions of before a restart; `interrupted` says whether a client was connected when the broker ended."""
+    def restore(self, sessions: Iterable[Session], connected_until: Callable[[str], int]) -> int:
+        """Sessions of before a restart; `connected_until` says until when (ms) a client was connected, 0 = to the end
+        of the broker."""
         count = 0
         for session in sessions:
             if session.feed is None and session.expiry_interval > 0:
                 session.via_log = True
                 self._known.add(session)
                 count += 1
-                if interrupted(session.client_id):
-                    self._interrupted.add(session.client_id)
+                self._sent_before[session.client_id] = connected_until(session.client_id) or self._started_ms
         return count
 
     def opened(self, session: Session) -> None:
@@ -149,7 +151,7 @@ class DeviceDelivery:
     def _on_detach(self, session: Session) -> None:
         """The client has gone; what was under way to it is in its stash."""
         self._backlogs.pop(session, None)
-        self._interrupted.discard(session.client_id)
+        self._sent_before.pop(session.client_id, None)
         self._store_sent()
 
     def ended(self, session: Session) -> None:
@@ -157,7 +159,7 @@ class DeviceDelivery:
             return
         self._known.discard(session)
         self._backlogs.pop(session, None)
-        self._interrupted.discard(session.client_id)
+        self._sent_before.pop(session.client_id, None)
         self._store.remove_all([client_queue(session.client_id)], self._on_removed_all)
 
     def _on_removed_all(self, results: Sequence[int | StoreError]) -> None:
@@ -231,11 +233,11 @@ class DeviceDelivery:
 
     def _sent_ones_stored(self, session: Session, pack: RecordPack, packet_ids: list[int]) -> None:
         asked = [SOURCE.unpack(record.key)[4] for record in pack if record.key is not None]
-        gone = session.stored(asked)
+        session.stored(asked)
         # An id the store has given to another message is one nobody waits for.
         odd = [given for given, wanted in zip(packet_ids, asked, strict=True) if given and given != wanted]
-        if gone or odd:
-            self._store.remove([(client_queue(session.client_id), [*gone, *odd])], self._on_removed)
+        if odd:
+            self._store.remove([(client_queue(session.client_id), odd)], self._on_removed)
 
     def _on_removed(self, results: Sequence[int | StoreError]) -> None:
         for result in results:
@@ -263,7 +265,7 @@ class DeviceDelivery:
         if not self._is_current(backlog) or backlog.is_fetching:
             return
         session = backlog.session
-        dup_before = self._started_ms if session.client_id in self._interrupted else 0
+        dup_before = self._sent_before.get(session.client_id, 0)
         backlog.at = session.send_stored(backlog.packet_ids, backlog.values, backlog.at, dup_before)
         if backlog.at < len(backlog.packet_ids):
             return
@@ -273,11 +275,18 @@ class DeviceDelivery:
                 session.live = True
             return
         backlog.is_fetching = True
+        backlog.settled.clear()
         self._store.fetch(
-            backlog.queue, backlog.score, self._settings.page_size, lambda page: self._on_page(backlog, page)
+            backlog.queue,
+            backlog.score,
+            # everything that can have been in flight is in the first page
+            self._settings.page_size if backlog.score >= 0 else max(self._settings.page_size, FIRST_PAGE),
+            lambda page: self._on_page(backlog, page),
         )
 
     def _on_page(self, backlog: Backlog, page: Page | StoreError) -> None:
+        if self._is_current(backlog):
+            self._settle([backlog.session])
         backlog.is_fetching = False
         if not self._is_current(backlog):
             return
@@ -285,23 +294,35 @@ class DeviceDelivery:
             self._warn("stored messages cannot be read", page)
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self._step, backlog)
             return
-        backlog.packet_ids, backlog.values, backlog.at = page.packet_ids, page.values, 0
+        # What was acknowledged since the page was read, or is under way (and sent again with the rest of the window).
+        known = backlog.settled.union(array("H", backlog.session.ids_in_flight(is_stored=True)))
+        fresh = [(one, value) for one, value in zip(page.packet_ids, page.values, strict=True) if one not in known]
+        fresh.sort(key=lambda message: bool(message[1]))  # PUBRELs first [MQTT-4.4.0-1]
+        backlog.packet_ids, backlog.values, backlog.at = [one for one, _ in fresh], [value for _, value in fresh], 0
         backlog.score, backlog.is_last = page.next_score, page.is_last
         self._step(backlog)
 
     def _on_devices(self, sessions: list[Session]) -> None:
         """Once per loop iteration: stored messages were acknowledged, or clients can take more."""
+        self._settle(sessions)
+        for session in sessions:
+            backlog = self._backlogs.get(session)
+            if backlog is not None and not session.live:
+                self._step(backlog)
+
+    def _settle(self, sessions: list[Session]) -> None:
         removed: list[tuple[Queue, Sequence[int]]] = []
         for session in sessions:
             settled, released = session.take_settled()
             queue = client_queue(session.client_id)
+            backlog = self._backlogs.get(session)
             if settled:
-                removed.append((queue, array("H", settled)))
+                ids = array("H", settled)
+                removed.append((queue, ids))
+                if backlog is not None and backlog.is_fetching:
+                    backlog.settled.update(ids)
             if released:
                 self._release(session, queue, array("H", released))
-            backlog = self._backlogs.get(session)
-            if backlog is not None and not session.live:
-                self._step(backlog)
         if removed:
             self._store.remove(removed, self._on_removed)
 

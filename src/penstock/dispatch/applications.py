@@ -41,11 +41,11 @@ class Applications:
         scheduler: Scheduler,
         end_session: Callable[[Session], None],
         on_type: Callable[[Session], None],
-        was_connected: Callable[[str], bool],
+        connected_until: Callable[[str], int],
     ) -> None:
         self._hub = hub
         self._on_type = on_type
-        self._was_connected = was_connected
+        self._connected_until = connected_until
         self._changing: set[str] = set()  # DEVICE clients by their credentials, with a log that is not empty yet
         self._changer: asyncio.Task[None] | None = None
         self._names = names
@@ -75,7 +75,7 @@ class Applications:
         sessions = list(sessions)
         count = self.delivery.restore(sessions)
         if self.devices is not None:
-            count += self.devices.restore(sessions, self._was_connected)
+            count += self.devices.restore(sessions, self._connected_until)
         if count:
             self._is_fresh = False
             await self.dispatcher.activate(from_now=False)

@@ -35,7 +35,7 @@ GROUP = "msg-all-consumer-group"
 INSTANCE = "dispatcher"
 RECORDS_AT_ONCE = 4_000
 POLL_SECONDS = 5.0
-COMMIT_SECONDS = 1.0
+COMMIT_SECONDS = 0.2
 LONGEST_PAUSE = 5.0
 JOIN_TRIES = 400
 JOIN_SECONDS = 0.05
@@ -72,6 +72,7 @@ class Dispatcher:
         self._positions: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._assigned: set[TopicPartition] = set()
+        self._replayed_to: dict[TopicPartition, int] = {}
         self._warnings = RateLimited(interval=10.0)
         self._is_busy = False
         self._is_active = False
@@ -103,6 +104,8 @@ class Dispatcher:
                 return
             if from_now:
                 await self._skip_to_end(self._consumer)
+            else:
+                await self._find_replay(self._consumer)
             self._is_active = True
             self._consumer.resume(self._consumer.assignment())
 
@@ -116,6 +119,12 @@ class Dispatcher:
         for place in partitions:
             self._positions.pop(place, None)
             self._committed.pop(place, None)
+
+    async def _find_replay(self, consumer: Consumer) -> None:
+        """What is in the log now was published before this start."""
+        for number in range((await self._log.admin.describe(self._topic)).partitions):
+            place = TopicPartition(self._topic, number)
+            self._replayed_to[place] = (await consumer.watermarks(place)).end
 
     async def _skip_to_end(self, consumer: Consumer) -> None:
         # Only a member of a group may commit, and joining takes Kafka a while.
@@ -173,7 +182,8 @@ class Dispatcher:
         self._is_busy = True
         dispatched = Round()
         for item in fetched:
-            self.damaged += self._hub.dispatch(item.pack, item.partition, dispatched)
+            is_replay = item.pack.base_offset < self._replayed_to.get(TopicPartition(item.topic, item.partition), 0)
+            self.damaged += self._hub.dispatch(item.pack, item.partition, dispatched, is_replay)
         if self._devices is not None:
             self._devices.give(dispatched)
         await self._append(self._hub.take_filled())

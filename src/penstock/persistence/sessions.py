@@ -105,10 +105,10 @@ class SessionKeeper:
     def get(self, client_id: str) -> Kept | None:
         return self._kept.get(client_id)
 
-    def was_connected(self, client_id: str) -> bool:
-        """Of a session that was restored: whether its client was connected when the broker ended."""
+    def connected_until(self, client_id: str) -> int:
+        """Of a session that was restored: when its client left (ms), 0 if it was connected when the broker ended."""
         kept = self._kept.get(client_id)
-        return kept is not None and kept.disconnected_at == 0
+        return 0 if kept is None else kept.disconnected_at
 
     @property
     def owed(self) -> int:

@@ -161,6 +161,7 @@ class SessionRegistry:
             session.will = None if record.will is None else record.will.to_will()
             session.acl = program_for(record.client_id, record.username)
             session.client_type = record.client_type
+            session.since = record.created_at
             self._store.put(record.client_id, session)
             revived.append((session, record.disconnected_at))
             return session

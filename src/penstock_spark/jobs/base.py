@@ -205,9 +205,13 @@ def translate(error: Exception) -> PenstockSparkError:
     ours = re.findall(r"penstock_spark\.errors\.(\w+): (.+)", text)
     if ours:
         return PenstockSparkError(ours[-1][1].strip())
-    if re.search(r"offset log|OffsetSeqLog|Incomplete log file|malformed|checkpoint", text, re.IGNORECASE):
+    if re.search(
+        r"Incomplete log file|OffsetSeqLog|CommitLog|Log file was malformed|MALFORMED_LOG_FILE|commits? log", text
+    ):
         return CheckpointError(
             f"the checkpoint cannot be used: {text.splitlines()[0][:300]}",
             "--recover makes a new one that goes on behind the last batch that was written",
         )
-    return PenstockSparkError(next((line for line in text.splitlines() if line.strip()), "Spark failed")[:500])
+    causes = re.findall(r"^(?:\S+: )?(\[[A-Z_.]+\] .+|[\w.]*(?:Error|Exception): .+)$", text, re.MULTILINE)
+    lines = [line for line in text.splitlines() if line.strip()]
+    return PenstockSparkError((causes[-1] if causes else lines[0] if lines else "Spark failed")[:500])

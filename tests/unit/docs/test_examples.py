@@ -46,7 +46,8 @@ RUN_WHOLE = {"docs/access-control.md", "docs/monitoring.md", "docs/settings.md"}
 # What a page supposes to be there.
 GIVEN = {"docs/access-control.md": {"mosquitto.acl": "topic read public/#\n\nuser carol\ntopic sensors/#\n"}}
 METRIC_PAGES = tuple(
-    f"docs/{name}.md" for name in ("application-clients", "architecture", "flow-control", "monitoring", "operations")
+    f"docs/{name}.md"
+    for name in ("application-clients", "architecture", "device-clients", "flow-control", "monitoring", "operations")
 )
 SECONDS = 20
 

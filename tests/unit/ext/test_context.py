@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+from random import Random
 from typing import Any
 
 import pytest
@@ -213,8 +214,9 @@ def test_every_byte_of_a_context_changed() -> None:
     look_at(changed)
 
 
-@given(st.lists(st.binary(max_size=40), min_size=200, max_size=200))
-@settings(max_examples=2, deadline=None)
-def test_random_bytes(tails: list[bytes]) -> None:
+def test_random_bytes() -> None:
+    random = Random(7)
+    tails = [random.randbytes(random.randrange(40)) for _ in range(400)]
     # numbers of one byte: where they are read as lengths they stay small
-    look_at([b"\1" + bytes(byte & 127 for byte in tail) for tail in tails] + [b"\1" + tail for tail in tails[:20]])
+    look_at([b"\1" + bytes(byte & 127 for byte in tail) for tail in tails])
+    look_at([b"\1" + tail for tail in tails])
