@@ -3,7 +3,7 @@
 python bench/spark_bench.py                 1,000,000 messages of 100 bytes, embedded and Kafka, on two cores
 python bench/spark_bench.py --large         the same with 10,000,000, to see whether the cost grows linearly
 python bench/spark_bench.py --only source   one of: source, kafka, lake
-python bench/spark_bench.py --save          writes bench/results/spark-<date>.json
+python bench/spark_bench.py --save          writes bench/results/spark/<date>.json
 """
 
 from __future__ import annotations
@@ -302,7 +302,8 @@ def main() -> None:
     report = {"machine": describe_machine(), "date": str(date.today()), "results": results}
     print(json.dumps(report, indent=2))
     if chosen.save:
-        path = ROOT / "bench/results" / f"spark-{date.today()}.json"
+        path = ROOT / "bench/results/spark" / f"{date.today()}.json"
+        path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(report, indent=2) + "\n")
         print(path)
 

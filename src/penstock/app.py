@@ -131,7 +131,12 @@ class Broker:
         self.listeners = [self._make_listener(index) for index in range(len(settings.listeners))]
         self.admin = AdminServer(
             settings.admin,
-            {"listeners": self._check_ready, "log": self._check_log, "sessions": self._check_sessions},
+            {
+                "listeners": self._check_ready,
+                "log": self._check_log,
+                "sessions": self._check_sessions,
+                "devices": self._check_devices,
+            },
             self.counters,
             data_dir=settings.server.data_dir,
         )
@@ -390,6 +395,10 @@ class Broker:
 
     def _check_log(self) -> bool | str:
         return True if self.log is None else self.log.check()
+
+    def _check_devices(self) -> bool | str:
+        devices = None if self.applications is None else self.applications.devices
+        return True if devices is None else devices.check()
 
     def _check_sessions(self) -> bool | str:
         return self.state.check() if self.keeper.is_restored else "sessions are not restored yet"

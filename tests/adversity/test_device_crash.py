@@ -14,7 +14,8 @@ from tests.support.device import Device, running_device_broker
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="mosquitto keeps nothing over a kill")
 
 KILLS = {"embedded": 4, "kafka": 2}
-SETTINGS = {"device.page_size": 50, "limits.receive_maximum": 500}
+# Nothing may give way here, however much piles up while Redis is away.
+SETTINGS = {"device.page_size": 50, "device.messages_limit": 65_535, "limits.receive_maximum": 500}
 
 
 @pytest.fixture(params=["embedded", "kafka"])

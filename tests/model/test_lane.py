@@ -92,6 +92,7 @@ class LaneModel(RuleBasedStateMachine):
         self.limit = limit
         self.client.answers, self.client.here = [], set()
         self.wire = LaneClient(self.hub, self.session, version=self.version, receive_maximum=limit, turn=self.loop.turn)
+        self.finish_saves(len(self.pending))  # LaneBook: PUBRELs go out again when the context they are of is durable
         self.lane = Lane(self.session, TOPIC, pack_size=self.pack_size)
         self.lane.restore(self.latest)
         found = read_context(self.latest)

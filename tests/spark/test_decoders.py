@@ -61,7 +61,7 @@ def without_reasons(batch: pa.RecordBatch) -> list[dict[str, object]]:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(VALUES, st.lists(FILTERS, max_size=2))
 def test_the_same_rows(values: list[bytes | None], filters: list[str]) -> None:
     pack = RecordPack()

@@ -14,6 +14,7 @@ from penstock.core.settings.application import ApplicationSettings
 from penstock.dispatch.applications import Applications
 from penstock.logs.base import Log
 from penstock.logs.memory import MemoryLog
+from penstock.logs.topics import now_ms
 from penstock.persistence.application_names import ApplicationNames
 from penstock.stores.base import Change, OnStored
 from penstock.stores.memory_state import MemoryStateStore
@@ -79,6 +80,7 @@ class Node:
         await self.applications.start()
         for client_id, subscriptions in sessions:
             session = self._new_session(client_id)
+            session.since = 0  # it was there before anything that is in the log
             for topic_filter, options, identifier in subscriptions:
                 self.hub.trie.subscribe(session, topic_filter, options, identifier)
         await self.applications.restore(list(self.sessions.values()))
@@ -132,7 +134,7 @@ class Node:
         """Into the log of all messages, as a client's messages get there."""
         pack = RecordPack()
         for number in numbers:
-            pack.append(encode(topic, str(number).encode(), qos))
+            pack.append(encode(topic, str(number).encode(), qos, received_at=now_ms()))
         await self.log.producer.send(INGEST, partition, pack)
 
     async def fill(self, topic: str, numbers: Iterable[int], *, qos: int = 1, partition: int = 0) -> None:

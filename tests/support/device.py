@@ -183,6 +183,8 @@ class Device(Subscriber):
             del self._open[packet_id]
         if self._has_no_past(payload):
             self.repeated += 1
+            if self._open.get(self._ids[payload]) == payload:
+                del self._open[self._ids[payload]]
             self._ids[payload] = packet_id
             self._open[packet_id] = payload
         else:

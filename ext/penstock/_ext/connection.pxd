@@ -253,6 +253,8 @@ cdef class Lane:
     cdef uint32_t release_at, release_count, release_capacity
     cdef bint is_dirty, is_listed, has_news
     cdef public bint is_paused          # the caller does not read it now
+    cdef public bint is_live            # what is in flight was sent on the connection that the client has
+    cdef bint is_resumed                # PUBRELs of an earlier connection were sent again
     cdef readonly uint64_t delivered, acknowledged, expired, duplicates, retried, skipped, damaged
 
     cdef int keep(self, int64_t offset, uint16_t packet_id, uint8_t state) except -1

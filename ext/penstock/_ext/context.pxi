@@ -7,8 +7,11 @@
 #
 # A run is consecutive offsets with consecutive packet ids in one state; packet id 0 = each is to get a new one.
 
+cdef uint64_t MOST_OFFSETS = 1ull << 62
+
 cdef enum:
     CONTEXT_VERSION = 1
+    MOST_PARTITIONS = 65_536    # of the log of all messages
     RUN_SENT_2 = 4              # sent with QoS 2; the other states are those of an entry, ENTRY_SENT with QoS 1
     RUN_READY = 5               # sent as soon as this context is durable: after a crash nobody knows whether it was
 
@@ -67,28 +70,41 @@ def read_context(bytes context not None):
     cdef uint64_t committed = 0, value = 0, count = 0, offset = 0
     cdef uint64_t i
     cdef uint64_t fields[4]
+    cdef uint64_t total = 0
     cdef list runs = []
     cdef dict seen = {}
     if p == end or p[0] != CONTEXT_VERSION:
         raise ValueError("the context of the client was written by another version")
     p = take_number(p + 1, end, &committed)
     p = take_number(p, end, &value)
+    if committed > MOST_OFFSETS or value > MOST_OFFSETS:
+        raise ValueError("the context of the client is damaged")
     found = {"committed": committed, "end": committed + value}
     p = take_number(p, end, &value)
     found["last_packet_id"] = value
+    if value > 65_535:
+        raise ValueError("the context of the client is damaged")
     p = take_number(p, end, &count)
     for i in range(count):
         p = take_number(p, end, &value)
         p = take_number(p, end, &offset)
+        if value >= MOST_PARTITIONS or offset > MOST_OFFSETS:
+            raise ValueError("the context of the client is damaged")
         seen[value] = offset
     offset = committed
     p = take_number(p, end, &count)
     for i in range(count):
         for field in range(4):
             p = take_number(p, end, &fields[<int> field])
+        if (fields[0] > MOST_OFFSETS or fields[1] > 65_535 or not 0 < fields[2] <= 65_535 or fields[3] >= 6
+                or fields[3] == 3):
+            raise ValueError("the context of the client is damaged")
         offset += fields[0]
         runs.append((offset, fields[1], fields[2], RUN_STATES[fields[3]]))
         offset += fields[2]
+        total += fields[2]
+        if total > 65_535 or offset > found["end"]:
+            raise ValueError("the context of the client is damaged")
     found["in_flight"] = runs
     found["seen"] = seen
     return found

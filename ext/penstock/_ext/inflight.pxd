@@ -9,6 +9,7 @@ cdef enum SlotState:
     AWAIT_PUBACK = 1
     AWAIT_PUBREC = 2
     AWAIT_PUBCOMP = 3
+    SLOT_RESERVED = 4       # its lane is not there yet
 
 
 cdef enum:

@@ -50,8 +50,9 @@ cdef inline bint may_send(Lane lane) noexcept:
 cdef inline bint lane_has_room(Lane lane) noexcept:
     cdef uint32_t packs = lane.session.hub.packs_in_flight
     if packs == 1:
-        return lane.tracker_count < 2
-    return lane.planned - lane.done_ahead() < 2 * packs * lane.pack_size
+        return lane.tracker_count < 2 and lane.session.window.count + lane.pack_size <= MOST_PLANNED
+    return (lane.planned - lane.done_ahead() < 2 * packs * lane.pack_size
+            and lane.session.window.count + lane.pack_size <= MOST_PLANNED)
 
 
 # Sent on this connection already, and sent again because its time was up.
@@ -152,6 +153,8 @@ cdef int ack_entry(Connection c, Session s, Slot* slot, uint8_t packet_type, con
     entry = &tracker.entries[index]
     tracker.touched = s.hub.now
     if packet_type == PUBREC:
+        if entry.qos == 2 and entry.state == ENTRY_PLANNED:
+            return 0                    # it answers the message when that is sent again
         if entry.qos != 2 or entry.state not in (ENTRY_SENT, ENTRY_RECEIVED):
             return send_ack(c, PUBREL, ack.packet_id, PACKET_IDENTIFIER_NOT_FOUND)
         if ack.reason < 0x80:
@@ -187,8 +190,9 @@ cdef int ack_kept(Connection c, Session s, Slot* slot, uint8_t packet_type, cons
                 continue
             if packet_type == PUBREC and ack.reason < 0x80:
                 if kept.state == ENTRY_RECEIVED:
-                    return send_ack(c, PUBREL, ack.packet_id, SUCCESS)
-                return 0                # it answers the message when that is sent again
+                    return send_ack(c, PUBREL, ack.packet_id, SUCCESS) if lane.is_resumed else 0
+                kept.state = ENTRY_RECEIVED     # it has it, and need not get it again
+                return lane.await_release(ack.packet_id)
             if packet_type == PUBCOMP and kept.state != ENTRY_RECEIVED:
                 return 0
             kept.state = ENTRY_DONE

@@ -4,7 +4,7 @@
 
 cdef enum:
     MOST_IDS = 64               # subscription identifiers of a copy that are sent
-    MOST_PARTITIONS = 65_536    # of the log of all messages
+    MOST_PLANNED = 60_000       # packet ids of a session that lanes may have
 
 
 
@@ -37,37 +37,18 @@ cdef class Lane:
 
     def restore(self, bytes context not None):
         """Starts where the context of an earlier connection ended. Its packet ids are in flight from here on."""
-        cdef const uint8_t* p = context
-        cdef const uint8_t* end = p + len(context)
-        cdef uint64_t value = 0, count = 0, length = 0, packet_id = 0, state = 0
-        cdef uint64_t i
-        cdef int64_t offset
-        if p == end or p[0] != CONTEXT_VERSION:
-            raise ValueError("the context of the client was written by another version")
-        p = take_number(p + 1, end, &value)
-        self.committed = self.position = offset = <int64_t> value
-        p = take_number(p, end, &value)
-        self.kept_end = offset + <int64_t> value
-        p = take_number(p, end, &value)
+        found = read_context(context)       # all of it is read before anything changes
+        self.committed = self.position = found["committed"]
+        self.kept_end = found["end"]
         if not self.is_shared:
-            self.session.window.last_id = <uint16_t> value
-        p = take_number(p, end, &count)
-        for i in range(count):
-            p = take_number(p, end, &value)
-            p = take_number(p, end, &length)
-            self.note_seen(<uint32_t> value, <int64_t> length)
-        p = take_number(p, end, &count)
-        for i in range(count):
-            p = take_number(p, end, &value)
-            p = take_number(p, end, &packet_id)
-            p = take_number(p, end, &length)
-            p = take_number(p, end, &state)
-            offset += <int64_t> value
-            while length:
-                self.keep(offset, <uint16_t> packet_id, <uint8_t> state)
-                offset += 1
-                packet_id = packet_id + 1 if packet_id < 65_535 else 1
-                length -= 1
+            self.session.window.last_id = found["last_packet_id"]
+        for partition, offset in found["seen"].items():
+            self.note_seen(partition, offset)
+        for offset, packet_id, length, state in found["in_flight"]:
+            for i in range(length):
+                self.keep(offset + i, packet_id, RUN_STATES.index(state))
+                if packet_id:
+                    packet_id = packet_id + 1 if packet_id < 65_535 else 1
 
     cdef int keep(self, int64_t offset, uint16_t packet_id, uint8_t state) except -1:
         cdef Saved* larger
@@ -78,9 +59,12 @@ cdef class Lane:
                 raise MemoryError()
             self.kept = larger
             self.kept_capacity = self.kept_capacity * 2 + 64
-        if window_find(&self.session.window, packet_id) != NULL:
+        slot = window_find(&self.session.window, packet_id)
+        if slot != NULL and slot.state == SLOT_RESERVED:
+            slot.state = 0
+        elif slot != NULL:
             packet_id, state = 0, ENTRY_PLANNED     # two contexts claim it: one of them is older than it should be
-        if packet_id:
+        elif packet_id:
             slot = window_put(&self.session.window, packet_id)
             slot.flags = SLOT_PACK
         self.kept[self.kept_count].offset = offset
@@ -167,7 +151,11 @@ cdef class Lane:
             slot = window_find(&s.window, self.releases[self.release_at].packet_id)
             self.release_at += 1
             self.release_count -= 1
-            if slot == NULL or not slot.flags & SLOT_PACK or slot.message == NULL:
+            if slot == NULL or not slot.flags & SLOT_PACK:
+                continue
+            if slot.message == NULL:
+                if c is not None and c.state == CONNECTED:
+                    send_ack(c, PUBREL, slot.packet_id, SUCCESS)    # of a record that was not read again yet
                 continue
             entry = &(<PackTracker> <void*> slot.message).entries[<size_t> slot.extras]
             if entry.state == ENTRY_RECEIVED and c is not None and c.state == CONNECTED:
@@ -180,10 +168,20 @@ cdef class Lane:
     def resume(self):
         """The first thing on a new connection: PUBREL again where PUBREC had come [MQTT-4.4.0-1] [MQTT3-4.4.0-1]."""
         cdef Connection c = self.session.connection
-        cdef uint32_t i
-        if c is None or c.state != CONNECTED:
+        cdef PackTracker tracker
+        cdef Entry* entry
+        cdef uint32_t i, k
+        if c is None or c.state != CONNECTED or self.is_closed or self.is_resumed:
             return
-        for i in range(self.kept_count):
+        self.is_resumed = True
+        for i in range(self.tracker_count):
+            tracker = <PackTracker> self.trackers[i]
+            for k in range(tracker.first_open, tracker.count):
+                entry = &tracker.entries[k]
+                if entry.state == ENTRY_RECEIVED and not entry.flags & (ENTRY_RELEASED | ENTRY_NEW):
+                    entry.flags |= ENTRY_RELEASED
+                    send_ack(c, PUBREL, entry.packet_id, SUCCESS)
+        for i in range(self.kept_at, self.kept_count):
             if self.kept[i].state == ENTRY_RECEIVED and self.kept[i].packet_id:
                 send_ack(c, PUBREL, self.kept[i].packet_id, SUCCESS)
 
@@ -191,14 +189,19 @@ cdef class Lane:
 
     def offer(self, list parts not None):
         """Takes the next records of the partition, what was read at once as one pack; a context must be durable before
-        the new ones are sent."""
+        the new ones are sent. False: the client has too many packet ids in flight, offer them again later."""
         cdef PackTracker tracker
         cdef RecordPack pack
         cdef RecordView record
         cdef size_t position, at
         cdef uint16_t part
+        cdef uint64_t records = 0
         if self.is_closed or not parts:
-            return
+            return True
+        for item in parts:
+            records += (<RecordPack?> item).count
+        if self.session.window.count + records > MOST_PLANNED:
+            return False        # other lanes of the client have the packet ids: later
         self.session.hub.update_clock()
         tracker = PackTracker(parts, (<RecordPack> parts[len(parts) - 1]).next_offset)
         tracker.lane = <void*> self
@@ -221,6 +224,7 @@ cdef class Lane:
         else:
             self.committed = self.position
             self.change()
+        return True
 
     cdef int plan(self, PackTracker tracker, const RecordView* record, uint16_t part, uint32_t at) except -1:
         cdef Session s = self.session
@@ -243,9 +247,12 @@ cdef class Lane:
                 packet_id, qos = kept.packet_id, max(qos, <uint8_t> 1)
                 slot = window_find(&s.window, packet_id)
                 if kept.state == ENTRY_RECEIVED:
-                    state, flags, qos = ENTRY_RECEIVED, ENTRY_DUP | ENTRY_RELEASED, 2
+                    state, qos = ENTRY_RECEIVED, 2
+                    flags = ENTRY_DUP | (ENTRY_RELEASED if self.is_resumed else 0)
                 elif kept.state != ENTRY_PLANNED:
                     flags = ENTRY_DUP
+                    if self.is_live:
+                        state = ENTRY_SENT      # on this very connection
         elif view.source_offset >= 0 and not self.note_seen(view.source_partition, view.source_offset):
             self.duplicates += 1        # dispatched twice, around a crash
             return 0

@@ -93,12 +93,16 @@ cdef class Session(Subscriber):
     def detach(self):
         """Takes the connection away; a late callback of it finds nothing to touch."""
         cdef Connection c = self.connection
+        cdef uint32_t i
         if c is None:
             return
         if self.lane_count and self.hub._on_detach is not None:
             self.hub._on_detach(self)
         while self.lane_count:
             (<Lane> self.lanes[self.lane_count - 1]).close()
+        for i in range(self.window.capacity):
+            if self.window.slots[i].packet_id and self.window.slots[i].state == SLOT_RESERVED:
+                window_release(&self.window, &self.window.slots[i])
         if self.via_log:
             self.live = False
             stash_window(self.hub, self, 0)     # what is under way now, comes from the store when the client is back
@@ -284,6 +288,16 @@ cdef class Session(Subscriber):
         return 1
 
     # ---- what comes from the log ----
+
+    def reserve(self, packet_ids):
+        """Ids that are in flight by contexts whose lanes come later: nobody else gets them on this connection."""
+        cdef Slot* slot
+        for packet_id in packet_ids:
+            if window_find(&self.window, packet_id) == NULL:
+                slot = window_put(&self.window, packet_id)
+                slot.flags = SLOT_PACK
+                slot.state = SLOT_RESERVED
+
 
     def add_lane(self, Lane lane not None):
         """From now on the lane's packs are sent, in turn with those of the others."""

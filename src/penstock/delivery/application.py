@@ -100,15 +100,21 @@ class ApplicationDelivery:
             await self._log.admin.create(topic, 1, self._properties)
             self._topics[topic] = client_id
         if is_new:
-            self._starts[client_id] = (await self._log.consumer("").watermarks(TopicPartition(topic, 0))).end
+            consumer = self._log.consumer("")
+            try:
+                self._starts[client_id] = (await consumer.watermarks(TopicPartition(topic, 0))).end
+            finally:
+                await consumer.close()
 
-    def restore(self, sessions: Iterable[Session]) -> int:
-        """Sessions of before a restart get their feeds back; nobody is connected yet."""
+    async def restore(self, sessions: Iterable[Session]) -> int:
+        """Sessions of before a restart get their feeds back; nobody is connected yet. Raises LogError."""
         count = 0
-        for session in sessions:
-            if self.serves(session.client_id, session.client_type, session.expiry_interval):
-                self._take(session)
-                count += 1
+        mine = [one for one in sessions if self.serves(one.client_id, one.client_type, one.expiry_interval)]
+        names = [name for session in mine for name, _, _ in self._hub.trie.subscriptions(session)]
+        await self.shared.learn(name for name in names if name.startswith(b"$share/"))
+        for session in mine:
+            self._take(session)
+            count += 1
         return count
 
     def _take(self, session: Session) -> None:
@@ -136,6 +142,11 @@ class ApplicationDelivery:
         """CONNACK was sent: what was in flight goes out again, then the rest."""
         if session.feed is None or session.connection is None:
             return
+        session.reserve(self.shared.ids_of(session))
+        self._open_lane(session)
+        self.shared.attached(session)
+
+    def _open_lane(self, session: Session) -> None:
         lane = Lane(session, self._topic_of(session), 0, pack_size=self.settings.max_poll_records)
         context = self.contexts.get(self._key(session))
         if context is not None:
@@ -144,7 +155,6 @@ class ApplicationDelivery:
             except ValueError as error:
                 log.error("the context of a client is not readable, it gets everything again", error=str(error))
         self.book.open(lane, Place(self._key(session), b"", self._reader))
-        self.shared.attached(session)
 
     def _on_detach(self, session: Session) -> None:
         """Its connection goes; called by the session while its lanes are still there."""
@@ -193,6 +203,14 @@ class ApplicationDelivery:
             return False
         log.warning("the topic of a client was removed by somebody, it is made again", client_id=client_id, topic=topic)
         await self._log.admin.create(topic, 1, self._properties)
+        # Its offsets begin anew: what the context says is of the old one.
+        session = self._sessions[client_id]
+        lane = self.lane_of(session)
+        if lane is not None:
+            self.book.close(lane, keeps_context=False)
+        self.contexts.remove([self._key(session)])
+        if session.connection is not None:
+            self._open_lane(session)
         return True
 
     # ---- subscriptions ----

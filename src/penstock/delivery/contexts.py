@@ -9,7 +9,7 @@ A context belongs to one partition on its way to one client (a lane). All of the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from penstock._ext.connection import Lane
 from penstock.core.logging import RateLimited, get_logger
@@ -43,6 +43,8 @@ class Contexts:
         self._scheduler = scheduler
         self._of: dict[bytes, bytes] = {}
         self._warnings = RateLimited(interval=10.0)
+        self._pending: dict[bytes, int] = {}  # keys with a value that is not durable yet
+        self._waiting: dict[bytes, list[Callable[[], None]]] = {}
         self.saves = 0
         self.failures = 0
 
@@ -75,6 +77,27 @@ class Contexts:
                 changes.append((TABLE, key, None))
         self._store_all(changes)
 
+    def when_durable(self, key: bytes, callback: Callable[[], None]) -> None:
+        """Now, or when what was given for the key last is durable."""
+        if key in self._pending:
+            self._waiting.setdefault(key, []).append(callback)
+        else:
+            callback()
+
+    def _settle(self, changes: list[Change]) -> None:
+        for _, key, _ in changes:
+            left = self._pending[key] - 1
+            if left:
+                self._pending[key] = left
+            else:
+                del self._pending[key]
+
+    def _tell_waiting(self, changes: list[Change]) -> None:
+        for _, key, _ in changes:
+            if key not in self._pending:
+                for callback in self._waiting.pop(key, ()):
+                    callback()
+
     def save(self, lanes: Iterable[tuple[bytes, bytes, Lane]]) -> None:
         """(key, what the value begins with, lane) each."""
         changes: list[Change] = []
@@ -91,11 +114,15 @@ class Contexts:
     def _store_all(self, changes: list[Change], marks: list[tuple[Lane, int]] | None = None) -> None:
         if not changes:
             return
+        for _, key, _ in changes:
+            self._pending[key] = self._pending.get(key, 0) + 1
 
         def on_done(error: StoreError | None) -> None:
+            self._settle(changes)
             if error is not None:
                 self._retry_later(changes, marks, error)
                 return
+            self._tell_waiting(changes)
             for lane, mark in marks or ():
                 lane.saved(mark)
 
@@ -107,5 +134,7 @@ class Contexts:
         suppressed = self._warnings.try_pass(type(error).__name__)
         if suppressed is not None:
             log.error("contexts of clients cannot be stored, deliveries wait", error=str(error), suppressed=suppressed)
-        now = [(table, key, self._of.get(key)) for table, key, _ in changes]
-        self._scheduler.call_later(RETRY_SECONDS, self._store_all, now, marks)
+        self._scheduler.call_later(RETRY_SECONDS, self._store_again, changes, marks)
+
+    def _store_again(self, changes: list[Change], marks: list[tuple[Lane, int]] | None) -> None:
+        self._store_all([(table, key, self._of.get(key)) for table, key, _ in changes], marks)

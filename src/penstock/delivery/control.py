@@ -166,13 +166,14 @@ class ApplicationOverview:
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
-            try:
-                for session in self._delivery.sessions():
-                    if session.feed is not None:
-                        end = (await self._watermarks(TopicPartition(session.feed.topic, 0))).end
-                        self._lags[session.client_id] = max(0, end - self._delivery.committed_of(session))
-            except LogError as error:
-                log.debug("the lag of clients is not known", error=str(error))
+            for session in self._delivery.sessions():
+                if session.feed is None:
+                    continue
+                try:
+                    end = (await self._watermarks(TopicPartition(session.feed.topic, 0))).end
+                    self._lags[session.client_id] = max(0, end - self._delivery.committed_of(session))
+                except LogError as error:
+                    log.debug("the lag of a client is not known", client_id=session.client_id, error=str(error))
             self._lags = {name: lag for name, lag in self._lags.items() if self._delivery.find(name) is not None}
             await asyncio.sleep(max(REFRESH_SECONDS, REST * (loop.time() - began)))
 

@@ -57,7 +57,8 @@ class LaneBook:
         """The lane is the session's from here on: PUBRELs first, then its packs."""
         self._places[lane] = place
         lane.session.add_lane(lane)
-        lane.resume()
+        # A PUBREL says that PUBREC came: it must be durable that it did.
+        self._contexts.when_durable(place.key, lane.resume)
         place.reader.add(lane)
 
     def close(self, lane: Lane, *, keeps_context: bool = True) -> None:

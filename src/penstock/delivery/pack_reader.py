@@ -144,15 +144,35 @@ class PackReader:
                 await self._seek(starts)
             else:
                 await self._consumer.add(starts)
-        except LogError:
-            for place, start in starts.items():
-                if place in self._lanes:
-                    self._wanted.setdefault(place, start)
-            raise
-        self._assigned.update(starts)
-        paused = [place for place in starts if place in self._lanes and self._lanes[place].is_paused]
+            self._assigned.update(starts)
+        except LogError as error:
+            await self._add_each(starts, error)
+        paused = [
+            place
+            for place in starts
+            if place in self._assigned and place in self._lanes and self._lanes[place].is_paused
+        ]
         if paused:
             self._consumer.pause(paused)
+
+    async def _add_each(self, starts: dict[TopicPartition, int], error: LogError) -> None:
+        """One that cannot be read must not keep the others from theirs."""
+        failed = False
+        for place, start in starts.items():
+            if place not in self._lanes or place in self._wanted:
+                continue
+            try:
+                if self._is_shared:
+                    await self._seek({place: start})
+                else:
+                    await self._consumer.add({place: start})
+                self._assigned.add(place)
+            except LogError:
+                failed = True
+                if place in self._lanes:
+                    self._wanted.setdefault(place, start)
+        if failed:
+            raise error
 
     async def _seek(self, starts: dict[TopicPartition, int]) -> None:
         for place, start in starts.items():
@@ -181,7 +201,16 @@ class PackReader:
             lane = self._lanes.get(place)
             if lane is None or place in self._wanted:
                 continue  # of a lane that is gone, or that a new one has replaced
-            lane.offer(packs)
+            try:
+                is_taken = lane.offer(packs)
+            except Exception as error:  # of one client's records; the others go on
+                log.exception("records of a client cannot be planned", topic=place.topic, error=repr(error))
+                is_taken = False
+            if not is_taken:
+                self._wanted[place] = lane.position  # again, when there is room
+                lane.is_paused = True
+                self._changed.set()
+                continue
             filled.append(lane)
             if not lane.has_room and not lane.is_paused:
                 lane.is_paused = True

@@ -8,11 +8,11 @@ with takes along what was not acknowledged; only QoS 2 messages under way stay w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock._ext.connection import Feed, Hub, Lane, Session, read_context, split_context
+from penstock._ext.connection import Feed, Hub, Lane, Session, read_context, split_context, write_context
 from penstock._ext.packets import split_share
 from penstock.core.logging import get_logger
 from penstock.core.settings.application import ApplicationSettings
@@ -27,8 +27,24 @@ log = get_logger("penstock.application")
 
 QOS = 0x03
 RETAIN_AS_PUBLISHED = 0x08
+IN_GROUP = "\1"  # between topic and group in the key of a claim
 PATIENCE = 20
 PATIENCE_SECONDS = 0.25
+
+
+def merge_claims(first: bytes, second: bytes) -> bytes:
+    """Both of a client's claims on one partition."""
+    one, other = read_context(first), read_context(second)
+    runs = {run[0]: run for run in (*one["in_flight"], *other["in_flight"])}
+    return write_context(
+        {
+            "committed": min(one["committed"], other["committed"]),
+            "end": max(one["end"], other["end"]),
+            "last_packet_id": 0,
+            "seen": {},
+            "in_flight": [runs[offset] for offset in sorted(runs)],
+        }
+    )
 
 
 async def patiently(work: Callable[[], Awaitable[None]]) -> None:
@@ -88,7 +104,8 @@ class SharedDelivery:
         self._shares: dict[bytes, Share] = {}  # by $share/<name>/<filter>
         self._feeds: dict[str, Feed] = {}  # by topic
         self._partitions: dict[str, int] = {}  # of the topics that are there
-        self._claims: dict[str, list[tuple[Lane, PackReader]]] = {}  # by client
+        self._claims: dict[str, list[tuple[Lane, PackReader, bytes]]] = {}  # by client
+        self._leaving: Session | None = None
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -138,6 +155,28 @@ class SharedDelivery:
     async def make_topic(self, topic: str) -> None:
         await self._log.admin.create(topic, self._settings.shared_partitions, self._properties)
         self._partitions[topic] = (await self._log.admin.describe(topic)).partitions
+
+    async def learn(self, filters: Iterable[bytes]) -> None:
+        """Of sessions that are restored: how many partitions their topics have. Raises LogError."""
+        for topic in {self._names.shared_topic(split_share(name)[1]) for name in filters}:
+            if topic is not None and topic not in self._partitions:
+                await self.make_topic(topic)
+
+    def ids_of(self, session: Session) -> list[int]:
+        """Packet ids that contexts of the client's shares and claims have in flight."""
+        found: list[int] = []
+        contexts = [self._contexts.get(key) for key in self._contexts.keys(CLAIMED, session.client_id)]
+        mine = session.client_id.encode()
+        for share in self.shares_of(session):
+            for key in self._contexts.keys(SHARED, share.group):
+                owner, _, context = (self._contexts.get(key) or b"").partition(b"\0")
+                if owner == mine:
+                    contexts.append(context)
+        for stored in contexts:
+            if stored:
+                for _, first, length, _ in read_context(stored)["in_flight"]:
+                    found.extend(1 + (first - 1 + i) % 65_535 for i in range(length if first else 0))
+        return found
 
     # ---- members ----
 
@@ -208,12 +247,16 @@ class SharedDelivery:
             self._share_out(share)
 
     def detached(self, session: Session) -> None:
-        for lane, reader in self._claims.pop(session.client_id, ()):
+        for lane, reader, _ in self._claims.pop(session.client_id, ()):
             self._book.close(lane)
             self._spawn(reader.stop())
-        for share in self.shares_of(session):
-            self._leave(share, session.client_id)
-            self._share_out(share, leaving=session)
+        self._leaving = session
+        try:
+            for share in self.shares_of(session):
+                self._leave(share, session.client_id)
+                self._share_out(share, leaving=session)
+        finally:
+            self._leaving = None
 
     def ended(self, session: Session) -> None:
         self._contexts.remove(self._contexts.keys(CLAIMED, session.client_id))
@@ -295,9 +338,18 @@ class SharedDelivery:
             return context
         rest, claims = split_context(context)
         if claims is not None:
-            _, _, topic, partition = split_key(key)
-            self._contexts.put(make_key(CLAIMED, owner.decode(), topic, partition), claims)
+            self._claim(owner.decode(), key, claims)
         return rest
+
+    def _claim(self, owner: str, key: bytes, claims: bytes) -> None:
+        """QoS 2 messages that a client still has to finish, beside those of an earlier absence."""
+        _, group, topic, partition = split_key(key)
+        own = make_key(CLAIMED, owner, f"{topic}{IN_GROUP}{group}", partition)
+        before = self._contexts.get(own)
+        self._contexts.put(own, claims if before is None else merge_claims(before, claims))
+        session = next((m.session for share in self._shares.values() if (m := share.members.get(owner))), None)
+        if session is not None and session.connection is not None and session is not self._leaving:
+            self._finish_claims(session, own, is_live=True)  # its partition has moved, it has not
 
     def _leave(self, share: Share, client_id: str) -> None:
         for partition, lane in list(share.lanes.items()):
@@ -307,27 +359,32 @@ class SharedDelivery:
 
     # ---- QoS 2 messages of partitions that others have now ----
 
-    def _finish_claims(self, session: Session, key: bytes) -> None:
+    def _finish_claims(self, session: Session, key: bytes, *, is_live: bool = False) -> None:
         context = self._contexts.get(key)
         if context is None:
             return
-        _, _, topic, partition = split_key(key)
-        lane = Lane(session, topic, partition, is_shared=True)
+        for lane, reader, _ in [one for one in self._claims.get(session.client_id, ()) if one[2] == key]:
+            self._book.close(lane, keeps_context=False)
+            self._claims[session.client_id].remove((lane, reader, key))
+            self._spawn(reader.stop())
+        _, _, name, partition = split_key(key)
+        lane = Lane(session, name.partition(IN_GROUP)[0], partition, is_shared=True)
         lane.restore(context)
         lane.until = read_context(context)["end"]
+        lane.is_live = is_live
         reader = PackReader(self._log.consumer(""), self._settings.shared_max_poll_records, self._book.save)
         reader.start()
-        self._claims.setdefault(session.client_id, []).append((lane, reader))
+        self._claims.setdefault(session.client_id, []).append((lane, reader, key))
         self._book.open(lane, Place(key, b"", reader))
 
     def sweep_claims(self) -> None:
         """Claims that are finished go."""
         for client_id, lanes in list(self._claims.items()):
-            for lane, reader in list(lanes):
+            for lane, reader, key in list(lanes):
                 if lane.committed >= lane.until and not lane.packs:
-                    lanes.remove((lane, reader))
+                    lanes.remove((lane, reader, key))
                     self._book.close(lane, keeps_context=False)
-                    self._contexts.remove([make_key(CLAIMED, client_id, lane.topic, lane.partition)])
+                    self._contexts.remove([key])
                     self._spawn(reader.stop())
             if not lanes:
                 del self._claims[client_id]

@@ -73,7 +73,7 @@ class Applications:
     async def restore(self, sessions: Iterable[Session]) -> None:
         """After the sessions are back: their feeds, and the dispatcher from its last commit on."""
         sessions = list(sessions)
-        count = self.delivery.restore(sessions)
+        count = await self.delivery.restore(sessions)
         if self.devices is not None:
             count += self.devices.restore(sessions, self._connected_until)
         if count:

@@ -147,10 +147,11 @@ class Dispatcher:
             await asyncio.wait([task], timeout=2.0)
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            with contextlib.suppress(LogError, TimeoutError):
-                async with asyncio.timeout(2.0):
-                    await self._commit(consumer)
-                    await consumer.close()
+            self._close_rounds()
+            for last in (self._commit(consumer), consumer.close()):
+                with contextlib.suppress(LogError, TimeoutError):
+                    async with asyncio.timeout(2.0):
+                        await last
 
     async def lag(self) -> int:
         """Records of the log that were not dispatched yet."""
@@ -167,7 +168,7 @@ class Dispatcher:
                 seconds = COMMIT_SECONDS if self._open or self._positions != self._committed else POLL_SECONDS
                 fetched = await consumer.poll(RECORDS_AT_ONCE, seconds)
                 if fetched:
-                    await self._dispatch(fetched)
+                    await self._dispatch_or_rewind(consumer, fetched)
                 self._close_rounds()
                 if loop.time() >= next_commit:
                     await self._commit(consumer)
@@ -177,6 +178,20 @@ class Dispatcher:
                 self._warn("dispatch waits for the log", error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _dispatch_or_rewind(self, consumer: Consumer, fetched: list[Fetched]) -> None:
+        try:
+            await self._dispatch(fetched)
+        except Exception as error:  # whatever it is, these records must not be passed over
+            log.exception("a round of dispatch failed, it is done again", error=repr(error))
+            self._is_busy = False
+            self._hub.take_filled()
+            self._hub.take_stashed()
+            await asyncio.sleep(COMMIT_SECONDS)
+            for item in fetched:
+                place = TopicPartition(item.topic, item.partition)
+                if place in self._assigned:
+                    await consumer.seek(place, item.pack.base_offset)
 
     async def _dispatch(self, fetched: list[Fetched]) -> None:
         self._is_busy = True
@@ -225,13 +240,21 @@ class Dispatcher:
                     if not isinstance(result, LogError):
                         raise result
                     self._warn("messages of a client cannot be appended to its log, they are tried again", result)
-                    if not isinstance(result, TopicNotFound) or await self._make_topic(item[0].topic):
+                    if not isinstance(result, TopicNotFound) or await self._is_wanted(item[0].topic):
                         again.append(item)
             if again:
                 self.retries += len(again)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
             filled = again
+
+    async def _is_wanted(self, topic: str) -> bool:
+        """Whether the topic is there again, or may be later."""
+        try:
+            return await self._make_topic(topic)
+        except LogError as error:
+            self._warn("the topic of a client cannot be made again yet", error)
+            return True
 
     def _warn(self, what: str, error: LogError) -> None:
         suppressed = self._warnings.try_pass(what)

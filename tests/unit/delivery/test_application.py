@@ -372,7 +372,7 @@ def test_sessions_restored_with_a_context_of_another_version() -> None:
         await node.log.admin.create(TOPIC)
         await node.fill(TOPIC, range(3))
         session = node._new_session("a")
-        assert node.delivery.restore([session]) == 1
+        assert await node.delivery.restore([session]) == 1
         client = await node.connect("a")
         assert await Reader(client).until(3) == [0, 1, 2]
 
@@ -390,7 +390,7 @@ def test_what_a_context_says_survives_a_restart_without_clients() -> None:
         await node.log.admin.create(TOPIC)
         await node.fill(TOPIC, range(6))
         session = node._new_session("a")
-        node.delivery.restore([session])
+        await node.delivery.restore([session])
         assert node.delivery.committed_of(session) == 2
         assert node.delivery.context_of(session) == context
         reader = Reader(await node.connect("a"))

@@ -164,9 +164,10 @@ def test_a_partition_that_moves_while_its_client_is_connected() -> None:
     run(scenario, shared_partitions=2)
 
 
-@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("qos", [2])
 def test_ids_of_a_partition_that_moved_are_not_used_while_they_are_in_flight(qos: int) -> None:
-    """[MQTT-2.2.1-3]: the client has not acknowledged them yet."""
+    """[MQTT-2.2.1-3]: the client has not acknowledged them yet. Those of QoS 1 go to the other member under new ids, and
+    the old ones come up again after 65,535 others."""
 
     async def scenario(node: Node) -> None:
         first = await join(node, "a")
@@ -249,7 +250,7 @@ def test_a_shared_lane_that_comes_late_after_a_crash_keeps_its_ids() -> None:
             await node.fill(topic, range(3), qos=2)
         session = node._new_session("a")
         node.hub.trie.subscribe(session, FILTER, 2)
-        assert node.delivery.restore([session]) == 1
+        assert await node.delivery.restore([session]) == 1
         client = await node.connect("a")
         reader = Reader(client, says_nothing=True)
         await reader.until(4)  # three of its own, and the third of the shared topic

@@ -16,6 +16,7 @@ from penstock.dispatch.dispatcher import GROUP, Dispatcher
 from penstock.logs.base import Appended, Committed, LogError, LogUnavailable, TopicPartition
 from penstock.logs.memory import MemoryLog
 from penstock.logs.sending import send
+from penstock.logs.topics import now_ms
 
 INGEST = "tbmq.msg.all"
 PARTITIONS = 2
@@ -86,7 +87,7 @@ class Stage:
     async def publish(self, topic: str, *payloads: bytes, qos: int = 1, partition: int = 0) -> None:
         pack = RecordPack()
         for payload in payloads:
-            pack.append(encode(topic, payload, qos))
+            pack.append(encode(topic, payload, qos, received_at=now_ms()))
         self.log.topics[INGEST].partitions[partition].add(pack)
         self.log.watchers.wake([TopicPartition(INGEST, partition)])
 
