@@ -60,6 +60,8 @@ provider = "{provider}"
 """
 SERVERS = """[kafka]
 bootstrap_servers = "{kafka}"
+[device]
+store = "redis"
 [redis]
 addresses = "{redis}"
 """

@@ -27,9 +27,9 @@ from penstock.core.settings.checks import is_anonymous_allowed
 from penstock.core.settings.loader import Loaded
 from penstock.core.settings.reload import diff
 from penstock.delivery.device import DeviceDelivery
-from penstock.dispatch.applications import Applications
 from penstock.dispatch.dispatcher import GROUP
 from penstock.dispatch.ingest import Ingest
+from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.frontends.mqtt.admission import Admission
 from penstock.frontends.mqtt.frontend import ListenerContext, MqttFrontend
 from penstock.frontends.mqtt.listener import Listener
@@ -337,7 +337,7 @@ class Broker:
 
     # ---- the rest ----
 
-    def _make_applications(self) -> Applications | None:
+    def _make_applications(self) -> PersistentClients | None:
         settings = self.settings
         if self.log is None:
             return None  # without a log, APPLICATION clients are served as DEVICE clients
@@ -346,7 +346,7 @@ class Broker:
             client_id_validation=settings.application.client_id_validation,
             shared_topic_validation=settings.application.shared_topic_validation,
         )
-        return Applications(
+        return PersistentClients(
             self.hub,
             self.log,
             self.state,

@@ -108,7 +108,7 @@ def test_the_values_of_an_array(values: list[bytes | None]) -> None:
 @settings(max_examples=500, deadline=None)
 @given(FILTERS, LEVELS)
 def test_filters_match_alike(wanted: str, topic: str) -> None:
-    """[MQTT-4.7.1-2] [MQTT-4.7.1-3] [MQTT-4.7.2-1]"""
+    """[MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.2-1]"""
     assert match_filter(wanted.encode(), topic.encode()) == Matcher((wanted,))(topic)
 
 

@@ -11,7 +11,7 @@ from penstock._ext.connection import Hub, Session
 from penstock._ext.envelope import encode
 from penstock._ext.segment import RecordPack
 from penstock.core.settings.application import ApplicationSettings
-from penstock.dispatch.applications import Applications
+from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.logs.base import Log
 from penstock.logs.memory import MemoryLog
 from penstock.logs.topics import now_ms
@@ -59,7 +59,7 @@ class Node:
         self.sessions: dict[str, Session] = {}
         self.clients: list[LaneClient] = []
         self.types: list[Session] = []
-        self.applications = Applications(
+        self.applications = PersistentClients(
             self.hub,
             log,
             state,

@@ -55,7 +55,7 @@ def test_retained_messages(broker, connect, end):
 
 @pytest.mark.parametrize("version", [V311, V5])
 def test_a_qos_2_publish_is_taken_once(broker, connect, version):
-    """[MQTT-4.3.3-10] [MQTT3-4.3.3-2]: the packet id counts as received until PUBREL, whatever happens to the broker."""
+    """[MQTT-4.3.3-10] [MQTT3-4.3.3-2]: the packet id counts as received until PUBREL, also after a kill -9."""
     subscriber = connect(version, "reader", broker=broker, **persistent(version))
     subscriber.subscribe("q", qos=1)
     publisher = connect(version, "writer", broker=broker, **persistent(version))

@@ -135,7 +135,7 @@ cdef class Hub:
     cdef uint32_t _open_count
     cdef uint64_t _open_bytes
     cdef RecordPack _retained_pack              # retained messages that changed in this iteration
-    cdef list _received                         # sessions whose QoS 2 packet ids did, of those that outlive a connection
+    cdef list _received                         # sessions whose QoS 2 packet ids did, of those that are kept
     cdef bint keeps_state                       # both are kept across a restart
     cdef list _awaiting                         # connections with answers that wait for the log
     cdef list _log_waiters                      # connections that wait for room in it
@@ -152,7 +152,7 @@ cdef class Hub:
     cdef Buffer _lane_props
     # persistent DEVICE clients, see device.pxi
     cdef list _stashed                          # sessions with records for the store
-    cdef dict _group_stash                      # packs for share groups whose members are all away, by $share/name/filter
+    cdef dict _group_stash                      # packs for share groups without a member here, by $share/name/filter
     cdef list _unsaved                          # sessions with messages sent that are neither acknowledged nor stored
     cdef list _device_news                      # sessions with something acknowledged that is stored, or with room
     cdef bint _devices_scheduled
@@ -214,6 +214,7 @@ cdef struct Saved:
     int64_t offset
     uint16_t packet_id      # 0 = it has to get a new one
     uint8_t state           # as in pack.Entry
+    bint is_new             # PUBREC came on this connection, and no context that says so is durable yet
 
 
 # A PUBREL that may leave when the snapshot with this number is durable.
@@ -284,7 +285,7 @@ cdef class Session(Subscriber):
     cdef public object will             # penstock.session's business
     cdef public object timer            # the same: when the session ends, when its will is due
     cdef public uint32_t expiry_interval
-    cdef public int64_t since           # ms since the epoch: messages dispatched again after a crash are not for later ones
+    cdef public int64_t since           # ms since the epoch: a replay of the log is not for sessions that are younger
     cdef public str client_type         # "device" or "application", by its credentials
     cdef public Feed feed               # where messages with QoS > 0 for it are written; None: they are sent at once
     cdef public bint via_log            # a persistent DEVICE: messages with QoS > 0 come from the log

@@ -49,7 +49,8 @@ cdef RecordPack open_stash(Hub hub, Session s):
 
 
 # A copy of the record for the store of an absent or busy client; it gets its packet id there.
-cdef int stash_record(Hub hub, Session s, const RecordView* record, const EnvelopeView* view, const Delivery* d) except -1:
+cdef int stash_record(Hub hub, Session s, const RecordView* record, const EnvelopeView* view,
+                      const Delivery* d) except -1:
     cdef uint8_t source[SOURCE_SIZE]
     put_source(source, d.partition, via_of(d.group), record.offset, view.expires_at, 0)
     put_stashed(open_stash(hub, s), record.timestamp, source, record.value, record.value_size, d)

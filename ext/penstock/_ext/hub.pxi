@@ -392,8 +392,8 @@ cdef class Hub:
 
     def send_retained(self, Session session not None, bytes topic_filter not None, uint8_t options,
                       uint32_t identifier):
-        """Queues the retained messages that match a new subscription, oldest first in the tree's order, and sends. Those
-        for the log of an APPLICATION client are returned: [(feed, partition, pack)]."""
+        """Queues the retained messages that match a new subscription, in the tree's order, and sends. Those for the log
+        of an APPLICATION client are returned: [(feed, partition, pack)]."""
         cdef MessageList found
         cdef uint32_t i
         cdef Message* m

@@ -190,8 +190,9 @@ cdef int ack_kept(Connection c, Session s, Slot* slot, uint8_t packet_type, cons
                 continue
             if packet_type == PUBREC and ack.reason < 0x80:
                 if kept.state == ENTRY_RECEIVED:
-                    return send_ack(c, PUBREL, ack.packet_id, SUCCESS) if lane.is_resumed else 0
+                    return send_ack(c, PUBREL, ack.packet_id, SUCCESS) if lane.is_resumed and not kept.is_new else 0
                 kept.state = ENTRY_RECEIVED     # it has it, and need not get it again
+                kept.is_new = True
                 return lane.await_release(ack.packet_id)
             if packet_type == PUBCOMP and kept.state != ENTRY_RECEIVED:
                 return 0

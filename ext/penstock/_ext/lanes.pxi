@@ -7,7 +7,6 @@ cdef enum:
     MOST_PLANNED = 60_000       # packet ids of a session that lanes may have
 
 
-
 @final
 cdef class Lane:
     """One partition of the log on its way to one connected client."""
@@ -70,6 +69,7 @@ cdef class Lane:
         self.kept[self.kept_count].offset = offset
         self.kept[self.kept_count].packet_id = packet_id
         self.kept[self.kept_count].state = state
+        self.kept[self.kept_count].is_new = False
         self.kept_count += 1
         return 0
 
@@ -182,7 +182,7 @@ cdef class Lane:
                     entry.flags |= ENTRY_RELEASED
                     send_ack(c, PUBREL, entry.packet_id, SUCCESS)
         for i in range(self.kept_at, self.kept_count):
-            if self.kept[i].state == ENTRY_RECEIVED and self.kept[i].packet_id:
+            if self.kept[i].state == ENTRY_RECEIVED and self.kept[i].packet_id and not self.kept[i].is_new:
                 send_ack(c, PUBREL, self.kept[i].packet_id, SUCCESS)
 
     # ---- packs ----
@@ -248,7 +248,11 @@ cdef class Lane:
                 slot = window_find(&s.window, packet_id)
                 if kept.state == ENTRY_RECEIVED:
                     state, qos = ENTRY_RECEIVED, 2
-                    flags = ENTRY_DUP | (ENTRY_RELEASED if self.is_resumed else 0)
+                    flags = ENTRY_DUP
+                    if kept.is_new:
+                        flags |= ENTRY_NEW
+                    elif self.is_resumed:
+                        flags |= ENTRY_RELEASED
                 elif kept.state != ENTRY_PLANNED:
                     flags = ENTRY_DUP
                     if self.is_live:
@@ -429,7 +433,7 @@ cdef class Lane:
         return self.call()
 
     def sweep(self, int64_t timeout, int64_t pause, uint32_t retries, bint skips):
-        """Packs that were not acknowledged in time (ms): sent again with DUP (MQTT 3), or given up; how many of each."""
+        """Packs that were not acknowledged in time (ms): sent again with DUP (MQTT 3), or given up; how many each."""
         cdef Session s = self.session
         cdef Connection c = s.connection
         cdef PackTracker tracker

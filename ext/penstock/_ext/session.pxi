@@ -298,7 +298,6 @@ cdef class Session(Subscriber):
                 slot.flags = SLOT_PACK
                 slot.state = SLOT_RESERVED
 
-
     def add_lane(self, Lane lane not None):
         """From now on the lane's packs are sent, in turn with those of the others."""
         cdef void** larger
@@ -423,7 +422,9 @@ cdef class Session(Subscriber):
         cdef Hub hub = self.hub
         cdef Connection c = self.connection
         # what is in a log or a store can wait there
-        if self.congested or self.feed is not None or self.via_log or c is None or hub.patience == 0 or hub.now < self.forgiven_at:
+        if self.feed is not None or self.via_log:
+            return 0
+        if self.congested or c is None or hub.patience == 0 or hub.now < self.forgiven_at:
             return 0
         if not c.writable or self.over(2):
             self.congested = True

@@ -166,7 +166,7 @@ def test_a_partition_that_moves_while_its_client_is_connected() -> None:
 
 @pytest.mark.parametrize("qos", [2])
 def test_ids_of_a_partition_that_moved_are_not_used_while_they_are_in_flight(qos: int) -> None:
-    """[MQTT-2.2.1-3]: the client has not acknowledged them yet. Those of QoS 1 go to the other member under new ids, and
+    """[MQTT-2.2.1-3]: the client has not acknowledged them yet. Those of QoS 1 go to the other member under new ids;
     the old ones come up again after 65,535 others."""
 
     async def scenario(node: Node) -> None:

@@ -26,7 +26,7 @@ def join(open_device, new_name, topic):
     return join_one
 
 
-def take_all(client, seconds=0.5):
+def take_all(client, seconds=0.3):
     packets = client.receive_all(seconds)
     for packet in packets:
         client.ack(packet)
@@ -118,17 +118,17 @@ def test_the_last_member_takes_the_group_along(broker, join, publisher, topic, n
     join(V5, name).expect_nothing(0.1)
 
 
-def test_everybody_offline_over_a_kill(*, broker, join, publisher, topic, new_name, version):
+def test_everybody_offline_over_a_kill(broker, join, publisher, topic, new_name):
     """Stored for the group, then kill -9: the first that returns gets all, QoS 2 exactly once [MQTT-4.3.3-8]."""
     names = [new_name("member") for _ in range(2)]
     for name in names:
-        join(version, name, 2).disconnect()
+        join(V5, name, 2).disconnect()
     publish_all(publisher, topic, numbered(20), 2)
     broker.kill()
     broker.restart()
-    first = join(version, names[0])
+    first = join(V5, names[0])
     assert first.connack.session_present
     first.expect_payloads(numbered(20), qos=2, dup=None)
     first.expect_nothing(0.3)
     first.disconnect()
-    join(version, names[1]).expect_nothing(0.2)
+    join(V5, names[1]).expect_nothing(0.2)

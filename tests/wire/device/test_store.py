@@ -12,7 +12,7 @@ from tests.support.device import await_quiet, publish_all, pump
 from tests.support.packets import V5, V311, PacketType
 
 PUBREC, PUBREL, PUBCOMP = PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP
-PERSIST_AFTER = 2.0
+PERSIST_AFTER = 1.0
 SETTINGS = {"device.persist_after": PERSIST_AFTER}
 MOST_OPERATIONS = 0.05  # of the issue, for each online message
 

@@ -11,7 +11,7 @@ from penstock.access import AccessControl
 from penstock.core.logging import RateLimited, get_logger
 from penstock.core.ports import AuthExchangeFactory
 from penstock.core.settings import ListenerSettings, Settings
-from penstock.dispatch.applications import Applications
+from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.frontends.mqtt import handle_auth, handle_connect, handle_disconnect, handle_subscribe, handle_unsubscribe
 from penstock.frontends.mqtt.admission import Admission
 from penstock.frontends.mqtt.answers import DurableAnswers
@@ -42,7 +42,7 @@ class MqttFrontend:
         access: AccessControl,
         admission: Admission,
         enhanced: Mapping[str, AuthExchangeFactory],
-        applications: Applications | None = None,
+        applications: PersistentClients | None = None,
     ) -> None:
         self.settings = settings
         self.hub = hub

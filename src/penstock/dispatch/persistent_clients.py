@@ -24,7 +24,7 @@ log = get_logger("penstock.application")
 CHANGE_SECONDS = 0.5
 
 
-class Applications:
+class PersistentClients:
     """Made by app.py where there is a log."""
 
     def __init__(
