@@ -40,11 +40,13 @@ from penstock.logs.topics import TopicConfig, check_properties
 from penstock.partition.node import ClusterNode
 from penstock.partition.settings import parse_settings
 from penstock.persistence.application_names import ApplicationNames
+from penstock.persistence.events import EventLog
 from penstock.persistence.received import ReceivedIds
 from penstock.persistence.retained import restore_retained
 from penstock.persistence.sessions import SessionKeeper
 from penstock.persistence.state_log import StateLog
 from penstock.session.control import SessionControl
+from penstock.session.events import SessionEvents
 from penstock.session.registry import SessionRegistry
 from penstock.session.retained_control import RetainedControl
 from penstock.stores.base import StateStore, StoreError
@@ -140,12 +142,16 @@ class Broker:
             self.counters,
             data_dir=settings.server.data_dir,
         )
+        self.registry.on_end = self._on_session_end
         if self.applications is not None:
-            self.registry.on_end = self._on_session_end
             self.admin.applications = self.applications.overview
             self.admin.read_clients = self.applications.overview.samples
         self.admin.sessions = SessionControl(self.registry, self.device_store)
         self.admin.retained = RetainedControl(self.hub)
+        self.events: SessionEvents | None = None
+        if self.log is not None and settings.ingest.events:
+            events = EventLog(self.log, node=settings.server.node_id)
+            self.events = self.frontend.events = SessionEvents(events, self.registry)
         self.sys_topics = self._make_sys_topics(settings)
         self._tick_handle: asyncio.TimerHandle | None = None
         self._lag = 0.0
@@ -159,6 +165,8 @@ class Broker:
         self._handle_signals()  # before anybody can see that it listens
         await self.start_log()
         await self.restore_sessions()
+        if self.events is not None:
+            self.events.start()
         for listener in self.listeners:
             await listener.start()
         await self.admin.start()
@@ -208,6 +216,8 @@ class Broker:
         await self.admin.stop()
         if self.ingest is not None:
             await self.ingest.stop()
+        if self.events is not None:
+            await self.events.stop()
         if self.applications is not None:
             await self.applications.stop()
         await self._close_sessions()
@@ -269,6 +279,8 @@ class Broker:
     def _on_session_end(self, session: Session) -> None:
         if self.applications is not None:
             self.applications.ended(session)
+        if self.events is not None:
+            self.events.ended(session)
         if session.left_unreleased:
             self.received.forget(session.client_id)
 
@@ -387,6 +399,7 @@ class Broker:
             "loop_lag": self._lag,
             **({} if self.log is None else {f"log_{name}": value for name, value in self.log.counters().items()}),
             **({} if self.node is None else self.node.counters()),
+            **({} if self.events is None else self.events.counters()),
             **({} if self.applications is None else self.applications.counters()),
         }
 

@@ -94,12 +94,12 @@ def test_redis_ends_under_load(broker):
     with subscribed(broker, seed) as (devices, load):
         load.start()
         for _ in range(2):
-            time.sleep(chance.uniform(0.2, 0.6))
+            time.sleep(chance.uniform(0.2, 0.4))
             broker.redis.kill()
             for device in devices[:2]:
                 device.cut_off()
-            time.sleep(chance.uniform(0.1, 0.8))
+            time.sleep(chance.uniform(0.1, 0.4))
             broker.redis.start()
-        time.sleep(0.5)
+        time.sleep(0.2)
         load.stop()
         finish(broker, devices, load, f"(seed {seed})")

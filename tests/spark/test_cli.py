@@ -13,7 +13,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from penstock.__main__ import main
 from tests.spark.support.records import Sent, telemetry, write_embedded
 from tests.spark.test_lake import expected, places
 from tests.support.broker import REPOSITORY
@@ -59,27 +61,31 @@ def test_lake_killed_and_run_again(data_dir: Path, tmp_path: Path) -> None:
     assert json.loads(done.stdout.splitlines()[-1])["job"] == "lake"
 
 
-def test_sql(data_dir: Path) -> None:
+def test_sql(spark: SparkSession, data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In this process: the commands take the Spark that is there."""
     write_embedded(data_dir, [*telemetry(30), Sent(raw=b"junk")])
     query = "SELECT client_id, count(*) AS n FROM messages WHERE topic LIKE 'plant/%' GROUP BY 1 ORDER BY 1"
-    done = penstock("sql", query, "--data-dir", str(data_dir), "--filter", "plant/d1/#", *LOCAL)
-    assert (done.returncode, done.stdout.split()) == (0, ["client_id", "n", "d1", "6"]), done.stderr
-    assert "Exception" not in done.stderr
+    here = ("--data-dir", str(data_dir), "--master", "local[2]")
+    assert main(["spark", "sql", query, "--filter", "plant/d1/#", *here]) == 0
+    assert capsys.readouterr().out.split() == ["client_id", "n", "d1", "6"]
+    assert (
+        main(["spark", "sql", "SELECT qos, payload FROM messages WHERE log_offset = 0 LIMIT 1", "--json", *here]) == 0
+    )
+    assert json.loads(capsys.readouterr().out)["qos"] == 1
+    assert main(["spark", "sql", "SELECT nothing FROM messages", *here]) == 1
+    assert "nothing" in capsys.readouterr().err
 
 
-def test_exit_codes(data_dir: Path, tmp_path: Path) -> None:
+def test_exit_codes(spark: SparkSession, data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_embedded(data_dir, [Sent(), Sent(raw=b"junk")])
-    here = ("--data-dir", str(data_dir))
-    bad = penstock("run", "lake", "-o", str(tmp_path / "lake"), "--fail-on-bad", *here, *LOCAL)
-    assert bad.returncode == 1
-    assert "1 records could not be read" in bad.stderr
-    missing = penstock("run", "traffic", "-o", str(tmp_path / "t"), "--topics", "nothing", *here, *LOCAL)
-    assert missing.returncode == 1
-    assert "there is no topic 'nothing'" in missing.stderr
-    assert "Traceback" not in missing.stderr
-    usage = penstock("run", "replay", "nowhere", *here, *LOCAL)
-    assert usage.returncode == 2
-    assert "is not a target" in usage.stderr
+    here = ("--data-dir", str(data_dir), "--master", "local[2]")
+    assert main(["spark", "run", "lake", "-o", str(tmp_path / "lake"), "--fail-on-bad", *here]) == 1
+    assert "1 records could not be read" in capsys.readouterr().err
+    assert main(["spark", "run", "traffic", "-o", str(tmp_path / "t"), "--topics", "nothing", *here]) == 1
+    assert "there is no topic 'nothing'" in capsys.readouterr().err
+    assert main(["spark", "run", "replay", "nowhere", *here]) == 2
+    assert "is not a target" in capsys.readouterr().err
+    assert main(["spark", "run", "lake", "-o", str(tmp_path / "l"), "--payload-json", "t BANANA", *here]) == 2
 
 
 def test_without_pyspark(tmp_path: Path) -> None:

@@ -169,8 +169,10 @@ def test_a_broken_checkpoint_and_an_expired_offset(spark: SparkSession, data_dir
     assert missing + len(places(output)) == 180
     for path in (output / "_penstock/checkpoint/offsets").iterdir():
         path.write_text("v1\n{")
-    with pytest.raises(PenstockSparkError, match=r"--recover|checkpoint"):
+    with pytest.raises(CheckpointError, match=r"checkpoint is damaged: .*--recover"):
         lake.run(spark, loose, str(output))
+    assert lake.run(spark, loose, str(output), recover=True).messages == 0
+    assert missing + len(places(output)) == 180
 
 
 def test_small_files_are_put_together(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:

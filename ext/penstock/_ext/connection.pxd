@@ -313,6 +313,7 @@ cdef class Session(Subscriber):
     cdef uint64_t backlog_bytes
     cdef uint16_t* resend               # packet ids to be sent again on this connection, in order
     cdef uint32_t resend_at, resend_count
+    cdef readonly uint64_t delivered    # messages sent to it
     cdef uint32_t _dropped[7]
     cdef bint congested                 # makes its publishers wait
     cdef int64_t congested_since

@@ -111,6 +111,7 @@ cdef int send_live(Hub hub, Session s, Connection c, const RecordView* record, c
         drop_slot(s, slot)              # too large: as if it had been sent [MQTT-3.1.2-24] [MQTT-3.1.2-25]
         count_drop(s, DROP_TOO_LARGE)
         return 0
+    s.delivered += 1
     count_sent(hub, d.qos, copy.payload_size)
     if not s.is_unsaved:
         note_unsaved(s)
@@ -323,6 +324,7 @@ cdef int send_stored_one(Session s, Connection c, uint16_t packet_id, bytes valu
         count_drop(s, DROP_TOO_LARGE)   # as if it had been sent [MQTT-3.1.2-24] [MQTT-3.1.2-25]
         drop_slot(s, slot)
         return settle_stored(s, packet_id, False) + 1
+    s.delivered += 1
     count_sent(hub, d.qos, copy.payload_size)
     slot.flags |= SLOT_COUNTED
     s.outstanding += 1

@@ -99,6 +99,7 @@ cdef int send_entry(Lane lane, PackTracker tracker, uint32_t index, Session s, C
     if not send_copy(c, s, &copy, hash, entry.packet_id, NULL, NULL, 0):
         count_drop(s, DROP_TOO_LARGE)           # as if it had been sent [MQTT-3.1.2-24] [MQTT-3.1.2-25]
         return lane.finish(tracker, index)
+    s.delivered += 1
     count_sent(hub, entry.qos, copy.payload_size)
     lane.delivered += 1
     if entry.qos:

@@ -277,6 +277,7 @@ cdef int deliver(Hub hub, Session s, Routing* r, uint8_t qos, uint8_t flags, con
             copy.ids, copy.id_count = ids, id_count
         sent = send_copy(c, s, &copy, r.hash, 0, kept, extras, flags)
     if sent:
+        s.delivered += 1
         count_sent(hub, qos, r.view.payload_size)
         if buffer_size(&c.out) >= hub.flush_size:
             c.watch_output()
@@ -424,6 +425,7 @@ cdef int send_message(Connection c, Session s, Message* m, uint8_t qos, uint8_t 
         hash = hash_bytes(copy.topic, copy.topic_size, c.hub.trie.seed)
     sent = send_copy(c, s, &copy, hash, packet_id, m if s._keeps or flags & DELIVERY_SHARED else NULL, extras, flags)
     if sent:
+        s.delivered += 1
         count_sent(c.hub, qos, m.payload_size)
         if buffer_size(&c.out) >= c.hub.flush_size:
             c.watch_output()

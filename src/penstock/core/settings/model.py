@@ -210,6 +210,9 @@ class IngestSettings(Section, frozen=True):
     properties: Annotated[
         str, about("its properties when it is made, name:value;name:value; limits are per partition, as in Kafka")
     ] = "retention.ms:604800000;segment.bytes:26214400;retention.bytes:134217728"
+    events: Annotated[
+        bool, about("log who connects, subscribes and leaves, and what is dropped, in the topic tbmq.events")
+    ] = True
     hash_function: Annotated[
         Literal["murmur3_128", "murmur3_32", "sha256", "murmur2"],
         about("how a message's topic chooses its partition; messages of one topic stay in order"),

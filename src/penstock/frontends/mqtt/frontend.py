@@ -15,6 +15,7 @@ from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.frontends.mqtt import handle_auth, handle_connect, handle_disconnect, handle_subscribe, handle_unsubscribe
 from penstock.frontends.mqtt.admission import Admission
 from penstock.frontends.mqtt.answers import DurableAnswers
+from penstock.session.events import SessionEvents
 from penstock.session.registry import SessionRegistry
 
 log = get_logger("penstock.mqtt")
@@ -51,6 +52,7 @@ class MqttFrontend:
         self.admission = admission
         self.enhanced = enhanced
         self.applications = applications
+        self.events: SessionEvents | None = None
         self.answers = DurableAnswers(hub, registry, None if applications is None else applications.delivery)
         self.is_draining = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -97,6 +99,8 @@ class MqttFrontend:
                 client_id=session.client_id,
                 reason=connection.close_reason,
             )
+        if self.events is not None:
+            self.events.disconnected(session, connection)
         is_clean = self.answers.close(connection) or connection.is_clean
         self.registry.leave(session, keep_will=not is_clean)
 

@@ -298,6 +298,8 @@ def _join(front: MqttFrontend, connection: Connection, joining: Joining) -> None
     connection.accept(session, _build_connack(front, candidate, present, expiry, keep_alive))
     if front.applications is not None:
         front.applications.attached(session)
+    if front.events is not None:
+        front.events.connected(session, connection)
     if log.is_enabled(20):
         log.info(
             "client connected",

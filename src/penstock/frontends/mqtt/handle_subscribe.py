@@ -88,6 +88,8 @@ def _subscribe(front: MqttFrontend, connection: Connection, packet: SubscribePac
             is_new = trie.subscribe(session, topic_filter, granted, packet.identifier)
             if front.applications is not None:
                 front.applications.delivery.subscribed(session, topic_filter, granted, packet.identifier)
+            if front.events is not None:
+                front.events.subscribed(session, topic_filter, reason)
             if _wants_retained(topic_filter, options, is_new):
                 retained[topic_filter] = granted
         reasons.append(reason)

@@ -29,6 +29,8 @@ def handle_unsubscribe(front: MqttFrontend, connection: Connection, flags: int, 
             reasons.append(int(Reason.SUCCESS))
             if front.applications is not None:
                 front.applications.delivery.unsubscribed(session, topic_filter)
+            if front.events is not None:
+                front.events.unsubscribed(session, topic_filter)
         else:
             reasons.append(int(Reason.NO_SUBSCRIPTION_EXISTED))
 

@@ -1,0 +1,73 @@
+"""Does the topic `tbmq.events` tell who came, subscribed and went, and what was delivered?"""
+
+import time
+
+import pytest
+
+from penstock.logs.embedded import open_reader
+from penstock_schema.event import TOPIC, EventKind, decode_event
+from tests.support.log_broker import LogBroker
+from tests.support.packets import V5, V311
+
+
+@pytest.fixture
+def broker(tmp_path):
+    running = LogBroker(tmp_path)
+    running.wait_until_listening()
+    yield running
+    running.kill()
+
+
+def read_events(broker):
+    reader = open_reader(broker.data_dir, TOPIC)
+    marks = reader.watermarks(0)
+    offset, found = marks.first, []
+    while offset < marks.end:
+        pack = reader.read(0, offset)
+        found.extend(decode_event(record.value) for record in pack)
+        offset = pack.next_offset
+    reader.close()
+    return found
+
+
+def test_a_clients_life(broker, connect):
+    client = connect(V5, "reader", broker=broker)
+    client.subscribe("a/+", qos=1)
+    for number in range(3):
+        connect(V311, f"writer{number}", broker=broker).publish("a/b", b"x", qos=1)
+        client.expect_publish("a/b", b"x", ack=True)
+    client.unsubscribe("a/+")
+    client.disconnect()
+    deadline = time.monotonic() + 10
+    while not [event for event in (events := read_events(broker)) if event.kind == EventKind.SESSION_ENDED]:
+        assert time.monotonic() < deadline, events
+        time.sleep(0.05)
+    own = [event for event in events if event.client_id == "reader"]
+    assert [event.kind for event in own] == [
+        EventKind.CONNECTED,
+        EventKind.SUBSCRIBED,
+        EventKind.UNSUBSCRIBED,
+        EventKind.DELIVERED,
+        EventKind.DISCONNECTED,
+        EventKind.SESSION_ENDED,
+    ]
+    assert (own[0].protocol, own[1].topic, own[1].qos, own[3].count) == (5, "a/+", 1, 3)
+    assert {event.client_id for event in events} >= {"reader", "writer0", "writer1", "writer2"}
+
+
+def test_what_is_dropped(tmp_path, connect):
+    """A message that is too large for the client, by cause."""
+    broker = LogBroker(tmp_path / "two", {})
+    broker.wait_until_listening()
+    try:
+        client = connect(V5, "small", broker=broker, properties={"maximum_packet_size": 100})
+        client.subscribe("big", qos=0)
+        connect(V5, broker=broker).publish("big", bytes(500), qos=1)
+        client.disconnect()
+        deadline = time.monotonic() + 10
+        while not (dropped := [event for event in read_events(broker) if event.kind == EventKind.DROPPED]):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert [(event.client_id, event.cause, event.count) for event in dropped] == [("small", "too_large", 1)]
+    finally:
+        broker.kill()
