@@ -100,6 +100,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     if report.failed:
         for failed_broker, start in getattr(item, "broker_logs", []):
             report.sections.append(("broker log", failed_broker.log(start)[-4000:]))
+    # Tests of odd characters print some that do not travel between the processes of a parallel run.
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For a parallel run (make test): the tests of a file stay together, and one process has Kafka's brokers."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("kafka" if "kafka" in item.nodeid.lower() else str(item.path)))
 
 
 @pytest.fixture(params=[V311, V5], ids=["v311", "v5"])

@@ -294,6 +294,7 @@ cdef class Session(Subscriber):
     cdef bint received_changed
     cdef readonly uint32_t left_unreleased      # QoS 2 packet ids it still held when it ended
     cdef RecordPack stash               # records for its store
+    cdef uint32_t stash_sent            # those at its front that were sent already
     cdef Buffer settled                 # packet ids acknowledged that are stored
     cdef Buffer released                # packet ids of stored QoS 2 messages whose PUBREC came
     cdef void** lanes                   # what of the log is on its way to it: strong references to Lane

@@ -52,6 +52,8 @@ cdef RecordPack open_stash(Hub hub, Session s):
 cdef int stash_record(Hub hub, Session s, const RecordView* record, const EnvelopeView* view,
                       const Delivery* d) except -1:
     cdef uint8_t source[SOURCE_SIZE]
+    if s.is_unsaved and s.stash is None:
+        stash_window(hub, s, 0)         # what was sent before it is stored before it
     put_source(source, d.partition, via_of(d.group), record.offset, view.expires_at, 0)
     put_stashed(open_stash(hub, s), record.timestamp, source, record.value, record.value_size, d)
     s.live = False
@@ -235,22 +237,27 @@ cdef int stash_slot(Hub hub, Session s, Slot* slot) except -1:
     p = pack.reserve(hub.wall, source, SOURCE_SIZE, size + extra)
     put_delivery(put_envelope(p, &view), d.qos, d.retain, d.ids, d.id_count, 0, -1)
     slot.flags |= SLOT_STORING
+    s.stash_sent += 1
     return 0
 
 
 # What of the session's window is not safe and old enough; True if some of it stays.
 cdef bint stash_window(Hub hub, Session s, uint32_t age) except -1:
-    cdef uint32_t i
+    cdef uint16_t* order = window_order(&s.window)      # they are stored in the order they were sent
+    cdef uint32_t i, n = s.window.count
     cdef Slot* slot
     cdef bint stays = False
-    for i in range(s.window.capacity):
-        slot = &s.window.slots[i]
-        if slot.packet_id == 0 or slot.hold == NULL or slot.flags & SLOT_STORING:
-            continue
-        if <uint32_t> hub.now - slot.sent_at >= age:
-            stash_slot(hub, s, slot)
-        else:
-            stays = True
+    try:
+        for i in range(n):
+            slot = window_find(&s.window, order[i])
+            if slot.hold == NULL or slot.flags & SLOT_STORING:
+                continue
+            if <uint32_t> hub.now - slot.sent_at >= age:
+                stash_slot(hub, s, slot)
+            else:
+                stays = True
+    finally:
+        free(order)
     return stays
 
 

@@ -297,7 +297,8 @@ cdef class Hub:
                 self._unsaved.append(s)
 
     def take_stashed(self):
-        """Records for the store: [(session, pack, packet ids in flight)], one each; and {$share/name/filter: pack}."""
+        """Records for the store: [(session, pack, packet ids in flight, how many at the front were sent already)], one
+        each; and {$share/name/filter: pack}."""
         cdef list stashed = self._stashed, taken = []
         cdef dict groups = self._group_stash
         cdef Session s
@@ -306,8 +307,9 @@ cdef class Hub:
             self._group_stash = {}
         for session in stashed:
             s = <Session> session
-            taken.append((s, s.stash, s.ids_in_flight()))
+            taken.append((s, s.stash, s.ids_in_flight(), s.stash_sent))
             s.stash = None
+            s.stash_sent = 0
         return taken, groups
 
     # ---- connections ----

@@ -229,6 +229,7 @@ cdef int handle_ack(Connection c, uint8_t packet_type, uint8_t flags, const uint
                 message_unref(slot.message)     # it is never sent again [MQTT-4.3.3-6]
                 slot.message = NULL
             if slot.flags & SLOT_STORED:
+                slot.flags |= SLOT_RELEASING
                 return settle_stored(s, slot.packet_id, True)   # PUBREL leaves when that is stored
             return send_ack(c, PUBREL, ack.packet_id, SUCCESS)  # [MQTT-4.3.3-4] [MQTT3-4.3.3-1]
     elif slot == NULL or slot.state != (AWAIT_PUBACK if packet_type == PUBACK else AWAIT_PUBCOMP):

@@ -272,6 +272,8 @@ cdef class Session(Subscriber):
             self.resend_at = 0
         if slot == NULL:
             return 1
+        if slot.state == AWAIT_PUBCOMP and slot.flags & SLOT_RELEASING:
+            return 1                            # send_pubrels comes for it
         if slot.state == AWAIT_PUBCOMP:
             p = out_reserve(c, 4)
             p[0], p[1] = PUBREL << 4 | 2, 2
@@ -403,11 +405,12 @@ cdef class Session(Subscriber):
         """It is durable that PUBREC came for these."""
         cdef Connection c = self.connection
         cdef Slot* slot
-        if c is None or c.state != CONNECTED:
-            return
         for packet_id in packet_ids:
             slot = window_find(&self.window, packet_id)
-            if slot != NULL and slot.state == AWAIT_PUBCOMP:
+            if slot == NULL or slot.state != AWAIT_PUBCOMP:
+                continue
+            slot.flags &= ~SLOT_RELEASING
+            if c is not None and c.state == CONNECTED:
                 send_ack(c, PUBREL, packet_id, SUCCESS)     # [MQTT-4.3.3-4] [MQTT3-4.3.3-1]
 
     # ---- making publishers wait ----

@@ -14,6 +14,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from penstock._ext.connection import Hub, Round, Session
 from penstock._ext.packets import split_share
@@ -50,11 +51,12 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """An addition on its way into the store: of a round, or (None) of messages that were sent."""
+    """An addition on its way into the store; `sent` of its messages, at the front, were sent already."""
 
     addition: Addition
     session: Session | None
-    dispatched: Round | None
+    dispatched: Round | None = None
+    sent: int = 0
 
 
 class DeviceDelivery:
@@ -67,6 +69,7 @@ class DeviceDelivery:
         self._backlogs: dict[Session, Backlog] = {}
         self._adding: dict[Session, int] = {}  # additions on their way, of sessions that have any
         self._waiting = 0
+        self._held: dict[Queue, list[_Given]] = {}  # additions behind one that failed
         self._sweeper: asyncio.Task[None] | None = None
         self._warnings = RateLimited(interval=10.0)
         self._started_ms = 0
@@ -151,7 +154,6 @@ class DeviceDelivery:
     def _on_detach(self, session: Session) -> None:
         """The client has gone; what was under way to it is in its stash."""
         self._backlogs.pop(session, None)
-        self._sent_before.pop(session.client_id, None)
         self._store_sent()
 
     def ended(self, session: Session) -> None:
@@ -173,8 +175,8 @@ class DeviceDelivery:
         """What a round of dispatch has for the store."""
         stashed, groups = self._hub.take_stashed()
         given = [
-            _Given(Addition(client_queue(session.client_id), pack, in_flight), session, dispatched)
-            for session, pack, in_flight in stashed
+            _Given(Addition(client_queue(session.client_id), pack, in_flight), session, dispatched, sent)
+            for session, pack, in_flight, sent in stashed
         ]
         for share_filter, pack in groups.items():
             name, plain = split_share(share_filter)
@@ -185,7 +187,10 @@ class DeviceDelivery:
     def _store_sent(self) -> None:
         stashed, _ = self._hub.take_stashed()
         self._add(
-            [_Given(Addition(client_queue(session.client_id), pack), session, None) for session, pack, _ in stashed]
+            [
+                _Given(Addition(client_queue(session.client_id), pack), session, sent=sent)
+                for session, pack, _, sent in stashed
+            ]
         )
 
     def _add(self, given: list[_Given]) -> None:
@@ -195,30 +200,72 @@ class DeviceDelivery:
             if item.session is not None:
                 self._adding[item.session] = self._adding.get(item.session, 0) + 1
         self._waiting += len(given)
-        self._store_all(given)
+        free = []
+        for item in given:
+            # What failed before goes first.
+            held = self._held.get(item.addition.queue)
+            if held is None:
+                free.append(item)
+            else:
+                held.append(item)
+        self._store_all(free)
 
     def _store_all(self, given: list[_Given]) -> None:
         def on_done(results: list[Added | StoreError]) -> None:
-            again: list[_Given] = []
             for item, result in zip(given, results, strict=True):
                 if isinstance(result, StoreError):
                     self._warn("messages of clients cannot be stored, they are tried again", result)
-                    again.append(item)
+                    self._hold(item)
                 else:
                     self._added(item, result)
-            if again:
-                asyncio.get_running_loop().call_later(RETRY_SECONDS, self._store_all, again)
 
-        self._store.add([item.addition for item in given], on_done)
+        if given:
+            self._store.add([item.addition for item in given], on_done)
+
+    def _hold(self, item: _Given) -> None:
+        """Tried again after a pause, and whatever comes for the queue meanwhile behind it."""
+        if item.addition.queue in self._held:
+            self._held[item.addition.queue].append(item)
+            return
+        self._held[item.addition.queue] = [item]
+        asyncio.get_running_loop().call_later(RETRY_SECONDS, self._retry, item.addition.queue)
+
+    def _retry(self, queue: Queue) -> None:
+        held = self._held.pop(queue)
+        alive = [item for item in held if item.session is None or item.session in self._known]
+        for item in held:
+            if item not in alive:
+                self._added(item, Added([], 0))  # its session has ended: nobody waits for it
+        # One call after the other: the second must not succeed where the first has failed.
+        first, rest = alive[:1], alive[1:]
+        if rest:
+            self._held[queue] = rest
+
+        def on_done(results: list[Added | StoreError]) -> None:
+            result = results[0]
+            if isinstance(result, StoreError):
+                self._warn("messages of clients cannot be stored, they are tried again", result)
+                self._held[queue] = [*first, *self._held.get(queue, [])]
+                asyncio.get_running_loop().call_later(RETRY_SECONDS, self._retry, queue)
+                return
+            self._added(first[0], result)
+            if self._held.get(queue):
+                self._retry(queue)
+            else:
+                self._held.pop(queue, None)
+
+        if first:
+            self._held.setdefault(queue, [])
+            self._store.add([first[0].addition], on_done)
 
     def _added(self, item: _Given, added: Added) -> None:
         self._waiting -= 1
         self.trimmed += added.trimmed
         session = item.session
         if item.dispatched is not None:
-            item.dispatched.settle(item.addition.pack.count)
-        elif session is not None:
-            self._sent_ones_stored(session, item.addition.pack, added.packet_ids)
+            item.dispatched.settle(item.addition.pack.count - item.sent)
+        if session is not None and item.sent:
+            self._sent_ones_stored(session, item.addition.pack, added.packet_ids, item.sent)
         if session is None:
             return
         left = self._adding[session] - 1
@@ -231,11 +278,11 @@ class DeviceDelivery:
             backlog.is_last = False
             self._step(backlog)
 
-    def _sent_ones_stored(self, session: Session, pack: RecordPack, packet_ids: list[int]) -> None:
-        asked = [SOURCE.unpack(record.key)[4] for record in pack if record.key is not None]
+    def _sent_ones_stored(self, session: Session, pack: RecordPack, packet_ids: list[int], sent: int) -> None:
+        asked = [SOURCE.unpack(record.key)[4] for record in islice(pack, sent) if record.key is not None]
         session.stored(asked)
         # An id the store has given to another message is one nobody waits for.
-        odd = [given for given, wanted in zip(packet_ids, asked, strict=True) if given and given != wanted]
+        odd = [given for given, wanted in zip(packet_ids, asked, strict=False) if given and given != wanted]
         if odd:
             self._store.remove([(client_queue(session.client_id), odd)], self._on_removed)
 
@@ -273,6 +320,7 @@ class DeviceDelivery:
         if backlog.is_last:
             if session not in self._adding and not backlog.moving:
                 session.live = True
+                self._sent_before.pop(session.client_id, None)
             return
         backlog.is_fetching = True
         backlog.settled.clear()
@@ -328,13 +376,12 @@ class DeviceDelivery:
 
     def _release(self, session: Session, queue: Queue, packet_ids: array[int]) -> None:
         """PUBREC came: PUBREL leaves when that is stored."""
-        generation = session.generation
 
         def on_done(results: list[int | StoreError]) -> None:
             if isinstance(results[0], StoreError):
                 self._warn("QoS 2 messages wait for the store", results[0])
                 asyncio.get_running_loop().call_later(RETRY_SECONDS, self._release, session, queue, packet_ids)
-            elif session.generation == generation:
+            else:
                 session.send_pubrels(packet_ids)
 
         self._store.release([(queue, packet_ids)], on_done)

@@ -101,6 +101,33 @@ def stored_and_in_flight(client):
         raw.ack(packet)
 
 
+def many_in_flight(client):
+    """[MQTT-4.6.0-6]: in the order they were sent in, wherever in the sequence of ids that is (powers of two)."""
+    client.subscribed(1)
+    for _ in range(6):
+        for packet in client.receive(*[b"%d" % number for number in range(10)], qos=1):
+            client.raw.ack(packet)
+        client.raw.ping()
+    sent = client.receive(*[b"kept %d" % number for number in range(12)], qos=1)
+    yield
+    raw = client.again(sent)
+    for packet in sent:
+        raw.ack(packet)
+
+
+def cut_off_once_more(client):
+    """[MQTT-3.3.1-1]: DUP also for what the first connection after the end had no room for."""
+    client.subscribed(2)
+    sent = client.receive(b"a", b"b", b"c", qos=2)
+    yield
+    raw = client.broker.client(client.version)
+    raw.connect(client.client_id, **persistent(client.version, receive_maximum=1))
+    raw.close()
+    raw = client.again(sent)
+    for packet in sent:
+        raw.ack(packet)
+
+
 def expiring_messages(client):
     """[MQTT-3.3.2-5] [MQTT-3.3.2-6]: time goes on while the broker is away; what is left of it is forwarded."""
     client.subscribed(2).disconnect()
@@ -204,6 +231,8 @@ SCENARIOS = [
     qos_2_after_pubrel,
     pubrels_come_first,
     qos_2_completed,
+    many_in_flight,
+    cut_off_once_more,
     stored_and_in_flight,
     a_publisher_in_its_handshakes,
     a_clean_start,

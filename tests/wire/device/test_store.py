@@ -3,11 +3,13 @@
 `persist_after` is long here, so that how busy the machine is decides nothing.
 """
 
+import os
+import signal
 import time
 
 import pytest
 
-from tests.support.application import only_penstock, persistent
+from tests.support.application import only_penstock, persistent, until
 from tests.support.device import await_quiet, publish_all, pump
 from tests.support.packets import V5, V311, PacketType
 
@@ -82,6 +84,48 @@ def test_qos_2_is_stored_before_it_is_sent(*, broker, open_device, publisher, cl
     assert broker.stored(client_id) == 1
     device.send_ack(PUBCOMP, packet.packet_id)
     broker.await_stored(client_id, 0)
+
+
+def test_no_pubrel_before_the_store_knows(broker, open_device, publisher, topic):
+    """Reference, defect 4: else a crash would send the PUBLISH again to a client that has completed it."""
+    if broker.redis is None:
+        pytest.skip("LMDB cannot be stopped")
+    device = open_device(V5)
+    device.subscribe(topic, qos=2)
+    publisher.publish(topic, b"x", qos=2)
+    packet = device.expect_publish(topic, b"x", qos=2)
+    os.kill(broker.redis.pid, signal.SIGSTOP)
+    try:
+        device.send_ack(PUBREC, packet.packet_id)
+        device.expect_nothing(0.2)
+        device.close()
+        device = open_device(V5)
+        early = device.receive_all(0.4)
+        assert PUBREL not in {one.type for one in early}
+    finally:
+        os.kill(broker.redis.pid, signal.SIGCONT)
+    for again in early:  # or at once with DUP: that is true, too
+        device.send_ack(PUBREC, again.packet_id)
+    device.expect(PUBREL, packet_id=packet.packet_id)
+    device.send_ack(PUBCOMP, packet.packet_id)
+    device.expect_nothing(0.1)
+
+
+def test_a_kill_keeps_the_order(broker, connect, client_id, topic):
+    """[MQTT-4.6.0-6]: some were sent at once and not stored yet, later ones were stored because of the quota."""
+    options = persistent(V5, receive_maximum=4)
+    device = connect(V5, client_id, **options)
+    device.subscribe(topic, qos=1)
+    payloads = [b"%d" % number for number in range(12)]
+    publish_all(connect(V5), topic, payloads)
+    device.expect_payloads(payloads[:4], ack=False)
+    until(lambda: broker.stored(client_id) >= 8, 5, "those over the quota are stored")
+    broker.kill()
+    broker.restart()
+    device = connect(V5, client_id, **options)
+    received = [device.expect_publish(dup=None, ack=True).payload for _ in payloads]
+    assert received == payloads
+    device.expect_nothing(0.05)
 
 
 def test_clean_sessions_use_no_store(*, broker, connect, publisher, client_id, topic, version):
