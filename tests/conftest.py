@@ -105,9 +105,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For a parallel run (make test): the tests of a file stay together, and one process has Kafka's brokers."""
+    """For a parallel run (make test): the tests of a file stay together, one process has Kafka's brokers and one Spark."""
     for item in items:
-        item.add_marker(pytest.mark.xdist_group("kafka" if "kafka" in item.nodeid.lower() else str(item.path)))
+        group = str(item.path)
+        if "spark" in item.path.parts:
+            group = "spark"
+        elif "kafka" in item.nodeid.lower():
+            group = "kafka"
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(params=[V311, V5], ids=["v311", "v5"])
