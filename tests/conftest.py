@@ -105,7 +105,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For a parallel run (make test): the tests of a file stay together, one process has Kafka's brokers and one Spark."""
+    """For a parallel run (make test): files stay together, one process has Kafka's brokers and one Spark."""
     for item in items:
         group = str(item.path)
         if "spark" in item.path.parts:

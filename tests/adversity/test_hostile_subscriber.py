@@ -49,7 +49,8 @@ def receive_many(client, count: int) -> list[int]:
 def test_client_that_never_says_pubcomp(start_broker, connect):
     """[MQTT-2.2.1-4]: packet ids of several connections pile up in one session. When none is left its messages wait;
     the publisher and the other subscribers do not notice."""
-    broker = start_broker({"limits.max_inflight": 65_535, "limits.max_queued_messages": 1_000_000})
+    settings = {"limits.max_inflight": 65_535, "limits.max_queued_messages": 1_000_000, "ingest.log": "none"}
+    broker = start_broker(settings)
     publisher = connect(V311, broker=broker)
     hoarder = connect(V311, "hoarder", broker=broker, clean_start=False)
     hoarder.subscribe("t", qos=2)

@@ -21,8 +21,8 @@ from penstock.core.settings.application import ApplicationSettings
 from penstock.delivery.contexts import OWN, Contexts, make_key
 from penstock.delivery.lane_book import LaneBook, Place
 from penstock.delivery.pack_reader import PackReader
-from penstock.delivery.shared import SharedDelivery
-from penstock.logs.base import Log, LogError, TopicPartition, parse_properties
+from penstock.delivery.shared import SharedDelivery, patiently
+from penstock.logs.base import Consumer, Log, LogError, TopicPartition, parse_properties
 from penstock.persistence.application_names import ApplicationNames
 
 log = get_logger("penstock.application")
@@ -56,6 +56,7 @@ class ApplicationDelivery:
         self._starts: dict[str, int] = {}  # where a new session begins in a topic that was there
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._asker: Consumer | None = None
 
     # ---- life ----
 
@@ -74,6 +75,8 @@ class ApplicationDelivery:
         await self.book.stop()
         await self.shared.stop()
         await self._reader.stop()
+        if self._asker is not None:
+            await self._asker.close()
         for task in list(self._tasks):
             task.cancel()
 
@@ -100,11 +103,13 @@ class ApplicationDelivery:
             await self._log.admin.create(topic, 1, self._properties)
             self._topics[topic] = client_id
         if is_new:
-            consumer = self._log.consumer("")
-            try:
-                self._starts[client_id] = (await consumer.watermarks(TopicPartition(topic, 0))).end
-            finally:
-                await consumer.close()
+            # A topic that was made just now has no leader for a moment.
+            await patiently(lambda: self._find_start(client_id, topic))
+
+    async def _find_start(self, client_id: str, topic: str) -> None:
+        if self._asker is None:
+            self._asker = self._log.consumer("")
+        self._starts[client_id] = (await self._asker.watermarks(TopicPartition(topic, 0))).end
 
     async def restore(self, sessions: Iterable[Session]) -> int:
         """Sessions of before a restart get their feeds back; nobody is connected yet. Raises LogError."""

@@ -2,6 +2,7 @@
 
 from tests.support.packets import V5
 
+PROVIDERS = ["embedded"]  # the rules of packs do not depend on the log; recovery and sharing are tested on both
 SETTINGS = {"application.max_poll_records": 5, "application.packs_in_flight": 4, "application.pack_timeout": 60}
 
 

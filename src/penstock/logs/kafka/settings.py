@@ -107,6 +107,8 @@ def consumer_config(
         "fetch.wait.max.ms": 100,
         # An idle partition is asked again at once instead of after librdkafka's half second.
         "fetch.queue.backoff.ms": 10,
+        # What is read ahead; librdkafka's default is four times as much for each consumer.
+        "queued.max.messages.kbytes": 16_384,
     }
     if instance_id is not None:
         config["group.instance.id"] = instance_id
