@@ -104,6 +104,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
 
 
+@pytest.hookimpl(tryfirst=True)  # before the plug-in looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For a parallel run (make test): files stay together, one process has Kafka's brokers and one Spark."""
     for item in items:
