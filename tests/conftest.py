@@ -104,18 +104,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
 
 
-@pytest.hookimpl(tryfirst=True)  # before the plug-in looks at the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For a parallel run (make test): files stay together, one process has Kafka's brokers and one Spark."""
-    for item in items:
-        group = str(item.path)
-        if "spark" in item.path.parts:
-            group = "spark"
-        elif "kafka" in item.nodeid.lower():
-            group = "kafka"
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture(params=[V311, V5], ids=["v311", "v5"])
 def version(request: pytest.FixtureRequest) -> int:
     """The protocol version, for behaviour that both have."""
