@@ -28,8 +28,8 @@ from penstock._ext.codec cimport (AUTH, CONNECT, DISCONNECT, MALFORMED_PACKET, P
 from penstock._ext.envelope cimport (NO_DELIVERY_QOS, EnvelopeView, delivery_size, envelope_size, get_envelope,
                                      put_delivery, put_envelope)
 from penstock._ext.inflight cimport (AWAIT_PUBACK, AWAIT_PUBCOMP, AWAIT_PUBREC, DELIVERY_BACKLOG, DELIVERY_RETAIN,
-                                     DELIVERY_SHARED, SLOT_COUNTED, SLOT_PACK, SLOT_RELEASING, SLOT_RESERVED, SLOT_STORED,
-                                     SLOT_STORING, Extras, Hold, Queue, Queued, Slot, extras_group_name,
+                                     DELIVERY_SHARED, SLOT_COUNTED, SLOT_PACK, SLOT_RELEASING, SLOT_RESERVED,
+                                     SLOT_STORED, SLOT_STORING, Extras, Hold, Queue, Queued, Slot, extras_group_name,
                                      extras_new, ids_add, ids_clear, ids_discard, ids_has, queue_clear, queue_pop,
                                      queue_push, queued_release, window_add, window_clear, window_find, window_order,
                                      window_put, window_release)
