@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -124,8 +125,11 @@ def start_broker(directory, command):
 
 @contextmanager
 def running(kind, directory):
-    # A broker started as root gives up its rights and must still read its files.
-    for path in (directory, *directory.parents[:2]):
+    # A broker started as root gives up its rights and must still read its files; a parallel run nests them one deeper.
+    below = Path(tempfile.gettempdir()).resolve()
+    for path in (directory, *directory.parents):
+        if path == below or below not in path.parents:
+            break
         path.chmod(0o755)
     broker = kind(directory)
     try:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from penstock.delivery.contexts import TABLE
-from penstock.dispatch import applications as module
+from penstock.dispatch import persistent_clients as module
 from penstock.logs.base import LogUnavailable
 from penstock.persistence.application_names import ApplicationNames
 from tests.support.app_node import EXPIRY, Node, Reader, restart, run

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock._ext.segment import RecordPack
 from penstock.logs.base import Fetched, TopicPartition
 from penstock.logs.kafka import shelf as shelf_module
-from penstock.logs.kafka.shelf import GO_ON_BELOW, LARGEST_FETCH, Shelf
+from penstock.logs.kafka.shelf import GO_ON_BELOW, HOLD_ABOVE, LARGEST_FETCH, Shelf
 
 PLACES = [TopicPartition("t", number) for number in range(3)]
 
@@ -62,15 +62,16 @@ def test_what_was_read_before_a_move_is_not_wanted() -> None:
 
 def test_a_busy_or_paused_partition_is_not_read_on_for_ever() -> None:
     shelf = new_shelf()
-    size = LARGEST_FETCH // 4
+    size = LARGEST_FETCH // 2
+    most = HOLD_ABOVE // size
     shelf.pause(shelf.places[PLACES[0]])
-    for number in range(3):
+    for number in range(most - 1):
         shelf.put(1, PLACES[0], pack_of(number, 1, size))
         assert shelf.take(100, 100) == []
         assert shelf.orders() == ([], [])
-    shelf.put(1, PLACES[0], pack_of(3, 1, size))
+    shelf.put(1, PLACES[0], pack_of(most - 1, 1, size))
     assert shelf.orders() == ([PLACES[0]], [])
-    shelf.put(1, PLACES[0], pack_of(4, 1, size))
+    shelf.put(1, PLACES[0], pack_of(most, 1, size))
     assert shelf.orders() == ([], [])
     assert shelf.resume(shelf.places[PLACES[0]])
     taken = shelf.take(100, 100)
