@@ -45,6 +45,10 @@ cdef class PendingList:
     cdef int64_t* changed                   # numbers of windows changed since take_changes, without duplicates
     cdef uint32_t changed_count, changed_capacity
     cdef bint head_changed                  # cursor or committed moved
+    cdef readonly uint32_t ready_count, dead_count
+    cdef uint32_t first_ready, first_dead   # where the search for one begins: none comes before it
+    cdef int64_t last_marked                # the window marked as changed last, -1 = none
+    cdef uint8_t bucket_shift, changed_shift
 
     # Everything before it is settled: the lowest pending offset, or the cursor.
     cdef int64_t committed_offset(self) noexcept
