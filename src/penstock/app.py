@@ -45,6 +45,7 @@ from penstock.persistence.received import ReceivedIds
 from penstock.persistence.retained import restore_retained
 from penstock.persistence.sessions import SessionKeeper
 from penstock.persistence.state_log import StateLog
+from penstock.queues.definitions import configured
 from penstock.session.control import SessionControl
 from penstock.session.events import SessionEvents
 from penstock.session.registry import SessionRegistry
@@ -430,6 +431,7 @@ class Broker:
 def check(settings: Settings) -> None:
     """What only the parts themselves can judge; `penstock check-config` asks it too. Raises SettingsError."""
     parse_settings(settings.queue)
+    configured(settings)
     ingest, application = settings.ingest, settings.application
     is_kafka = settings.log.provider == "kafka"
     check_topic("ingest.properties", ingest.properties, ingest.topic, ingest.partitions, is_kafka=is_kafka)

@@ -73,6 +73,7 @@ def check_settings(settings: Settings, where: Where) -> None:
         _check_tls(listener, prefix, where)
         _check_entrance(listener, settings.access)
     _check_duplicates(settings, where)
+    _check_queue_names(settings, where)
     for key in ("password_file", "acl_file"):
         _check_file(getattr(settings.access, key), where(f"access.{key}"))
     for method, factory in settings.access.enhanced.items():
@@ -197,6 +198,18 @@ def _check_duplicates(settings: Settings, where: Where) -> None:
                 "use host:port, or nothing for off"
             ) from None
         _claim(settings.admin.address, "the admin address", addresses, where("admin.address"))
+
+
+def _check_queue_names(settings: Settings, where: Where) -> None:
+    names: dict[str, int] = {}
+    for index, queue in enumerate(settings.queues):
+        if not queue.name:
+            raise SettingsError(f"{where(f'queues.{index}')}.name is missing: it is the <queue> of $queue/<queue>/…")
+        if queue.name in names:
+            raise SettingsError(
+                f"{where(f'queues.{index}.name')} = {queue.name!r} is the name of queue {names[queue.name]} too"
+            )
+        names[queue.name] = index
 
 
 def _claim(address: str, owner: str, taken: dict[str, str], where: str) -> None:

@@ -7,7 +7,7 @@ import sys
 
 from penstock.core.settings.aliases import ALIASES, MEANINGLESS
 from penstock.core.settings.environment import environment_name
-from penstock.core.settings.schema import Key, section_class, sections
+from penstock.core.settings.schema import LISTS, Key, section_class, sections
 
 _HEAD = """\
 # Settings
@@ -59,7 +59,7 @@ def render() -> str:
     """The whole page."""
     parts = [_HEAD]
     for section, keys in sections().items():
-        title = f"[[{section}]]" if section == "listeners" else f"[{section}]"
+        title = f"[[{section}]]" if section in LISTS else f"[{section}]"
         parts.append(f"\n## {title}\n\n{inspect.cleandoc(section_class(section).__doc__ or '')}\n")
         parts.append("\n| key | default | meaning | allowed | live |\n|---|---|---|---|---|\n")
         parts.extend(_row(name, key) for name, key in keys.items())
@@ -85,8 +85,10 @@ def _default(key: Key) -> str:
     value = key.default
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
-    if key.unit == "bytes" and value % 1024 == 0:
+    if key.unit == "bytes" and value and value % 1024 == 0:
         return f'`"{value // 1048576}MiB"`' if value % 1048576 == 0 else f'`"{value // 1024}KiB"`'
+    if isinstance(value, tuple):
+        return f"`{list(value)}`"
     if isinstance(value, str):
         return f'`"{value}"`'
     if isinstance(value, float) and value.is_integer():

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from penstock.core.errors import SettingsError
 from penstock.core.settings.aliases import ALIASES, MEANINGLESS
-from penstock.core.settings.schema import sections
+from penstock.core.settings.schema import find_key
 
 PREFIX = "PENSTOCK_"
 CONFIG = "PENSTOCK_CONFIG"
@@ -95,8 +95,7 @@ def _key(name: str) -> str:
 
 
 def _is_setting(key: str) -> bool:
-    section, _, rest = key.partition(".")
-    return rest.rpartition(".")[2] in sections().get(section, {})
+    return find_key(key) is not None
 
 
 def _reason(error: Exception) -> str:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from penstock.core.settings.address import TRANSPORTS
 from penstock.core.settings.checks import check_settings, open_insecure_listeners
 from penstock.core.settings.environment import Assignment, environment_name, meaningless_names, read_environment
 from penstock.core.settings.model import Settings
-from penstock.core.settings.schema import FREE_SECTION, Key, bad_value, convert, sections
+from penstock.core.settings.schema import FREE_SECTION, LISTS, Key, bad_value, convert, sections
 from penstock.core.settings.toml_file import SettingsFile, choose_path, read_file
 
 DEFAULT = "default"
 LISTENERS = "listeners"
+QUEUES = "queues"
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class _Tree:
     def __init__(self) -> None:
         self.values: dict[str, dict[str, Any]] = {}
         self.listeners: list[dict[str, Any]] = []
+        self.queues: list[dict[str, Any]] = []
         self.queue: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
         self._where: dict[str, str] = {}
@@ -98,22 +101,27 @@ class _Tree:
                 continue
             if section not in sections():
                 raise _unknown(file.where(section), section, list(sections()), "a section of the settings")
-            if section == LISTENERS:
-                if not isinstance(table, list) or not all(isinstance(entry, dict) for entry in table):
-                    raise SettingsError(
-                        f"{file.where(section)} must be written as [[listeners]], once for each listener"
-                    )
-                if not table:
-                    raise SettingsError(f"{file.where(section)} is empty: a broker needs at least one listener")
-                for index, entry in enumerate(table):
-                    self.listeners.append({})
-                    for name, value in entry.items():
-                        self._set(f"{section}.{index}.{name}", value, origin, file.where(f"{section}.{index}.{name}"))
+            if section in LISTS:
+                self._take_list(section, table, file, origin)
                 continue
             if not isinstance(table, dict):
                 raise SettingsError(f"{file.where(section)} must be a table: write [{section}] and its keys below")
             for name, value in table.items():
                 self._set(f"{section}.{name}", value, origin, file.where(f"{section}.{name}"))
+
+    def _take_list(self, section: str, tables: object, file: SettingsFile, origin: str) -> None:
+        if not isinstance(tables, list) or not all(isinstance(entry, dict) for entry in tables):
+            noun = section.removesuffix("s")
+            raise SettingsError(f"{file.where(section)} must be written as [[{section}]], once for each {noun}")
+        if section == LISTENERS and not tables:
+            raise SettingsError(f"{file.where(section)} is empty: a broker needs at least one listener")
+        for index, entry in enumerate(tables):
+            self._list_of(section).append({})
+            for name, value in _leaves(section, entry):
+                self._set(f"{section}.{index}.{name}", value, origin, file.where(f"{section}.{index}.{name}"))
+
+    def _list_of(self, section: str) -> list[dict[str, Any]]:
+        return self.listeners if section == LISTENERS else self.queues
 
     def take(self, assignments: Iterable[Assignment]) -> None:
         # The whole list of listeners comes before what is said about one of them.
@@ -150,6 +158,9 @@ class _Tree:
             return
         key, target = self._find(dotted, where)
         name = key.name.rpartition(".")[2]
+        if key.name.startswith(f"{QUEUES}."):
+            for table in key.name.split(".")[1:-1]:
+                target = target.setdefault(table, {})
         if key.kind == dict[str, str]:
             # `access.enhanced.NAME` adds one entry of the table that `access.enhanced` is.
             entry, dotted = dotted[len(key.name) + 1 :], key.name
@@ -163,18 +174,18 @@ class _Tree:
         section, _, rest = dotted.partition(".")
         if section not in sections():
             raise _unknown(where, dotted, _all_keys(), "a setting")
-        if section == LISTENERS:
+        if section in LISTS:
             number, _, rest = rest.partition(".")
+            entries, noun = self._list_of(section), section.removesuffix("s")
             if not number.isdigit():
-                raise SettingsError(
-                    f"{where} is not a setting: name the listener by its number, as in listeners.0.address"
-                )
-            if int(number) > len(self.listeners):
-                raise SettingsError(f"{where}: there is no listener {len(self.listeners)} before it")
-            if int(number) == len(self.listeners):
-                self.listeners.append({})
-            target = self.listeners[int(number)]
-            known = {f"{LISTENERS}.{number}.{name}": key for name, key in sections()[section].items()}
+                example = f"{section}.0.{'address' if section == LISTENERS else 'name'}"
+                raise SettingsError(f"{where} is not a setting: name the {noun} by its number, as in {example}")
+            if int(number) > len(entries):
+                raise SettingsError(f"{where}: there is no {noun} {len(entries)} before it")
+            if int(number) == len(entries):
+                entries.append({})
+            target = entries[int(number)]
+            known = {f"{section}.{number}.{name}": key for name, key in sections()[section].items()}
         else:
             target = self.values.setdefault(section, {})
             known = {f"{section}.{name}": key for name, key in sections()[section].items()}
@@ -195,6 +206,7 @@ class _Tree:
                 listener["name"] = _free_name(taken)
                 taken.add(listener["name"])
         tree[LISTENERS] = listeners
+        tree[QUEUES] = self.queues
         tree[FREE_SECTION] = self.queue
         return msgspec.convert(tree, Settings)
 
@@ -209,6 +221,16 @@ def _table_of_texts(key: Key, given: object, where: str) -> dict[str, str]:
     return given
 
 
+def _leaves(section: str, table: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, object]]:
+    """The keys of a table and of the tables in it that hold settings, not texts: `limits.max_depth`."""
+    inner = {name.rpartition(".")[0] for name in sections()[section]}
+    for name, value in table.items():
+        if isinstance(value, dict) and f"{before}{name}" in inner:
+            yield from _leaves(section, value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
+
+
 def _free_name(taken: set[object]) -> str:
     name, number = "mqtt", 1
     while name in taken:
@@ -221,10 +243,10 @@ def flatten(settings: Settings) -> Iterable[tuple[str, object]]:
     """Every dotted key with its value, in the order of the model."""
     for section, keys in sections().items():
         table = getattr(settings, section)
-        if section == LISTENERS:
-            for index, listener in enumerate(table):
+        if section in LISTS:
+            for index, entry in enumerate(table):
                 for name in keys:
-                    yield f"{section}.{index}.{name}", getattr(listener, name)
+                    yield f"{section}.{index}.{name}", attrgetter(name)(entry)
         else:
             for name in keys:
                 yield f"{section}.{name}", getattr(table, name)

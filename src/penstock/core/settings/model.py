@@ -13,6 +13,7 @@ from msgspec import Meta, field
 
 from penstock.core.settings.application import ApplicationSettings
 from penstock.core.settings.kafka import KafkaSettings
+from penstock.core.settings.queues import QueueManagerSettings, QueueSettings
 from penstock.core.settings.redis import DeviceSettings, RedisSettings
 from penstock.core.settings.section import Section, about
 
@@ -272,6 +273,8 @@ class Settings(Section, frozen=True):
     queue: Annotated[
         dict[str, Any], about("the queues between services; its keys are in docs/queue-architecture.md")
     ] = field(default_factory=dict)
+    queue_manager: QueueManagerSettings = QueueManagerSettings()
+    queues: list[QueueSettings] = field(default_factory=list)
     logging: LoggingSettings = LoggingSettings()
     admin: AdminSettings = AdminSettings()
     sys: SysSettings = SysSettings()

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from penstock.core.settings.loader import LISTENERS, flatten
+from penstock.core.settings.loader import LISTENERS, QUEUES, flatten
 from penstock.core.settings.model import Settings
-from penstock.core.settings.schema import sections
+from penstock.core.settings.schema import find_key
 
 
 def is_live(key: str) -> bool:
     """Whether a setting can change without a restart."""
-    section, _, rest = key.partition(".")
-    return sections()[section][rest.rpartition(".")[2]].live
+    found = find_key(key)
+    return found is not None and found.live
 
 
 def diff(old: Settings, new: Settings) -> tuple[dict[str, object], list[str]]:
     """Dotted key to new value of what changes live, and the keys that changed but need a restart.
 
     Files keep their names when their contents change: certificates, passwords and ACL are read again on every reload,
-    whatever this says.
+    whatever this says. The queues are one value, since the order they are written in says nothing.
     """
     if len(old.listeners) != len(new.listeners):
         live, needs_restart = _compare(old, new, skip_listeners=True)
@@ -27,10 +27,11 @@ def diff(old: Settings, new: Settings) -> tuple[dict[str, object], list[str]]:
 
 def _compare(old: Settings, new: Settings, *, skip_listeners: bool) -> tuple[dict[str, object], list[str]]:
     before = dict(flatten(old))
-    live: dict[str, object] = {}
+    live: dict[str, object] = {QUEUES: new.queues} if old.queues != new.queues else {}
     needs_restart: list[str] = []
     for key, value in flatten(new):
-        if (skip_listeners and key.startswith(f"{LISTENERS}.")) or before.get(key) == value:
+        is_skipped = key.startswith(f"{QUEUES}.") or (skip_listeners and key.startswith(f"{LISTENERS}."))
+        if is_skipped or before.get(key) == value:
             continue
         if is_live(key):
             live[key] = value

@@ -11,11 +11,14 @@ import msgspec
 
 from penstock.core.errors import SettingsError
 from penstock.core.settings.model import ListenerSettings, Settings
+from penstock.core.settings.queues import QueueSettings
 from penstock.core.settings.section import Section
 from penstock.core.settings.units import parse_duration, parse_size
 
 # A table the partition service reads itself: its keys are nested, and those of the seed document.
 FREE_SECTION = "queue"
+# Sections written once for each of what they describe: [[listeners]].
+LISTS: dict[str, type[Section]] = {"listeners": ListenerSettings, "queues": QueueSettings}
 # Shown instead of a secret.
 HIDDEN = "***"
 
@@ -25,11 +28,11 @@ _FALSE = ("false", "no", "off", "0")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One setting. `name` is dotted, with `listeners.<n>.` in front for those of a listener."""
+    """One setting. `name` is dotted, without the number of the listener or queue it belongs to."""
 
     name: str
     annotation: Any  # what msgspec checks the value against, with its bounds
-    kind: Any  # the bare type: int, float, bool, str, a Literal or dict[str, str]
+    kind: Any  # the bare type: int, float, bool, str, a Literal, tuple[str, ...] or dict[str, str]
     default: Any
     description: str
     unit: str
@@ -53,20 +56,26 @@ class Key:
             noun = {"bytes": "a size in bytes such as 65536 or 64KiB", "seconds": "a time in seconds such as 10 or 10s"}
             text = noun.get(self.unit, "a whole number" if self.kind is int else "a number")
             return f"{text}, from {self.low or 0:,.0f} to {self.high:,.0f}" if self.high is not None else text
+        if get_origin(self.kind) is tuple:
+            return "a list of texts"
         return "a table of texts" if get_origin(self.kind) is dict else "a text"
 
 
-def _describe(section: type[Section], prefix: str) -> dict[str, Key]:
+def describe(section: type[Section], prefix: str = "") -> dict[str, Key]:
+    """The keys of a section by their names, those of the tables in it among them: `limits.max_depth`."""
     hints = typing.get_type_hints(section, include_extras=True)
     keys: dict[str, Key] = {}
     for struct_field in msgspec.structs.fields(section):
         annotation = hints[struct_field.name]
         kind, *metas = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+        name = f"{prefix}{struct_field.name}"
+        if isinstance(kind, type) and issubclass(kind, Section):
+            keys.update(describe(kind, f"{name}."))
+            continue
         default = struct_field.default
         if default is msgspec.NODEFAULT:
             default = struct_field.default_factory()
         extra: dict[str, Any] = next((meta.extra for meta in metas if meta.extra), {})
-        name = f"{prefix}{struct_field.name}"
         keys[name] = Key(
             name=name,
             annotation=annotation,
@@ -84,27 +93,35 @@ def _describe(section: type[Section], prefix: str) -> dict[str, Key]:
 
 @cache
 def sections() -> dict[str, dict[str, Key]]:
-    """Section name to its keys by bare name, in the order of the model; `listeners` stands for each of them."""
+    """Section name to its keys by their names in it, in the order of the model; `listeners` stands for each of them."""
     described = {}
     for section in msgspec.structs.fields(Settings):
         if section.name == FREE_SECTION:
             continue
-        cls = section_class(section.name)
-        keys = _describe(cls, f"{section.name}.")
-        described[section.name] = {key.name.rpartition(".")[2]: key for key in keys.values()}
+        prefix = f"{section.name}."
+        keys = describe(section_class(section.name), prefix)
+        described[section.name] = {name.removeprefix(prefix): key for name, key in keys.items()}
     return described
+
+
+def find_key(dotted: str) -> Key | None:
+    """The key of a dotted name, with the number of its listener or queue where it has one."""
+    section, _, rest = dotted.partition(".")
+    if section in LISTS:
+        rest = rest.partition(".")[2]
+    return sections().get(section, {}).get(rest)
 
 
 def is_secret(dotted: str) -> bool:
     """Whether nobody is to see the value of this key."""
-    section, _, rest = dotted.partition(".")
-    return sections()[section][rest.rpartition(".")[2]].is_secret
+    key = find_key(dotted)
+    return key is not None and key.is_secret
 
 
 @cache
 def section_class(name: str) -> type[Section]:
-    if name == "listeners":
-        return ListenerSettings
+    if name in LISTS:
+        return LISTS[name]
     cls = typing.get_type_hints(Settings)[name]
     assert isinstance(cls, type)
     assert issubclass(cls, Section)
@@ -139,6 +156,8 @@ def _from_text(key: Key, text: str) -> object:
         return seconds
     if key.kind in (int, float):
         return key.kind(text)
+    if get_origin(key.kind) is tuple:
+        return [part.strip() for part in text.split(",") if part.strip()]
     return text
 
 

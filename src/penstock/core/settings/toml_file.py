@@ -67,6 +67,10 @@ def _locate(text: str) -> dict[str, int]:
             if header[1] == "[[":
                 tables[table] = tables.get(table, -1) + 1
                 table = f"{table}.{tables[table]}"
+            else:
+                # [queues.limits] belongs to the [[queues]] it follows
+                first, dot, rest = table.partition(".")
+                table = f"{first}.{tables[first]}.{rest}" if dot and first in tables else table
             lines.setdefault(table, number)
             continue
         key = _KEY.match(line)
