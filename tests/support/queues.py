@@ -31,10 +31,14 @@ from tests.support.raw_client import RawClient
 
 VERBS = ("ack", "nack", "reject")
 REFUSED = 0x80
-BOTH_KINDS = [pytest.param(kind, marks=pytest.mark.queue(type=kind)) for kind in ("classic", "stream")]
 ManyQueues = Sequence[Mapping[str, Any]]
 # Streams commit soon and retention looks often; a test that is about these intervals has a broker of its own.
 QUICK = {"queue_manager.auto_commit_interval": "100ms", "queue_manager.retention_interval": "200ms"}
+
+
+def both_kinds() -> list[Any]:
+    """Values for a parameter `kind`: the test's queue is of that type."""
+    return [pytest.param(kind, marks=pytest.mark.queue(type=kind)) for kind in ("classic", "stream")]
 
 
 class QueueBroker(AppBroker):

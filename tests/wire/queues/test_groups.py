@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.application import persistent, until
 from tests.support.packets import V5
-from tests.support.queues import BOTH_KINDS, VERBS
+from tests.support.queues import VERBS, both_kinds
 
 NUMBERS = [b"%d" % number for number in range(10)]
 
@@ -91,7 +91,7 @@ def test_a_group_may_have_an_at_sign(publisher, open_queue, new_name, queue):
     consumer.ack(delivery)
 
 
-@pytest.mark.parametrize("kind", BOTH_KINDS)
+@pytest.mark.parametrize("kind", both_kinds())
 def test_a_new_group_starts_at_the_beginning(publisher, open_queue, queue, kind):
     """Row "start of a new group": the first offset still stored, also when others are far ahead."""
     ahead = open_queue()

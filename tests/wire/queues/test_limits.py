@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tests.support.packets import V5, V311, PacketType
-from tests.support.queues import BOTH_KINDS
+from tests.support.queues import both_kinds
 
 QUOTA_EXCEEDED = 0x97
 
@@ -122,7 +122,7 @@ def test_an_older_client_is_closed(open_queue, queue, what):
     client.raw.expect_closed()
 
 
-@pytest.mark.parametrize("kind", BOTH_KINDS)
+@pytest.mark.parametrize("kind", both_kinds())
 @pytest.mark.queue(limits={"message_ttl": "400ms"})
 def test_messages_expire_by_the_setting(publisher, open_queue, queue, kind):
     """Row `limits.message_ttl`, section 14 (TTL in both types): stamped at publish, skipped by both types."""

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.support.packets import V5, V311, Will
-from tests.support.queues import BOTH_KINDS, QueueBroker, QueueClient, running_queue_broker
+from tests.support.queues import QueueBroker, QueueClient, both_kinds, running_queue_broker
 
 
-@pytest.mark.parametrize("kind", BOTH_KINDS)
+@pytest.mark.parametrize("kind", both_kinds())
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_a_publish_is_enqueued_in_order(publisher, consumer, queue, kind, qos):
     """Sections 1 (types) and 9 (durability): every QoS enters; 1 and 2 are acknowledged with success."""
