@@ -10,6 +10,11 @@ from tests.support.application import until
 AT_ONCE = {"initial_backoff": "0s", "max_retries": 2}
 
 
+def moved_at(text):
+    """Seconds since the epoch; Unix milliseconds or a date, the reference leaves it open."""
+    return int(text) / 1000 if text.isdigit() else datetime.fromisoformat(text).timestamp()
+
+
 def read_dead(open_queue, queue, *payloads, key=""):
     """What a consumer of the dead letters gets."""
     reader = open_queue()
@@ -27,14 +32,13 @@ def test_a_rejected_message_is_a_dead_letter(publisher, consumer, open_queue, br
     consumer.consume(f"$queue/{queue}", "workers")
     delivery = consumer.next(b"bad")
     consumer.reject(delivery, "no such customer")
-    assert broker.progress(queue, "workers") == (1, 1, 0)
+    broker.await_progress(queue, "workers", cursor=1, committed=1, pending=0)
     [dead] = read_dead(open_queue, queue, b"bad")
     assert dead.topic == f"$queue/$dlq/{queue}/a/b"
     assert dead.packet.properties["content_type"] == "text/plain"
     assert [value for name, value in dead.pairs if name == "mine"] == ["1", "2"]
     properties = {name: value for name, value in dead.pairs if name != "mine"}
-    moved_at = datetime.fromisoformat(properties.pop("_dlq_moved_at"))
-    assert before <= moved_at.timestamp() <= time.time() + 1
+    assert before <= moved_at(properties.pop("_dlq_moved_at")) <= time.time() + 1
     properties.pop("x-source-topic")
     assert properties == {
         "_dlq_original_queue": queue,
@@ -76,7 +80,7 @@ def test_nacks_are_exhausted(publisher, consumer, open_queue, broker, queue):
     assert dead.properties["_dlq_reason"] == "max-deliveries"
     assert dead.properties["_dlq_delivery_count"] == "3"
     consumer.nothing(0.05)
-    assert broker.progress(queue, "workers") == (1, 1, 0)
+    broker.await_progress(queue, "workers", cursor=1, committed=1, pending=0)
 
 
 @pytest.mark.queue(visibility_timeout="300ms", retry={"max_retries": 1})

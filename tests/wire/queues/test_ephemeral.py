@@ -58,7 +58,7 @@ def test_it_works_like_any_classic_queue(publisher, open_queue, broker, name):
     again = two.next(b"2")
     assert again.count == 2
     two.ack(again)
-    assert broker.progress(name, "workers") == (3, 3, 0)
+    broker.await_progress(name, "workers", cursor=3, committed=3, pending=0)
     dead = open_queue()
     dead.consume(f"$queue/$dlq/{name}", "undertakers")
     assert dead.next(b"3").properties["reason"] == "bad"

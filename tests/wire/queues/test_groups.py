@@ -193,6 +193,28 @@ def test_a_returning_consumer_settles_what_it_had(publisher, open_queue, broker,
     consumer.nothing(0.05)
 
 
+@pytest.mark.queue(visibility_timeout="3s")
+def test_a_persistent_session_over_a_kill(publisher, open_queue, broker, new_name, queue):
+    """Row "liveness", the broker ending instead of the connection: the session has its entries until the visibility
+    timeout; it settles one when it is back, and another consumer gets the other one then."""
+    name = new_name("persistent")
+    consumer = open_queue(client_id=name, **persistent(V5))
+    consumer.consume(f"$queue/{queue}", "workers", prefetch=2)
+    publisher.publish(f"$queue/{queue}", b"1", b"2")
+    first, second = consumer.take(b"1", b"2")
+    broker.kill()
+    broker.restart()
+    other = open_queue()
+    other.consume(f"$queue/{queue}", "workers")
+    consumer = open_queue(client_id=name, **persistent(V5))
+    consumer.ack(first)
+    consumer.raw.disconnect()
+    again = other.next(b"2")
+    assert again.count == 2
+    assert again.at - second.at > 2.9, "before the visibility timeout"
+    other.ack(again)
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_stranger_may_not_settle(publisher, open_queue, broker, queue, verb):
     """Row "settle from a stranger": all three verbs, refused with 0x80; of the same group, of none, of another."""

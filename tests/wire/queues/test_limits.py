@@ -168,7 +168,7 @@ def test_expired_messages_never_enter_the_pending_list(publisher, consumer, brok
 
 
 @pytest.mark.any_log
-@pytest.mark.parametrize("value", ["0", "-1", "many", "", "70000000000"])
+@pytest.mark.parametrize("value", ["0", "-1", "many", ""])
 def test_a_prefetch_that_is_none(consumer, broker, queue, value):
     """Section 5, last line: the bound is overridable by a user property; nonsense is refused."""
     [reason] = consumer.try_consume(f"$queue/{queue}", "workers", prefetch=value)

@@ -44,7 +44,7 @@ def test_a_position_in_time(publisher, open_queue, queue):
 
 
 @pytest.mark.any_log
-@pytest.mark.parametrize("position", ["sometime", "-1", "offset=x", "timestamp=", "offset=", "", "1.5", "first "])
+@pytest.mark.parametrize("position", ["sometime", "offset=x", "timestamp=", "offset=", "1.5"])
 def test_unknown_positions_are_refused(publisher, consumer, queue, position):
     """Row "position values": unknown text refused."""
     publisher.publish(f"$queue/{queue}", b"0")
