@@ -31,6 +31,7 @@ from tests.support.raw_client import RawClient
 
 VERBS = ("ack", "nack", "reject")
 REFUSED = 0x80
+EVERYTHING = '[[rules]]\neffect = "allow"\ntopics = ["#", "$SYS/#", "$queue/#"]\n'
 ManyQueues = Sequence[Mapping[str, Any]]
 # Streams commit soon and retention looks often; a test that is about these intervals has a broker of its own.
 QUICK = {"queue_manager.auto_commit_interval": "100ms", "queue_manager.retention_interval": "200ms"}
@@ -50,8 +51,11 @@ class QueueBroker(AppBroker):
         provider: str = "embedded",
         settings: Mapping[str, Any] | None = None,
         queues: ManyQueues = (),
+        *,
+        rules: str = EVERYTHING,
         cluster: KafkaCluster | None = None,
     ) -> None:
+        self._rules = rules
         self.settings_path = directory / "penstock.toml"
         self.write_queues(queues)
         super().__init__(directory, provider, {**QUICK, **(settings or {})}, cluster)
@@ -60,8 +64,8 @@ class QueueBroker(AppBroker):
         return [*super()._penstock_command(), "--config", str(self.settings_path)]
 
     def write_types(self, applications: Sequence[str]) -> None:
-        """The ACL file: everybody may do everything."""
-        self.acl_path.write_text('[[rules]]\neffect = "allow"\ntopics = ["#", "$SYS/#", "$queue/#"]\n')
+        """The ACL file."""
+        self.acl_path.write_text(self._rules)
 
     def write_queues(self, queues: ManyQueues) -> None:
         tables = ["\n".join(["[[queues]]", *(toml_entry(*entry) for entry in queue.items())]) for queue in queues]
@@ -122,14 +126,19 @@ class QueueBroker(AppBroker):
 
 @contextlib.contextmanager
 def running_queue_broker(
-    directory: Path, provider: str = "embedded", settings: Mapping[str, Any] | None = None, queues: ManyQueues = ()
+    directory: Path,
+    provider: str = "embedded",
+    settings: Mapping[str, Any] | None = None,
+    queues: ManyQueues = (),
+    *,
+    rules: str = EVERYTHING,
 ) -> Iterator[QueueBroker]:
     """Alone on its Kafka, well until its end, exit code 0."""
     if IS_MOSQUITTO:
         pytest.skip("mosquitto has no durable queues")
     if provider == "kafka":
         forget_topics(shared_cluster(1).bootstrap)
-    broker = QueueBroker(directory, provider, settings, queues)
+    broker = QueueBroker(directory, provider, settings, queues, rules=rules)
     try:
         broker.wait_until_listening()
         yield broker

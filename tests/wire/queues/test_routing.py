@@ -216,3 +216,18 @@ class TestOwnBrokers:
             assert "x-stream-offset" not in delivery.properties
             client.ack(delivery)
             client.close()
+
+    def test_rules_of_access_hold(self, tmp_path, connect):
+        """Row "what enters a queue": `$queue/…` is a topic; who may not publish or subscribe there does not."""
+        rules = '[[rules]]\neffect = "deny"\ntopics = ["$queue/secret/#"]\n'
+        rules += '[[rules]]\neffect = "allow"\ntopics = ["#", "$queue/#"]\n'
+        with running_queue_broker(tmp_path, queues=[{"name": "secret"}, {"name": "open"}], rules=rules) as broker:
+            client = QueueClient(connect(V5, broker=broker))
+            client.publish("$queue/secret/a", b"1", reason=0x87)
+            client.publish("$queue/open/a", b"1")
+            assert client.try_consume("$queue/secret", "workers") == [0x87]
+            assert client.try_consume("$queue/secret/#", "workers") == [0x87]
+            client.consume("$queue/open", "workers")
+            client.take_and_ack(b"1")
+            assert broker.counter("secret", "tail") == 0
+            client.close()

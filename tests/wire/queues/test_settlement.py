@@ -291,3 +291,14 @@ def test_the_answer_of_a_settlement_is_kept_over_a_kill(publisher, open_queue, b
     assert [delivery.count for delivery in left] == [2, 2, 2]
     again.ack(*left)
     again.nothing()
+
+
+def test_puback_settles_where_the_subscription_says_so(publisher, consumer, broker, queue):
+    """Section 15, point 4: per subscription by a user property, off by default."""
+    consumer.consume(f"$queue/{queue}", "workers", settle_on_ack="true")
+    publisher.publish(f"$queue/{queue}", b"1", b"2")
+    first, second = consumer.take(b"1", b"2", puback=False)
+    consumer.raw.ack(first.packet)
+    broker.await_progress(queue, "workers", committed=1, pending=1)
+    consumer.settle(first, refused=True)
+    consumer.settle(second, "ack")

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.application import persistent
 from tests.support.packets import V5
+from tests.support.queues import QueueClient, running_queue_broker
 
 NUMBERS = [b"%d" % number for number in range(5)]
 pytestmark = pytest.mark.queue(type="stream")
@@ -267,3 +268,20 @@ def test_committed_survives_a_kill(publisher, open_queue, broker, queue):
     again.consume(f"$queue/{queue}", "readers", x_auto_commit="false")
     again.take(*NUMBERS[3:])
     again.nothing(0.05)
+
+
+@pytest.mark.parametrize(("interval", "committed"), [("0s", 5), ("1h", 0)], ids=["each-batch", "never"])
+def test_the_interval_of_the_auto_commit(tmp_path, connect, interval, committed):
+    """Section 6, constant "auto-commit of streams": `queue_manager.auto_commit_interval`, 0 = each batch."""
+    settings = {"queue_manager.auto_commit_interval": interval}
+    with running_queue_broker(tmp_path, settings=settings, queues=[{"name": "events", "type": "stream"}]) as broker:
+        reader = QueueClient(connect(V5, broker=broker))
+        reader.consume("$queue/events", "readers")
+        reader.publish("$queue/events", *NUMBERS)
+        reader.take(*NUMBERS)
+        if committed:
+            broker.await_progress("events", "readers", committed=committed)
+        else:
+            time.sleep(0.2)
+            assert broker.progress("events", "readers") == (5, 0, 0)
+        reader.close()
