@@ -104,8 +104,8 @@ class QueueBroker(AppBroker):
 
     def group(self, queue: str, group: str) -> dict[str, Any]:
         """What the API tells of a group, which is named `group` or `group@filter`."""
-        found = self.api(f"queues/{quote(queue, safe='')}/groups") or []
-        mine = [each for each in found if each["id"] == group]
+        found = self.api(f"queues/{quote(queue, safe='')}/groups") or {"groups": []}
+        mine = [each for each in found["groups"] if each["id"] == group]
         assert len(mine) == 1, f"group {group} of {queue} among {found}"
         return dict(mine[0])
 
