@@ -153,6 +153,7 @@ def test_exactly_the_pending_set_survives(broker, client, kills):
         kill_and_restart(broker)
     wanted = {delivery.offset for delivery in delivered} - {delivery.offset for delivery in settled}
     broker.await_progress(queue, "workers", cursor=42, committed=min(wanted), pending=len(wanted))
+    assert set(broker.pending(queue, "workers")) == wanted, f"seed {seed}"
     other = client()
     other.consume(f"$queue/{queue}", "workers", prefetch=100)
     left = other.take_any(48)

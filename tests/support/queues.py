@@ -109,6 +109,11 @@ class QueueBroker(AppBroker):
         assert len(mine) == 1, f"group {group} of {queue} among {found}"
         return dict(mine[0])
 
+    def pending(self, queue: str, group: str) -> dict[int, dict[str, Any]]:
+        """The pending entries of a group by offset."""
+        found = self.api(f"queues/{quote(queue, safe='')}/pending?group={quote(group, safe='')}&limit=1000")
+        return {entry["offset"]: entry for entry in found["entries"]}
+
     def progress(self, queue: str, group: str) -> tuple[int, int, int]:
         """Cursor, committed, number of pending entries."""
         found = self.group(queue, group)
