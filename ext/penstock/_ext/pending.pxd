@@ -57,6 +57,8 @@ cdef class PendingList:
     cdef int claim(self, int64_t offset, uint32_t consumer, int64_t due) except -1
     # Offsets before `offset` that were not claimed are none of this group's business (filtered, expired).
     cdef int skip_to(self, int64_t offset) except -1
+    # The next claim is at `offset`, also back: not before an entry that is pending.
+    cdef int move_to(self, int64_t offset) except -1
     # A READY entry goes to a consumer again; its number of deliveries, counting this one, or 0 if it is not READY.
     cdef uint32_t claim_again(self, int64_t offset, uint32_t consumer, int64_t due) except? 0xFFFFFFFF
     # Acknowledged by `consumer` (0 = whoever has it): the entry is removed.

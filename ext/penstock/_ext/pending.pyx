@@ -521,6 +521,12 @@ cdef class PendingList:
             self.head_changed = True
         return 0
 
+    cdef int move_to(self, int64_t offset) except -1:
+        if offset != self.cursor and (self.last == NONE or self.entries[self.last].offset < offset):
+            self.cursor = offset
+            self.head_changed = True
+        return 0
+
     cdef uint32_t claim_again(self, int64_t offset, uint32_t consumer, int64_t due) except? 0xFFFFFFFF:
         cdef uint32_t index = find_index(self, offset)
         cdef PendingEntry* entry
@@ -644,21 +650,22 @@ cdef class PendingList:
         return self.committed_offset()
 
     def take_due(self, int64_t now_ms, uint32_t most, uint32_t max_deliveries):
-        """(offset, deliveries, what it became) of at most `most` entries whose time has come, the earliest first.
+        """(offset, deliveries, what it became, whose it was) of at most `most` entries whose time has come, the earliest first.
 
         DEAD is what was delivered `max_deliveries` times or more (0 = there is no limit), READY everything else."""
         cdef list taken = []
-        cdef uint32_t index
+        cdef uint32_t index, consumer
         cdef PendingEntry* entry
         while <uint32_t> len(taken) < most and self.heap_count and self.entries[self.heap[0]].due <= now_ms:
             index = self.heap[0]
             entry = &self.entries[index]
+            consumer = entry.consumer
             mark_changed(self, entry.offset)
             if max_deliveries and entry.deliveries >= max_deliveries:
                 become_dead(self, index, BY_DELIVERIES)
             else:
                 become_ready(self, index)
-            taken.append((entry.offset, entry.deliveries, entry.state))
+            taken.append((entry.offset, entry.deliveries, entry.state, consumer))
         return taken
 
     def ready(self, uint32_t most):
