@@ -1,7 +1,8 @@
 # The pending entries of one consumer group of a classic queue: what was given to a consumer and is not settled.
 #
 # Entries are found by offset (hash table), kept in the order of their offsets (a list: claims at the cursor always come
-# behind), and by the time at which something has to be done with them (binary heap). Every operation is O(1) or O(log n).
+# behind), and by the time at which something has to be done with them (binary heap). Every operation is O(1) or
+# O(log n), but for release.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
