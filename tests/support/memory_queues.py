@@ -71,7 +71,7 @@ class MemoryGroup:
                 "consumer": client_id,
                 "deliveries": 1,
                 "state": "claimed",
-                "due": NOW + 30,
+                "due_in": 30.0,
             }
         self.cursor += count
 
@@ -121,14 +121,10 @@ class MemoryQueue:
         await consumer.seek(partition, offset)
         fetched = await consumer.poll(count, 0.1)
         await consumer.close()
-        return [self._without_removed(each.pack) for each in fetched]
+        return [each.pack for each in fetched]
 
-    def _without_removed(self, pack: RecordPack) -> RecordPack:
-        kept = RecordPack()
-        for record in pack:
-            if record.offset not in self.removed:
-                kept.append(record.value, record.key, record.headers, record.timestamp, record.offset)
-        return kept if kept.count else pack.slice(pack.next_offset)
+    def is_removed(self, offset: int) -> bool:
+        return offset in self.removed
 
     async def remove(self, offsets: list[int]) -> None:
         self.removed.add(offsets)

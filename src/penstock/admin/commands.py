@@ -13,9 +13,17 @@ from starlette.responses import JSONResponse, Response
 from penstock.core.errors import ConflictError, NotFoundError, PenstockError, UsageError
 from penstock.core.logging import get_logger
 from penstock.logs.base import LogUnavailable
+from penstock.queues.definitions import QueueError
 
 LARGEST_BODY = 64 * 1024
 BODY_SECONDS = 10.0
+STATUSES: dict[type[PenstockError], int] = {
+    NotFoundError: 404,
+    ConflictError: 409,
+    UsageError: 400,
+    LogUnavailable: 503,
+    QueueError: 409,
+}
 
 log = get_logger("penstock.admin")
 
@@ -48,7 +56,7 @@ def answering(work: Callable[[Request], Awaitable[object]]) -> Callable[[Request
 def _status_of(error: PenstockError) -> int:
     if isinstance(error, BadRequestError):
         return error.status
-    for kind, status in ((NotFoundError, 404), (ConflictError, 409), (UsageError, 400), (LogUnavailable, 503)):
+    for kind, status in STATUSES.items():
         if isinstance(error, kind):
             return status
     return 500

@@ -19,7 +19,7 @@ app = make_app()
 
 _COLUMNS = ("name", "type", "durable", "paused", "depth", "pending", "group_count", "consumers", "dead", "bytes")
 _GROUP_COLUMNS = ("id", "consumers", "lag", "pending", "cursor", "committed", "delivered", "redelivered", "acked")
-_PENDING_COLUMNS = ("offset", "consumer", "deliveries", "state", "due")
+_PENDING_COLUMNS = ("offset", "consumer", "deliveries", "state", "due_in")
 _DEFINED = ("limits", "retry", "dlq", "retention", "replication")
 
 

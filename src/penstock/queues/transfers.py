@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import AsyncIterator, Callable, Mapping
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from penstock._ext.envelope import Envelope, EnvelopeError, decode, encode
@@ -232,7 +233,8 @@ async def _read(queue: Queue, start: int, end: int) -> AsyncIterator[list[Stored
         packs = await queue.read(start, min(READ_AT_ONCE, end - start))
         if not packs:
             return
-        batch = [record for pack in packs for record in pack if start <= record.offset < end]
+        records = (record for pack in packs for record in pack if start <= record.offset < end)
+        batch = [record for record in records if not queue.is_removed(record.offset)]
         if batch:
             yield [Stored(record, _decode(record)) for record in batch]
         start = max(start + 1, *(pack.next_offset for pack in packs))
@@ -247,7 +249,8 @@ def _decode(record: Record) -> Envelope | None:
 
 def _revive(queue: Queue, publish: Envelope, topic: str, now: int) -> bytes:
     """The message as it was before it died."""
-    own = [pair for pair in publish.user_properties if not pair[0].startswith(DLQ_PROPERTIES)]
+    # What was added when it died stands behind its own.
+    own = list(takewhile(lambda pair: not pair[0].startswith(DLQ_PROPERTIES), publish.user_properties))
     return encode(
         topic,
         publish.payload,

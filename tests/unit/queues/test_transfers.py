@@ -219,7 +219,7 @@ def test_dead_letters_go_back_as_they_were(manager, control):
 
         async def bury(key, queue, payload):
             pairs = [("own", "1"), ("_dlq_original_queue", queue), ("_dlq_original_topic", f"$queue/{queue}/{key}")]
-            pairs += [("_dlq_reason", "rejected"), ("_dlq_delivery_count", "11")]
+            pairs += [("_dlq_delivery_count", "11"), ("_dlq_reason", "rejected"), ("reason", "bad")]
             await dead.append(publish_record(f"$queue/$dlq/orders/{key}", payload, pairs=pairs))
 
         await bury("eu/1", "orders", b"one")
