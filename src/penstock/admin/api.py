@@ -14,41 +14,38 @@ GET     /api/v1/retained?filter=FILTER&limit=N  retained messages, the beginning
 GET     /api/v1/retained/<topic>?bytes=N        one of them, with its properties
 DELETE  /api/v1/retained/<topic>
 
+        /api/v1/queues…                         durable queues, see queue_api.py
+
 A client id or topic is percent-encoded; slashes in it may stay as they are. Answers are JSON; those of a failure are
 {"error": "what is wrong", "hint": "what to do"}.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import json
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from penstock.core.errors import ConflictError, NotFoundError, PenstockError, UsageError
-from penstock.core.logging import get_logger
-from penstock.logs.base import LogUnavailable
+from penstock.admin.commands import BadRequestError, answering, failure, read_json, read_number, read_query
+from penstock.admin.queue_api import queue_routes
+from penstock.core.errors import ConflictError
+from penstock.queues.control import QueueControl
 from penstock.session import control as sessions_control
 from penstock.session import retained_control
 from penstock.session.control import SessionControl
 from penstock.session.retained_control import RetainedControl
 
 PATH = "/api/v1"
-LARGEST_BODY = 64 * 1024
-BODY_SECONDS = 10.0
 # Larger than any offset there is: Kafka's are signed 64 bits.
 BEYOND_OFFSETS = 1 << 63
 LISTED = 100
 PAYLOAD_BYTES = 64 * 1024
-
-log = get_logger("penstock.admin")
 
 ResetTo = Literal["begin", "end"] | int | datetime
 """Where reading goes on: an offset (negative: so many before the end), or the first message at or after a time."""
@@ -74,14 +71,6 @@ class ApplicationControl(Protocol):
         ...
 
 
-class BadRequestError(PenstockError):
-    """The request makes no sense; `status` says how."""
-
-    def __init__(self, message: str, hint: str = "", *, status: int = 400) -> None:
-        super().__init__(message, hint)
-        self.status = status
-
-
 class TokenGuard:
     """Lets requests with the right token through, and nothing else."""
 
@@ -100,7 +89,7 @@ class TokenGuard:
             "Send Authorization: Bearer TOKEN: the setting admin.token, or what admin.token in server.data_dir holds."
         )
         headers = {"WWW-Authenticate": "Bearer"}
-        await _failure(401, what, hint, headers)(scope, receive, send)
+        await failure(401, what, hint, headers)(scope, receive, send)
 
 
 def build_api(
@@ -108,6 +97,7 @@ def build_api(
     applications: ApplicationControl | None,
     sessions: SessionControl | None = None,
     retained: RetainedControl | None = None,
+    queues: QueueControl | None = None,
 ) -> Mount:
     """The routes below /api/v1, with the guard before them."""
 
@@ -117,6 +107,7 @@ def build_api(
     routes = _application_routes(applications)
     routes += [] if sessions is None else _session_routes(sessions)
     routes += [] if retained is None else _retained_routes(retained)
+    routes += queue_routes(queues)
     mount = Mount(PATH, routes=[*routes, Route("/{path:path}", _unknown)])
     mount.app = guarded(mount.app)
     return mount
@@ -196,77 +187,8 @@ def _retained_routes(control: RetainedControl) -> list[BaseRoute]:
     ]
 
 
-def answering(work: Callable[[Request], Awaitable[object]]) -> Callable[[Request], Awaitable[Response]]:
-    """A handler that gives the result of `work` as JSON, and its failure in words."""
-
-    async def handle(request: Request) -> Response:
-        try:
-            return JSONResponse(await work(request), headers={"Cache-Control": "no-store"})
-        except PenstockError as error:
-            return _failure(_status_of(error), error.message, error.hint)
-        except ClientDisconnect:  # nobody is left to be answered
-            return Response(status_code=400)
-        except Exception:
-            log.exception("a command of the admin address failed", path=request.url.path)
-            return _failure(500, "the broker failed to do this", "Its log says more.")
-
-    return handle
-
-
-def _status_of(error: PenstockError) -> int:
-    if isinstance(error, BadRequestError):
-        return error.status
-    for kind, status in ((NotFoundError, 404), (ConflictError, 409), (UsageError, 400), (LogUnavailable, 503)):
-        if isinstance(error, kind):
-            return status
-    return 500
-
-
 async def _unknown(request: Request) -> Response:
-    return _failure(404, f"{request.url.path} is not a path of this broker", "docs/monitoring.md lists them.")
-
-
-def _failure(status: int, error: str, hint: str, headers: dict[str, str] | None = None) -> Response:
-    return JSONResponse(
-        {"error": error, "hint": hint}, status_code=status, headers={"Cache-Control": "no-store", **(headers or {})}
-    )
-
-
-def read_query(request: Request, *known: str) -> dict[str, str]:
-    """What stands behind the question mark; raises BadRequestError for what is not known."""
-    asked = dict(request.query_params)
-    unknown = sorted(set(asked) - set(known))
-    if unknown:
-        raise BadRequestError(f"{unknown[0][:100]!r} is not known here", f"Known are {', '.join(known)}.")
-    return asked
-
-
-def read_number(asked: dict[str, str], name: str, default: int, most: int) -> int:
-    text = asked.get(name, str(default))
-    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(most))
-    if not is_number or not 1 <= int(text) <= most:
-        raise BadRequestError(f"{name} is a number from 1 to {most}, not {text[:100]!r}")
-    return int(text)
-
-
-async def read_json(request: Request) -> dict[str, Any]:
-    """The body as an object; raises BadRequestError when it is none, too large, or does not come."""
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > LARGEST_BODY:
-                    raise BadRequestError(f"the body is larger than {LARGEST_BODY} bytes", status=413)
-    except TimeoutError:
-        raise BadRequestError("the body did not come in time", status=408) from None
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
-        raise BadRequestError("the body is not a JSON object")
-    return document
+    return failure(404, f"{request.url.path} is not a path of this broker", "docs/monitoring.md lists them.")
 
 
 def parse_reset(document: dict[str, Any]) -> ResetTo:

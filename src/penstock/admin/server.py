@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from penstock.admin.api import ApplicationControl
+    from penstock.queues.control import QueueControl
     from penstock.session.control import SessionControl
     from penstock.session.retained_control import RetainedControl
 
@@ -49,8 +50,8 @@ class AdminServer:
     """/metrics, /healthz, /readyz and the commands on `settings.address`; nothing at all when that is empty.
 
     `data_dir` is where commands find the address and the token; without one there are no commands. `applications` does
-    those about APPLICATION clients and `read_clients` gives their numbers, `sessions` and `retained` do the rest. All
-    may be set until it starts.
+    those about APPLICATION clients and `read_clients` gives their numbers, `sessions`, `retained` and `queues` do the
+    rest. All may be set until it starts.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class AdminServer:
         applications: ApplicationControl | None = None,
         sessions: SessionControl | None = None,
         retained: RetainedControl | None = None,
+        queues: QueueControl | None = None,
         read_clients: Callable[[], Iterable[ClientSample]] | None = None,
     ) -> None:
         self._settings = settings
@@ -72,6 +74,7 @@ class AdminServer:
         self.applications = applications
         self.sessions = sessions
         self.retained = retained
+        self.queues = queues
         self.read_clients = read_clients
         self._stop: Callable[[], None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -151,7 +154,7 @@ class AdminServer:
                 f"server.data_dir {self._data_dir}: the files of the admin address cannot be written: {error.strerror}",
                 "Commands find the broker by them: make the directory writable for it.",
             ) from error
-        return [build_api(token, self.applications, self.sessions, self.retained)]
+        return [build_api(token, self.applications, self.sessions, self.retained, self.queues)]
 
     async def stop(self) -> None:
         if self._stop is None or self._task is None:

@@ -61,6 +61,9 @@ class AdminClient:
     def post(self, path: str, body: object) -> Any:
         return self._ask("POST", path, json.dumps(body).encode())
 
+    def patch(self, path: str, body: object) -> Any:
+        return self._ask("PATCH", path, json.dumps(body).encode())
+
     def delete(self, path: str) -> Any:
         return self._ask("DELETE", path)
 

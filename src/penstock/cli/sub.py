@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -44,6 +44,10 @@ def sub(
     filter_out: Annotated[list[str] | None, typer.Option("-T", "--filter-out", help="Do not print these.")] = None,
     unsubscribe: Annotated[list[str] | None, typer.Option("-U", "--unsubscribe", help="Unsubscribe first.")] = None,
     exit_when_subscribed: Annotated[bool, typer.Option("-E", help="Exit when subscribed.")] = False,
+    settle: Annotated[
+        Literal["ack", "nack", "reject"] | None,
+        typer.Option("--settle", help="What becomes of each message of a durable queue once it is printed (MQTT 5)."),
+    ] = None,
     host: shared.Host = None,
     port: shared.Port = None,
     url: shared.Url = None,
@@ -78,6 +82,8 @@ def sub(
     options = pick(SubscribeOptions, ctx.params)
     if not filters and not unsubscribe:
         raise UsageError("-t is missing: the filter to subscribe to")
+    if options.settle and connection.request.version < 5:
+        raise UsageError("--settle needs -V mqttv5")
     run(_run(connection, options, filters), quiet=quiet)
 
 
@@ -97,6 +103,7 @@ class SubscribeOptions:
     filter_out: list[str] | None
     unsubscribe: list[str] | None
     exit_when_subscribed: bool
+    settle: str | None
     debug: bool
     quiet: bool
 
@@ -178,6 +185,20 @@ async def _print_messages(client: Client, options: SubscribeOptions) -> None:
             await client.publish(message.topic, b"", qos=message.qos, retain=True)
         sys.stdout.buffer.write(render(message))
         sys.stdout.buffer.flush()
+        if options.settle:
+            await _settle(client, message, options)
         printed += 1
         if printed == options.count:
             return
+
+
+async def _settle(client: Client, message: Message, options: SubscribeOptions) -> None:
+    """Tells the queue; what is no delivery of one is only printed."""
+    found = dict(message.properties.get("user_properties", ()))
+    if not {"queue", "message-id", "group-id"} <= set(found):
+        return
+    pairs = [(name, found[name]) for name in ("message-id", "group-id")]
+    topic = f"$queue/{found['queue']}/${options.settle}"
+    code = await client.publish(topic, b"", qos=1, properties={"user_properties": pairs})
+    if code >= _FIRST_FAILURE:
+        warn(f"the {options.settle} of {found['message-id']} was refused: {reason_name(code)}", quiet=options.quiet)

@@ -27,6 +27,16 @@ VERBS = frozenset(("$ack", "$nack", "$reject", "$commit"))
 LONGEST_NAME = 255
 LONGEST_LOG = 249  # what Kafka takes
 
+# User properties of a dead letter.
+DLQ_QUEUE = "_dlq_original_queue"
+DLQ_TOPIC = "_dlq_original_topic"
+DLQ_GROUP = "_dlq_group"
+DLQ_DELIVERIES = "_dlq_delivery_count"
+DLQ_MOVED_AT = "_dlq_moved_at"
+DLQ_ID = "_dlq_original_id"
+DLQ_REASON = "_dlq_reason"
+DLQ_PROPERTIES = "_dlq_"  # how all of them begin
+
 _DLQ = f"{DLQ_PREFIX}/"
 _DLQ_LOG = "dlq."
 _RESERVED = frozenset(("state", "definitions", "dlq"))
@@ -113,12 +123,34 @@ def parse_subscription(topic_filter: str) -> Address:
 
 
 def parse_publish(topic: str) -> tuple[str, str]:
-    """The queue and routing key of a topic; a key may end in one of VERBS, which stand nowhere else."""
+    """The queue and routing key of a topic; a key may end in one of VERBS, and no other level of it begins with $."""
     queue, key = _split(topic)
     check_name(queue)
-    if not VERBS.isdisjoint(key.split("/")[:-1]):
+    *before, last = key.split("/")
+    if any(level.startswith("$") for level in before) or (last.startswith("$") and last not in VERBS):
         raise ValueError(f"{topic!r} is no topic of a queue: {', '.join(sorted(VERBS))} stand in the last level only")
     return queue, key
+
+
+def key_of(queue: str, topic: str) -> str:
+    """The routing key a message has in a queue: what follows the queue's address, or all of another topic."""
+    address = f"{ROOT}/{queue}"
+    if topic == address:
+        return ""
+    return topic.removeprefix(f"{address}/")
+
+
+def matches(topic_filter: str, key: str) -> bool:
+    """As in MQTT: `a/#` matches `a`, `+` an empty level too. No filter is all keys."""
+    if not topic_filter:
+        return True
+    wanted, levels = topic_filter.split("/"), key.split("/")
+    for place, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if place == len(levels) or level not in ("+", levels[place]):
+            return False
+    return len(wanted) == len(levels)
 
 
 def verb_of(key: str) -> str:

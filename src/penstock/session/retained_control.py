@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import codecs
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from penstock._ext.connection import Hub
 from penstock._ext.packets import decode_publish_properties
 from penstock.core.errors import NotFoundError, UsageError
 from penstock.core.logging import get_logger
+from penstock.core.payloads import show_payload
 
 log = get_logger("penstock.sessions")
 
@@ -21,7 +21,6 @@ MOST_LISTED = 10_000
 MOST_PAYLOAD = 16 * 1024 * 1024
 PREVIEW = 64
 DESCRIBED_AT_ONCE = 200
-TEXT_CONTROLS = dict.fromkeys(map(ord, "\t\n\r"))
 
 
 class _Retained(NamedTuple):
@@ -105,16 +104,6 @@ def check_filter(topic_filter: str) -> None:
             f"{topic_filter!r} is not a topic filter",
             "+ stands for one level and # for all that follow; each is alone in its level, and # in the last.",
         )
-
-
-def show_payload(payload: bytes, *, is_cut: bool = False) -> tuple[str, str]:
-    """As text where it is text, else in hexadecimal; and which of them it is. One that was cut may end in the middle of
-    a character."""
-    try:
-        text = codecs.getincrementaldecoder("utf-8")().decode(payload, not is_cut)
-    except UnicodeDecodeError:
-        return payload.hex(), "hex"
-    return (text, "text") if text.translate(TEXT_CONTROLS).isprintable() else (payload.hex(), "hex")
 
 
 def _describe_properties(props: bytes) -> dict[str, Any]:

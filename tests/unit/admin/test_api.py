@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.admin import api
+from penstock.admin import commands
 from penstock.admin.server import AdminError, AdminServer
 from penstock.core.settings.model import AdminSettings
 from tests.support.admin_api import TOKEN, MemoryApplications, entry, serving
@@ -147,12 +147,12 @@ def test_a_place_that_is_none(server, control):
 
 
 def test_a_body_is_bounded(server):
-    status, answer, _ = ask(server, "POST", "/api/v1/applications/one/reset", b" " * (api.LARGEST_BODY + 1))
+    status, answer, _ = ask(server, "POST", "/api/v1/applications/one/reset", b" " * (commands.LARGEST_BODY + 1))
     assert (status, answer["error"]) == (413, "the body is larger than 65536 bytes")
 
 
 def test_a_body_that_does_not_come(server, monkeypatch):
-    monkeypatch.setattr(api, "BODY_SECONDS", 0.1)
+    monkeypatch.setattr(commands, "BODY_SECONDS", 0.1)
     with socket.create_connection(server.address.split(":"), timeout=10) as stream:
         stream.sendall(
             f"POST /api/v1/applications/one/reset HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n"

@@ -12,6 +12,8 @@ from penstock.queues.names import (
     check_name,
     default_binding,
     group_id,
+    key_of,
+    matches,
     parse_group_id,
     parse_publish,
     parse_subscription,
@@ -108,7 +110,6 @@ def test_a_bad_subscription_says_what_to_write(topic_filter, message):
         ("$queue/orders/$ack", "orders", "$ack", "$ack"),
         ("$queue/orders/eu/$reject", "orders", "eu/$reject", "$reject"),
         ("$queue/$dlq/orders/$nack", "$dlq/orders", "$nack", "$nack"),
-        ("$queue/orders/$other", "orders", "$other", ""),
         ("$queue/orders/my$ack", "orders", "my$ack", ""),
     ],
 )
@@ -118,7 +119,8 @@ def test_where_a_publish_goes(topic, queue, key, verb):
 
 
 @pytest.mark.parametrize(
-    "topic", ["$queue/$ack", "$queue/orders/$ack/eu", "$queue/orders/$commit/$ack", "a/b", "$queue/"]
+    "topic",
+    ["$queue/$ack", "$queue/orders/$ack/eu", "$queue/orders/$commit/$ack", "$queue/orders/$other", "a/b", "$queue/"],
 )
 def test_a_control_word_stands_in_the_last_level_only(topic):
     with pytest.raises(ValueError, match="is no"):
@@ -131,6 +133,37 @@ def test_what_every_queue_is_bound_to_leads_to_it(queue):
     for name in (queue, f"$dlq/{queue}"):
         assert parse_subscription(default_binding(name)) == Address(name, "")
         assert parse_publish(f"$queue/{name}/a/b") == (name, "a/b")
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "key", "is_match"),
+    [
+        ("", "a/b", True),
+        ("", "", True),
+        ("x/#", "x", True),
+        ("x/#", "x/", True),
+        ("x/#", "xy", False),
+        ("+", "", True),
+        ("+", "a", True),
+        ("+", "a/b", False),
+        ("a/+", "a/", True),
+        ("a/+", "a", False),
+        ("a/+/c", "a/b/c", True),
+        ("a", "a", True),
+        ("a", "a/b", False),
+        ("#", "", True),
+    ],
+)
+def test_filters_are_those_of_mqtt(topic_filter, key, is_match):
+    assert matches(topic_filter, key) is is_match
+
+
+def test_the_key_of_a_message_in_a_queue():
+    assert key_of("orders", "$queue/orders/eu/1") == "eu/1"
+    assert key_of("orders", "$queue/orders") == ""
+    assert key_of("audit", "$queue/orders/eu") == "$queue/orders/eu"
+    assert key_of("all", "sensors/1") == "sensors/1"
+    assert key_of("$dlq/orders", "$queue/$dlq/orders/eu") == "eu"
 
 
 @given(st.text(max_size=8), st.text("a@%/+#", max_size=8))

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from penstock.core.errors import NotFoundError, UsageError
-from penstock.session.retained_control import RetainedControl, check_filter, show_payload
+from penstock.core.payloads import show_payload
+from penstock.session.retained_control import RetainedControl, check_filter
 from tests.support.admin_api import SessionWorld
 
 CONTENT_TYPE = b"\x03\x00\x04text"

@@ -63,7 +63,7 @@ HOT = {
         "entry_remove",
         "become_timed",
         "heap_rise",
-        "heap_sink",
+        "heap_fill",
     ],
     "codec": ["parse_publish", "parse_ack", "check_topic_name"],
     "inflight": [

@@ -1,0 +1,158 @@
+"""Durable queues over HTTP: every command with its token, names in paths, refusals in words."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from urllib.parse import quote
+
+import pytest
+
+from penstock.queues.control import QueueControl
+from penstock.queues.definitions import QueueDefinition
+from tests.support.admin_api import TOKEN, serving
+from tests.support.memory_queues import MemoryMember, MemoryQueues, publish_record
+
+
+@pytest.fixture
+def manager():
+    made = MemoryQueues()
+
+    async def fill():
+        for name in ("orders", "other", "$dlq/orders", "messages", "ü %?#"):
+            await made.create(QueueDefinition(name=name))
+        for number in range(3):
+            await made.queues["orders"].append(publish_record(f"$queue/orders/k/{number}", b"%d" % number))
+        made.queues["orders"].group("workers", consumers=[MemoryMember("w1")]).claim(1, "w1")
+
+    asyncio.run(fill())
+    return made
+
+
+@pytest.fixture
+def ask(tmp_path, manager):
+    with serving(tmp_path, None, TOKEN, queues=QueueControl(manager)) as server:
+
+        def request(method, path, body=None, token=TOKEN):
+            connection = http.client.HTTPConnection(server.address, timeout=10)
+            sent = None if body is None else json.dumps(body)
+            connection.request(method, f"/api/v1{path}", sent, {"Authorization": f"Bearer {token}"})
+            response = connection.getresponse()
+            document = json.loads(response.read())
+            connection.close()
+            return response.status, document
+
+        yield request
+
+
+COMMANDS = [
+    ("GET", "/queues", None),
+    ("POST", "/queues", {"name": "new"}),
+    ("GET", "/queues/orders", None),
+    ("PATCH", "/queues/orders", {"limits.max_depth": 7}),
+    ("POST", "/queues/orders/purge", {}),
+    ("POST", "/queues/orders/pause", {}),
+    ("POST", "/queues/orders/resume", {}),
+    ("GET", "/queues/orders/messages", None),
+    ("POST", "/queues/orders/messages", {"payload": "x"}),
+    ("POST", "/queues/orders/move", {"to": "other"}),
+    ("POST", "/queues/$dlq/orders/replay", {}),
+    ("GET", "/queues/orders/groups", None),
+    ("GET", "/queues/orders/pending?group=workers", None),
+    ("POST", "/queues/orders/seek", {"group": "workers", "to": "first"}),
+    ("DELETE", "/queues/orders", None),
+]
+
+
+def test_each_command_needs_the_token_and_works_with_it(ask, manager):
+    for method, path, body in COMMANDS:
+        before = {name: (queue.tail, queue.definition) for name, queue in manager.queues.items()}
+        assert ask(method, path, body, token="another-token-of-its-length")[0] == 401
+        assert {name: (queue.tail, queue.definition) for name, queue in manager.queues.items()} == before
+        status, answer = ask(method, path, body)
+        assert status == 200, (method, path, answer)
+
+
+def test_a_queue_is_made_changed_and_deleted(ask, manager):
+    status, entry = ask("POST", "/queues", {"name": "new", "type": "stream", "retention": {"max_age": "2h"}})
+    assert (status, entry["type"], entry["definition"]["retention"]["max_age"]) == (200, "stream", 7200.0)
+    assert ask("PATCH", "/queues/new", {"limits": {"max_message_size": "1KiB"}})[1]["definition"]["limits"] == {
+        "max_message_size": 1024,
+        "max_depth": 100_000,
+        "message_ttl": 604_800.0,
+    }
+    assert ask("DELETE", "/queues/new?if_empty=1&if_unused=1")[0] == 200
+    assert "new" not in manager.queues
+
+
+def test_names_of_all_kinds_are_reached(ask):
+    for name in ("$dlq/orders", "messages", "ü %?#"):
+        path = "/queues/" + "/".join(quote(level, safe="") for level in name.split("/"))
+        assert ask("GET", path)[1]["name"] == name
+        assert ask("GET", f"{path}/messages")[1]["queue"] == name
+    assert ask("GET", "/queues/$dlq/messages")[1]["error"] == "there is no queue '$dlq/messages'"
+    assert ask("GET", "/queues/%24dlq%2Forders")[1]["name"] == "$dlq/orders"
+
+
+def test_messages_are_seen_appended_and_moved(ask, manager):
+    status, answer = ask("GET", "/queues/orders/messages?from=1&limit=1")
+    assert (status, answer["messages"][0]["payload"], answer["truncated"]) == (200, "1", True)
+    assert ask("GET", "/queues/orders/messages?group=workers")[1]["messages"][0]["offset"] == 1
+    status, answer = ask("POST", "/queues/orders/messages", {"key": "k/3", "payload": "y" * 100_000})
+    assert (status, answer["message_id"]) == (200, "orders:3")
+    status, answer = ask("POST", "/queues/orders/move", {"to": "other", "count": 2, "filter": "k/+"})
+    assert (status, answer["moved"]) == (200, 2)
+    assert manager.queues["other"].tail == 2
+
+
+def test_groups_are_seen_moved_and_deleted(ask, manager):
+    assert ask("GET", "/queues/orders/groups")[1]["groups"][0]["members"][0]["client_id"] == "w1"
+    assert ask("GET", "/queues/orders/pending?group=workers&limit=5")[1]["entries"][0]["offset"] == 0
+    assert ask("POST", "/queues/orders/seek", {"group": "workers", "to": 2})[1]["cursor"] == 2
+    assert ask("DELETE", "/queues/orders/groups?group=workers")[0] == 409
+    manager.queues["orders"].groups["workers"].consumers.clear()
+    assert ask("DELETE", "/queues/orders/groups?group=workers")[0] == 200
+
+
+REFUSALS = [
+    ("GET", "/queues/nobody", None, 404, "there is no queue 'nobody'"),
+    ("GET", "/queues?limit=0", None, 400, "limit is a number from 1"),
+    ("GET", "/queues?offset=-1", None, 400, "offset is an offset"),
+    ("GET", "/queues?page=1", None, 400, "'page' is not known"),
+    ("POST", "/queues", {"name": "orders", "type": "stream"}, 409, "with other settings"),
+    ("POST", "/queues", {"name": "a/b"}, 400, "use one topic level"),
+    ("POST", "/queues", {"nmae": "a"}, 400, "'nmae' is no setting of a queue"),
+    ("PATCH", "/queues/orders", {"type": "stream"}, 400, "cannot become stream"),
+    ("PATCH", "/queues/orders", {"limits.max_depth": -1}, 400, "max_depth = -1 is not allowed"),
+    ("DELETE", "/queues/orders?if_empty=yes", None, 400, "if_empty is 0 or 1"),
+    ("DELETE", "/queues/orders?if_empty=1", None, 409, "3 messages wait"),
+    ("GET", "/queues/orders/messages?from=x", None, 400, "from is an offset"),
+    ("GET", "/queues/orders/messages?bytes=0", None, 400, "bytes is a number"),
+    ("POST", "/queues/orders/messages", {"topic": "x"}, 400, "'topic' is nothing a message has"),
+    ("POST", "/queues/orders/move", {}, 400, "to is missing"),
+    ("POST", "/queues/orders/move", {"to": "other", "count": 0}, 400, "count is a number from 1"),
+    ("POST", "/queues/orders/move", {"to": "other", "filter": 1}, 400, "filter is not a text"),
+    ("POST", "/queues/orders/move", {"to": "other", "all": 1}, 400, "'all' is not known"),
+    ("POST", "/queues/orders/move", {"to": "orders"}, 400, "moved to itself"),
+    ("GET", "/queues/orders/pending", None, 400, "group is missing"),
+    ("POST", "/queues/orders/seek", {"group": "workers", "to": "soon"}, 400, "no position in a queue"),
+    ("POST", "/queues/orders/seek", {"group": "workers", "to": True}, 400, "to is missing"),
+    ("POST", "/queues/orders/seek", {"group": "nobody", "to": "first"}, 404, "has no group 'nobody'"),
+    ("GET", "/queues/a/b", None, 404, "is not a path"),
+]
+
+
+def test_a_refusal_says_why(ask):
+    for method, path, body, status, words in REFUSALS:
+        found, answer = ask(method, path, body)
+        assert (found, words in answer["error"]) == (status, True), (method, path, answer)
+
+
+def test_a_broker_without_a_log_has_no_queues(tmp_path):
+    with serving(tmp_path, None, TOKEN) as server:
+        connection = http.client.HTTPConnection(server.address, timeout=10)
+        connection.request("GET", "/api/v1/queues", headers={"Authorization": f"Bearer {TOKEN}"})
+        response = connection.getresponse()
+        assert response.status == 409
+        assert "keeps no log" in json.loads(response.read())["error"]
