@@ -173,16 +173,17 @@ def test_expired_messages_are_not_dead_letters(publisher, consumer, broker, queu
 def test_each_group_has_its_dead_letters(publisher, open_queue, queue):
     """Row "several groups": per group, each with its `_dlq_group`."""
     publisher.publish(f"$queue/{queue}", b"bad")
-    for group in ("one", "two", "three"):
-        consumer = open_queue()
+    consumers = {group: open_queue() for group in ("one", "two", "three")}
+    for group, consumer in consumers.items():
         consumer.consume(f"$queue/{queue}", group)
+    for group, consumer in consumers.items():
         delivery = consumer.next(b"bad")
         if group == "two":
             consumer.ack(delivery)
         else:
             consumer.reject(delivery)
     dead = read_dead(open_queue, queue, b"bad", b"bad")
-    assert [letter.properties["_dlq_group"] for letter in dead] == ["one", "three"]
+    assert {letter.properties["_dlq_group"] for letter in dead} == {"one", "three"}
 
 
 def test_the_history_cannot_be_forged(publisher, consumer, open_queue, queue):

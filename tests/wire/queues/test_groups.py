@@ -28,19 +28,18 @@ def test_the_default_group_is_the_whole_client_id(publisher, open_queue, new_nam
         consumer.consume(f"$queue/{queue}")
         if name == first:
             publisher.publish(f"$queue/{queue}", b"all")
-        delivery = consumer.next(b"all")
-        assert delivery.group == name
-        consumer.ack(delivery)
+        assert consumer.next(b"all").group == name
 
 
 def test_groups_are_independent(publisher, open_queue, broker, queue):
     """Row "independence": many groups per queue, many consumers per group."""
     publisher.publish(f"$queue/{queue}", *NUMBERS)
-    for group in ("a", "b", "c"):
-        consumer = open_queue()
+    consumers = {group: open_queue() for group in ("a", "b", "c")}
+    for group, consumer in consumers.items():
         consumer.consume(f"$queue/{queue}", group)
+    for consumer in consumers.values():
         consumer.ack(*consumer.take(*NUMBERS)[:5])
-    for group in ("a", "b", "c"):
+    for group in consumers:
         assert broker.progress(queue, group) == (10, 5, 5)
 
 

@@ -180,7 +180,7 @@ class TestOwnBrokers:
         """Rows "fan-out" (misplaced `#` in a pattern refused) and "types"; section 14, bad patterns refused."""
         broker = QueueBroker(tmp_path, queues=[table])
         assert broker.process.wait(20) != 0
-        assert "queues" in broker.log()
+        assert "queue" in broker.log()
         assert "Traceback" not in broker.log()
 
     def test_edits_apply_at_a_reload(self, tmp_path, connect):

@@ -25,13 +25,13 @@ def test_publish_and_consume(open_queue, broker, new_name, queue, version):
 def test_the_group_is_the_whole_client_id(open_queue, publisher, broker, new_name, queue):
     """Section 3, "MQTT 3.1.1": the whole client id, not what stands before the first `-`."""
     prefix = new_name("old")
-    for number in range(2):
-        consumer = open_queue(V311, f"{prefix}-{number}")
+    consumers = [open_queue(V311, f"{prefix}-{number}") for number in range(2)]
+    for consumer in consumers:
         consumer.consume(f"$queue/{queue}")
-        if number == 0:
-            publisher.publish(f"$queue/{queue}", b"all")
+    publisher.publish(f"$queue/{queue}", b"all")
+    for consumer in consumers:
         consumer.next(b"all")
-        broker.await_progress(queue, f"{prefix}-{number}", committed=1)
+        broker.await_progress(queue, consumer.client_id, committed=1)
 
 
 def test_qos_2(open_queue, publisher, broker, new_name, queue):
