@@ -642,7 +642,7 @@ cdef class PendingList:
         return self.committed_offset()
 
     def take_due(self, int64_t now_ms, uint32_t most, uint32_t max_deliveries):
-        """(offset, deliveries, what it became, whose it was) of at most `most` entries whose time has come, the earliest first.
+        """(offset, deliveries, what it became, who had it) of at most `most` entries whose time has come, the earliest first.
 
         DEAD is what was delivered `max_deliveries` times or more (0 = there is no limit), READY everything else."""
         cdef list taken = []
@@ -651,7 +651,7 @@ cdef class PendingList:
         while <uint32_t> len(taken) < most and self.heap_count and self.entries[self.heap[0]].due <= now_ms:
             index = self.heap[0]
             entry = &self.entries[index]
-            consumer = entry.consumer
+            consumer = entry.consumer if entry.state == ENTRY_CLAIMED else 0
             mark_changed(self, entry.offset)
             if max_deliveries and entry.deliveries >= max_deliveries:
                 become_dead(self, index, BY_DELIVERIES)
