@@ -182,26 +182,32 @@ class Delivery:
         assert len(dict(pairs)) == len(pairs), f"a user property more than once: {pairs}"
         return dict(pairs)
 
+    def value(self, name: str) -> str:
+        """Of a user property that has to come once."""
+        values = [value for key, value in self.pairs if key == name]
+        assert len(values) == 1, f"{name} {len(values)} times: {self.pairs}"
+        return values[0]
+
     @property
     def message_id(self) -> str:
-        return self.properties["message-id"]
+        return self.value("message-id")
 
     @property
     def group(self) -> str:
-        return self.properties["group-id"]
+        return self.value("group-id")
 
     @property
     def queue(self) -> str:
-        return self.properties["queue"]
+        return self.value("queue")
 
     @property
     def offset(self) -> int:
-        return int(self.properties["offset"])
+        return int(self.value("offset"))
 
     @property
     def count(self) -> int:
         """Which delivery of the message to its group it is; the first does not say so."""
-        return int(self.properties.get("x-delivery-count", "1"))
+        return int(dict(self.pairs).get("x-delivery-count", "1"))
 
 
 class QueueClient:
@@ -293,8 +299,11 @@ class QueueClient:
         self.settle(delivery, "reject", reason=reason)
 
     def take_and_ack(self, *payloads: bytes) -> list[Delivery]:
-        deliveries = self.take(*payloads)
-        self.ack(*deliveries)
+        """One by one, as a consumer does that has little room."""
+        deliveries = []
+        for payload in payloads:
+            deliveries.append(self.next(payload))
+            self.ack(deliveries[-1])
         return deliveries
 
     def commit(self, queue: str, group: str, offset: int | str, *, refused: bool = False) -> Packet:
