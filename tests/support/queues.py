@@ -81,7 +81,17 @@ class QueueBroker(AppBroker):
     # The admin API
 
     def api(self, path: str, method: str = "GET", body: Any = None) -> Any:
-        """The answer of /api/v1/<path>; None when there is no such thing."""
+        """The answer of /api/v1/<path>; None when there is no such thing. A broker just started may not be ready."""
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                return self._ask(path, method, body)
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    def _ask(self, path: str, method: str, body: Any) -> Any:
         token = (self.data_dir / "admin.token").read_text().strip()
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.admin_port}/api/v1/{path}",
@@ -95,6 +105,8 @@ class QueueBroker(AppBroker):
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return None
+            if error.code == 401:
+                raise PermissionError("the token of the broker before this one") from None
             raise AssertionError(f"{method} {path}: {error.code} {error.read().decode()}") from None
 
     def queue(self, name: str) -> dict[str, Any] | None:
