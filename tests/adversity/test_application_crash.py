@@ -94,7 +94,7 @@ def finish(subscribers, load, note):
         subscriber.acknowledge_at_once()
     acknowledged = load.acknowledged
     for subscriber in subscribers:
-        subscriber.await_payloads(acknowledged, 30)
+        subscriber.await_payloads(acknowledged, 60)
     note = f"{note} {[subscriber.broker.application(subscriber.client_id) for subscriber in subscribers]}"
     for subscriber in subscribers:
         subscriber.stop()
@@ -176,11 +176,11 @@ def test_a_kill_between_ingest_and_dispatch(broker):
         for number in range(ROUNDS[broker.provider]):
             publisher = Publisher(broker, f"q{number}", V5, qos=1, window=100)
             publisher.start()
-            until(lambda publisher=publisher: len(publisher.acknowledged) >= 100, 20, "100 acknowledged")
+            until(lambda publisher=publisher: len(publisher.acknowledged) >= 100, 30, "100 acknowledged")
             broker.kill()
             publisher.join()
             everybody.append(publisher)
             broker.restart()
         subscriber.acknowledge_at_once()
-        subscriber.await_payloads({payload for one in everybody for payload in one.acknowledged}, 30)
+        subscriber.await_payloads({payload for one in everybody for payload in one.acknowledged}, 60)
     check_delivered(subscriber, everybody)

@@ -68,7 +68,7 @@ def test_subscription_storm(broker, connect, topic, new_name):
         subscriber.expect_nothing(0.05)
     stop.set()
     for churner in churners:
-        churner.join(10)
+        churner.join(30)
     assert len(churned) > 100
 
 
@@ -148,10 +148,10 @@ def test_slowloris(start_broker, connect, topic):
             except OSError:
                 ended.add(connection)
         client.publish(topic, b"x")
-        client.expect_publish(topic, b"x", timeout=1)
+        client.expect_publish(topic, b"x")
         time.sleep(0.12)
     for connection in slow:
-        connection.settimeout(2)
+        connection.settimeout(20)
         with contextlib.suppress(ConnectionError):
             assert connection.recv(10) == b""
         connection.close()

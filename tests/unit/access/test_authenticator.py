@@ -26,7 +26,7 @@ class CountingFile(PasswordFile):
 
     def verify(self, username, password):
         self.calls += 1
-        self.gate.wait(5)
+        self.gate.wait(30)
         return super().verify(username, password)
 
 

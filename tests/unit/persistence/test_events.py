@@ -34,7 +34,7 @@ async def _one_pack_an_iteration(tmp_path: Path) -> None:
             events.record(EventKind.CONNECTED, f"c{number}", protocol=5, address="127.0.0.1:1")
         await asyncio.sleep(0)
         events.record(EventKind.DROPPED, "c1", topic="a/b", cause="queue_full", count=7)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while events.pending:  # noqa: ASYNC110 - the log calls back, there is no event to wait for
                 await asyncio.sleep(0.005)
         records = await read_all(log, TOPIC)
