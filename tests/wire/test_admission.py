@@ -81,9 +81,9 @@ def test_time_to_send_connect(start_file_broker, transport):
     good.connect("good")
     started = time.monotonic()
     dribbling.send_raw(b"\x10")
-    silent.expect_closed(4)
-    dribbling.expect_closed(4)
-    assert 0.5 < time.monotonic() - started < 4
+    silent.expect_closed()
+    dribbling.expect_closed()
+    assert 0.5 < time.monotonic() - started < 9  # the default is ten seconds
     good.ping()
 
 

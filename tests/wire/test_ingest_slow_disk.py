@@ -13,7 +13,7 @@ from tests.support.slow_disk import SlowDisk
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the log is Penstock's own")
 
 PUBACK, PUBREC = PacketType.PUBACK, PacketType.PUBREC
-SLOW = 0.8
+SLOW = 2.0
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tests.support.slow_disk import SlowDisk
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the store is Penstock's own")
 
-SLOW = 0.8
+SLOW = 2.0
 HOUR = 3_600
 
 

@@ -140,7 +140,7 @@ def test_the_loop_goes_on_while_records_are_written_and_polled(kafka: KafkaClust
                 longest, last = max(longest, time.monotonic() - last), time.monotonic()
             await load.stop()
             await polling
-            assert longest < 0.25
+            assert longest < 1.0  # a call that waits would wait for some seconds
 
     uvloop.run(scenario())
 
@@ -169,7 +169,7 @@ def test_without_kafka_everything_starts_and_appends_fail_in_time(topic: str) ->
         log = KafkaLog(KafkaSettings(bootstrap_servers=f"127.0.0.1:{port}", delivery_timeout_ms=1_000))
         started = time.monotonic()
         await log.start()
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < 20
         assert f"127.0.0.1:{port}" in str(log.check())
         with pytest.raises(LogUnavailable):
             await asyncio.wait_for(log.producer.send(topic, 0, pack_of(b"x")), 20)

