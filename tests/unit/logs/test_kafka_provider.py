@@ -18,6 +18,7 @@ from penstock.logs.base import Appended, LogError, LogUnavailable, TopicNotFound
 from penstock.logs.kafka import KafkaLog, KafkaSettings
 from tests.support.kafka_cluster import KafkaCluster, free_ports
 from tests.support.log_load import Load, assert_nothing_lost, pack_of, read_all
+from tests.support.waiting import until
 
 
 @asynccontextmanager
@@ -211,8 +212,7 @@ def test_a_broker_restarted_under_load_loses_nothing(kafka: KafkaCluster, topic:
             load = Load(log, topic, 4)
             await load.reach(2_000)
             await asyncio.to_thread(kafka.terminate, 1)
-            await asyncio.sleep(0.5)
-            assert log.check() is not True
+            await until(lambda: log.check() is not True)
             appended = load.count
             kafka.restart(1)
             await load.reach(5_000)
