@@ -33,7 +33,7 @@ class Subscriber:
                 return
 
     def output(self):
-        out, err = self.process.communicate(timeout=20)
+        out, err = self.process.communicate(timeout=60)
         return self.process.returncode, out, "".join(self.noise) + err.decode()
 
 
@@ -50,9 +50,9 @@ def test_messages_go_through(cli, any_broker, topic, version):
 def test_works_with_the_real_clients(cli, broker, topic):
     assert cli.run("pub", "-p", broker.open, "-t", topic, "-m", "ours", "-q", 2, "-r")[0] == 0
     theirs = ["mosquitto_sub", "-p", str(broker.open), "-t", topic, "-C", "1", "-W", "15", "-q", "2"]
-    assert subprocess.run(theirs, capture_output=True, check=True, timeout=20).stdout == b"ours\n"
+    assert subprocess.run(theirs, capture_output=True, check=True, timeout=60).stdout == b"ours\n"
     subscriber = Subscriber(cli, "-p", broker.open, "-t", topic, "-R", "-C", 1, "-W", 15)
-    subprocess.run(["mosquitto_pub", "-p", str(broker.open), "-t", topic, "-m", "theirs"], check=True, timeout=20)
+    subprocess.run(["mosquitto_pub", "-p", str(broker.open), "-t", topic, "-m", "theirs"], check=True, timeout=60)
     assert subscriber.output()[:2] == (0, b"theirs\n")
 
 
@@ -232,7 +232,7 @@ def test_a_broker_that_dies_leaves_a_count_and_no_traceback(cli, tmp_path_factor
             lines += (b"received PUBACK", b"received PUBCOMP")[qos == 2] in line if qos else b"sending PUBLISH" in line
         mortal.process.kill()
         mortal.process.wait()
-        _, err = publisher.communicate(b"".join(b"%d\n" % number for number in range(50)), timeout=20)
+        _, err = publisher.communicate(b"".join(b"%d\n" % number for number in range(50)), timeout=60)
     told = [line for line in err.decode().splitlines() if not line.startswith("Client ")]
     assert publisher.returncode == 1
     assert told[0] == "penstock: the broker closed the connection"

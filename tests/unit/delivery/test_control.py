@@ -186,6 +186,6 @@ def test_a_topic_that_is_gone_does_not_hide_the_others(monkeypatch: pytest.Monke
         await node.log.admin.delete(TOPIC)
         await node.fill("tbmq.msg.app.b", range(5))
         samples = node.applications.overview.samples
-        await node.until(lambda: {sample[0]: sample[1] for sample in samples()}["b"] == 5, 2.0)
+        await node.until(lambda: {sample[0]: sample[1] for sample in samples()}["b"] == 5, 30.0)
 
     run(scenario)

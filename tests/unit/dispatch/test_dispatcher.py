@@ -103,7 +103,7 @@ class Stage:
         found = self.log.get_committed(GROUP, TopicPartition(INGEST, partition))
         return -1 if found is None else found.offset
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
         async with asyncio.timeout(seconds):
             while not condition():  # noqa: ASYNC110 - there is no event for what is in a log
                 await asyncio.sleep(0.005)
@@ -116,7 +116,7 @@ async def staged() -> AsyncIterator[Stage]:
     await log.admin.create(INGEST, PARTITIONS)
     stage = Stage(log)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             yield stage
     finally:
         await stage.dispatcher.stop()
