@@ -29,6 +29,7 @@ MODULES = (
     "envelope",
     "columns",
     "pack",
+    "pending",
     "calls",
     "connection",
 )

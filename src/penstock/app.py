@@ -46,6 +46,7 @@ from penstock.persistence.retained import restore_retained
 from penstock.persistence.sessions import SessionKeeper
 from penstock.persistence.state_log import StateLog
 from penstock.queues.definitions import configured
+from penstock.queues.manager import QueueManager
 from penstock.session.control import SessionControl
 from penstock.session.events import SessionEvents
 from penstock.session.registry import SessionRegistry
@@ -120,6 +121,7 @@ class Broker:
         self.device_store = make_device_store(settings, self.log)
         self.received = ReceivedIds(self.state)
         self.applications = self._make_applications()
+        self.queues = self._make_queues()
         self.frontend = MqttFrontend(
             settings=settings,
             hub=self.hub,
@@ -128,9 +130,10 @@ class Broker:
             admission=self.admission,
             enhanced=load_exchanges(settings),
             applications=self.applications,
+            queues=self.queues,
         )
         self.node = make_node(settings, self.log, loop)
-        self.ingest = None if self.log is None else make_ingest(settings, self.hub, self.log, self.received)
+        self.ingest = None if self.log is None else make_ingest(settings, self.hub, self.log, self.received, self.queues)
         self.listeners = [self._make_listener(index) for index in range(len(settings.listeners))]
         self.admin = AdminServer(
             settings.admin,
@@ -221,6 +224,8 @@ class Broker:
             await self.events.stop()
         if self.applications is not None:
             await self.applications.stop()
+        if self.queues is not None:
+            await self.queues.close()
         await self._close_sessions()
         if self.node is not None:
             await self.node.stop()
@@ -266,6 +271,8 @@ class Broker:
     async def _restore(self) -> None:
         started = self._loop.time()
         prepare = None
+        if self.queues is not None:
+            await self.queues.start()
         if self.applications is not None:
             await self.applications.start()
             prepare = self.applications.restore
@@ -275,11 +282,15 @@ class Broker:
         count = await self.registry.restore(self.access.program_for, prepare)
         if self.log is not None:
             await self.received.restore(self.registry.get)
+        if self.queues is not None:
+            await self.queues.restore_members(self.registry.get)
         log.info("sessions restored", sessions=count, seconds=round(self._loop.time() - started, 3))
 
     def _on_session_end(self, session: Session) -> None:
         if self.applications is not None:
             self.applications.ended(session)
+        if self.queues is not None:
+            self.queues.ended(session)
         if self.events is not None:
             self.events.ended(session)
         if session.left_unreleased:
@@ -374,6 +385,21 @@ class Broker:
             connected_until=self.keeper.connected_until,
         )
 
+    def _make_queues(self) -> QueueManager | None:
+        settings = self.settings
+        if self.log is None:
+            return None  # publishes to $queue/ are refused
+        return QueueManager(
+            self.hub,
+            self.log,
+            MemoryLog(max_topic_bytes=settings.queue_manager.ephemeral_bytes),
+            self.state,
+            self._loop,
+            settings=settings.queue_manager,
+            definitions=configured(settings),
+            prefix=parse_settings(settings.queue).prefix,
+        )
+
     def _make_listener(self, index: int) -> Listener:
         settings = self.settings.listeners[index]
         context = ListenerContext(settings, is_anonymous_allowed(settings, self.settings.access))
@@ -402,6 +428,7 @@ class Broker:
             **({} if self.node is None else self.node.counters()),
             **({} if self.events is None else self.events.counters()),
             **({} if self.applications is None else self.applications.counters()),
+            **({} if self.queues is None else self.queues.counters()),
         }
 
     def _check_ready(self) -> bool | str:
@@ -520,10 +547,12 @@ def make_node(settings: Settings, log_provider: Log | None, scheduler: Scheduler
     return ClusterNode(log_provider, queues, settings.server.node_id, scheduler, is_clustered=is_clustered)
 
 
-def make_ingest(settings: Settings, hub: Hub, log_provider: Log, received: ReceivedIds) -> Ingest:
+def make_ingest(
+    settings: Settings, hub: Hub, log_provider: Log, received: ReceivedIds, queues: QueueManager | None
+) -> Ingest:
     ingest = settings.ingest
     properties = parse_properties(ingest.properties)
-    return Ingest(hub, log_provider, ingest.topic, ingest.partitions, properties, received=received)
+    return Ingest(hub, log_provider, ingest.topic, ingest.partitions, properties, received=received, queues=queues)
 
 
 def hub_limits(settings: Settings) -> dict[str, int | float | str | bool]:

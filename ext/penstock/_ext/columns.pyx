@@ -25,6 +25,9 @@ cdef extern from "segment.h" nogil:
     void crc32c_prepare()
     uint32_t crc32c_extend(uint32_t crc, const uint8_t* p, size_t n)
 
+cdef extern from "topic_filter.h" nogil:
+    bint filter_matches(const uint8_t* f, size_t f_size, const uint8_t* t, size_t t_size)
+
 cdef extern from "utf8.h" nogil:
     bint is_utf8(const uint8_t* p, size_t n)
 
@@ -164,39 +167,6 @@ cdef Memory hand_over(Growing* g):
     return memory
 
 
-# Whether an MQTT topic filter matches: + and #, and a wildcard at the start does not match $-topics [MQTT-4.7.2-1].
-cdef bint matches(const uint8_t* f, size_t f_size, const uint8_t* t, size_t t_size) noexcept nogil:
-    cdef const uint8_t* f_end = f + f_size
-    cdef const uint8_t* t_end = t + t_size
-    if f_size and t_size and t[0] == c"$" and (f[0] == c"+" or f[0] == c"#"):
-        return False
-    while f < f_end:
-        if f[0] == c"#":
-            return True
-        if f[0] == c"+":
-            f += 1
-            while t < t_end and t[0] != c"/":
-                t += 1
-        else:
-            while f < f_end and f[0] != c"/" and t < t_end and f[0] == t[0]:
-                f += 1
-                t += 1
-            if f < f_end and f[0] != c"/":
-                return False
-        # a level ends here in the filter
-        if f == f_end:
-            return t == t_end
-        if t == t_end:
-            # "sport/#" matches its parent "sport" too
-            return f_end - f == 2 and f[1] == c"#"
-        if t[0] != c"/":
-            return False
-        f += 1
-        t += 1
-    # what remains is an empty last level of the filter
-    return t == t_end
-
-
 cdef inline int64_t micros(int64_t ms) noexcept nogil:
     return ms * 1_000
 
@@ -292,7 +262,7 @@ cdef class Decoder:
         if not self._filters:
             return True
         for one in self._filters:
-            if matches(<const uint8_t*> PyBytes_AS_STRING(one), PyBytes_GET_SIZE(one), topic, size):
+            if filter_matches(<const uint8_t*> PyBytes_AS_STRING(one), PyBytes_GET_SIZE(one), topic, size):
                 return True
         return False
 
@@ -556,5 +526,5 @@ cdef bytes reason_of(const uint8_t* value, uint32_t size):
 
 def match_filter(bytes topic_filter not None, bytes topic not None):
     """Whether the MQTT topic filter matches the topic."""
-    return bool(matches(<const uint8_t*> PyBytes_AS_STRING(topic_filter), PyBytes_GET_SIZE(topic_filter),
-                        <const uint8_t*> PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic)))
+    return bool(filter_matches(<const uint8_t*> PyBytes_AS_STRING(topic_filter), PyBytes_GET_SIZE(topic_filter),
+                               <const uint8_t*> PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic)))

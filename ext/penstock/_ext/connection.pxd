@@ -6,9 +6,12 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from penstock._ext.buffer cimport Buffer
+from penstock._ext.codec cimport PublishView
+from penstock._ext.envelope cimport EnvelopeView
 from penstock._ext.inflight cimport Hold, IdSet, Queue, Queued, Window
 from penstock._ext.partition cimport HashFunction
 from penstock._ext.pack cimport PackTracker
+from penstock._ext.pending cimport PendingList
 from penstock._ext.retained cimport RetainedTree
 from penstock._ext.segment cimport RecordPack, RecordView
 from penstock._ext.trie cimport Match, ShareGroup, Subscriber, Trie
@@ -55,6 +58,7 @@ cdef struct PendingAck:
     uint16_t packet_id
     uint8_t packet_type     # PUBACK or PUBREC
     uint8_t reason          # DUPLICATE: of a QoS 2 publish that came again before the log had it
+    uint8_t text            # why, in words: index of ANSWER_TEXTS
 
 
 cdef struct Counters:
@@ -86,6 +90,14 @@ cdef struct Counters:
 cdef struct TopicSlot:
     Match* match
     uint32_t partition      # of the ingest log
+    bint allowed
+
+
+# The same for topics under $queue/: the queues that get the message, or what is to be settled.
+cdef struct QueueSlot:
+    Match* match
+    void* queue             # of a settlement: strong reference to DurableQueue, NULL = there is none
+    uint8_t verb            # QueueVerb
     bint allowed
 
 
@@ -160,6 +172,19 @@ cdef class Hub:
     cdef object _on_devices
     cdef object _on_device_detach
     cdef int64_t persist_after                  # ms
+    # durable queues, see queues.pxi
+    cdef readonly Trie bindings                 # which queues get what is published; their subscribers are DurableQueues
+    cdef uint32_t capturing                     # queues that take ordinary topics as well
+    cdef list _open_queues                      # queues that were published to in this iteration
+    cdef list _queue_news                       # groups with something to do in this iteration
+    cdef list _changed_groups                   # groups whose state has to be stored
+    cdef list _queue_calls                      # groups that want something of Python
+    cdef object _on_queues                      # takes them
+    cdef object _find_queue                     # takes (topic, is_settlement): the queue of a settlement, or makes one
+    cdef object _on_queue_detach                # takes a session with consumers whose connection goes
+    cdef uint32_t consumer_numbers
+    cdef int64_t queue_epoch                    # what is added to `now` to make times that can be stored
+    cdef Buffer _queue_props, _queue_topic
     cdef uint32_t packs_in_flight
     cdef uint32_t application_flush             # messages of a lane after which its output is sent
     # limits, see core/settings/model.py; set by configure()
@@ -177,6 +202,7 @@ cdef class Hub:
     cdef int await_log(self, Connection c) except -1
     cdef int add_connection(self, Connection c) except -1
     cdef void remove_connection(self, Connection c) noexcept
+    cdef int _publish_to_queues(self, const PublishView* view, Session origin, int64_t expires_at) except -1
     cdef void update_clock(self) noexcept
 
 
@@ -275,6 +301,104 @@ cdef class Lane:
     cdef uint32_t send_again(self, PackTracker tracker, uint32_t place) except? 0xFFFFFFFF
 
 
+# A durable queue where messages come in; penstock.queues has the rest of it.
+cdef class DurableQueue(Subscriber):
+    cdef readonly Hub hub
+    cdef readonly str name
+    cdef bytes _address                 # `$queue/<name>`
+    cdef const uint8_t* name_text
+    cdef uint32_t name_size
+    cdef readonly bint is_stream
+    cdef public object owner            # penstock.queues' side of it
+    cdef RecordPack pack                # being filled in this iteration
+    cdef public uint32_t max_message_size
+    cdef public int64_t message_ttl     # ms, 0 = for ever
+    cdef public uint64_t max_depth      # 0 = no limit
+    cdef public bint drops_oldest       # at max_depth, instead of refusing
+    cdef public bint is_closed          # to publishers: a dead-letter queue
+    cdef readonly int64_t tail          # the offset of the next message
+    cdef public int64_t floor           # what is before it, every group has done with
+    cdef list groups
+    cdef public QueueGroup primary      # the group whose progress streams tell, or None
+    cdef public object removed          # offsets an operator has taken out, or None
+    cdef readonly uint64_t published, refused
+
+    cdef int take(self, const PublishView* view, Session origin, int64_t expires_at) except -1
+
+
+cdef class QueueConsumer:
+    cdef readonly Session session
+    cdef readonly QueueGroup group
+    cdef readonly uint32_t number       # among all of the process, from 1
+    cdef public uint32_t prefetch       # messages it may have unsettled
+    cdef readonly uint32_t unsettled
+    cdef uint32_t waiting               # of them: given to it, and not sent yet
+    cdef public uint8_t qos
+    cdef public uint32_t identifier     # of the subscription
+    cdef public bint settles_by_ack     # MQTT 3, or asked for: PUBACK and PUBCOMP settle
+    cdef readonly uint64_t delivered
+    cdef readonly bint is_gone
+
+    cdef bint has_room(self) noexcept
+
+
+# A message that was given to a consumer, and is sent when that is durable.
+cdef struct Planned:
+    void* pack              # strong reference: what the record lies in
+    RecordView record
+    uint64_t mark           # of the change that has to be durable
+    uint32_t consumer
+    uint32_t deliveries
+
+
+cdef class QueueGroup:
+    cdef readonly DurableQueue queue
+    cdef readonly str name
+    cdef readonly str id                # name, or name@filter
+    cdef const uint8_t* name_text
+    cdef const uint8_t* id_text
+    cdef uint32_t name_size, id_size
+    cdef bytes _filter                  # the whole filter, or None: everything
+    cdef public object owner
+    cdef readonly PendingList pending
+    cdef public bint auto_commit
+    cdef public bint is_paused
+    cdef public bint is_reading         # its records are being read: there is room for more
+    cdef int64_t _committed             # of a stream
+    cdef list consumers
+    cdef uint32_t turn
+    # what was read and is not given to anybody yet; what is read again
+    cdef list packs, again
+    cdef size_t pack_at, again_at
+    cdef readonly uint64_t buffered     # bytes of packs
+    cdef Planned* planned
+    cdef uint32_t planned_at, planned_count, planned_capacity
+    cdef uint64_t mark                  # of the last change that was taken for storing
+    cdef readonly bint is_changed
+    cdef bint has_news, is_listed, wants_call
+    cdef public int64_t visibility      # ms
+    cdef public uint32_t max_deliveries
+    cdef public double backoff, max_backoff, multiplier     # ms
+    cdef readonly dict reasons          # of rejected messages, by offset
+    cdef readonly uint64_t delivered, redelivered, acknowledged, nacked, rejected, expired, damaged, filtered
+
+    cdef int64_t clock(self) noexcept
+    cdef int note(self) except -1
+    cdef int call(self) except -1
+    cdef int change(self) except -1
+    cdef int work(self) except -1
+    cdef int give(self) except -1
+    cdef int give_again(self) except -1
+    cdef bint is_wanted(self, const EnvelopeView* view) except -1
+    cdef bint is_readable(self, const RecordView* record, EnvelopeView* view) except -1
+    cdef int64_t delay_after(self, uint32_t deliveries) noexcept
+    cdef int settle_stream(self, int64_t offset, uint8_t verb) except -1
+    cdef QueueConsumer choose(self)
+    cdef QueueConsumer find_consumer(self, uint32_t number)
+    cdef int plan(self, RecordPack pack, const RecordView* record, uint32_t consumer, uint32_t deliveries) except -1
+    cdef int settle_one(self, QueueConsumer consumer, int64_t offset, uint8_t verb) except -1
+
+
 cdef class Session(Subscriber):
     cdef readonly Hub hub
     cdef readonly str client_id
@@ -320,12 +444,13 @@ cdef class Session(Subscriber):
     cdef int64_t congested_since
     cdef int64_t forgiven_at            # until then it may not make anybody wait
     cdef list waiters                   # connections waiting for it, or None
+    cdef list consumers                 # of durable queues, or None
 
     cdef inline bint is_full(self) noexcept
     cdef inline bint take(self, Queued* item) noexcept
     cdef int pump(self) except -1
     cdef bint take_retained(self, Queued* item) noexcept
-    cdef int enqueue(self, void* message, void* extras, uint8_t qos, uint8_t flags) except -1
+    cdef int enqueue(self, void* message, void* extras, uint8_t qos, uint16_t flags) except -1
     cdef inline bint over(self, uint32_t part) noexcept
     cdef int _plan_resend(self) except -1
     cdef int resend_one(self, Connection c) except -1
@@ -360,6 +485,7 @@ cdef class Connection:
     cdef bint blocked                   # waits for a subscriber: what was read is kept
     cdef bint reading
     cdef bint clean_close               # the client said DISCONNECT
+    cdef public bint explains           # the client wants reasons in words [MQTT-3.1.2-29]
     cdef uint32_t index                 # in the hub's list
     cdef uint32_t keep_alive            # ms after which silence ends it, 0 = never
     cdef int64_t last_packet            # hub.now of the last whole packet, or of a state that limits time
@@ -369,6 +495,7 @@ cdef class Connection:
     cdef uint8_t* partial               # an incomplete packet, only while there is one
     cdef uint32_t partial_size, partial_capacity
     cdef TopicSlot* topics              # made at the first PUBLISH
+    cdef QueueSlot* queue_topics        # made at the first PUBLISH under $queue/
     cdef Alias* aliases_in              # made at the first alias, topic_alias_maximum of them
     cdef Alias* aliases_out
     cdef uint16_t aliases_in_max, aliases_out_max, aliases_out_count

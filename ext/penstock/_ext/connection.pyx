@@ -5,8 +5,9 @@ in route.pxi (fan-out), receive.pxi (PUBLISH and acknowledgements), session.pxi 
 side: bytes in, packets out of them, bytes out, watermarks.
 """
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_WRITE
+from cpython.list cimport PyList_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -14,7 +15,7 @@ from cython cimport final
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memmove, memset
+from libc.string cimport memcmp, memcpy, memmove, memset, strlen
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, clockid_t, timespec
 
 from penstock._ext.acl cimport ACL_PUBLISH, ACL_RECEIVE
@@ -28,7 +29,7 @@ from penstock._ext.codec cimport (AUTH, CONNECT, DISCONNECT, MALFORMED_PACKET, P
 from penstock._ext.envelope cimport (NO_DELIVERY_QOS, EnvelopeView, delivery_size, envelope_size, get_envelope,
                                      put_delivery, put_envelope)
 from penstock._ext.inflight cimport (AWAIT_PUBACK, AWAIT_PUBCOMP, AWAIT_PUBREC, DELIVERY_BACKLOG, DELIVERY_RETAIN,
-                                     DELIVERY_SHARED, SLOT_COUNTED, SLOT_PACK, SLOT_RELEASING, SLOT_RESERVED,
+                                     DELIVERY_SHARED, SLOT_COUNTED, SLOT_PACK, SLOT_QUEUE, SLOT_RELEASING, SLOT_RESERVED,
                                      SLOT_STORED, SLOT_STORING, Extras, Hold, Queue, Queued, Slot, extras_group_name,
                                      extras_new, ids_add, ids_clear, ids_discard, ids_has, queue_clear, queue_pop,
                                      queue_push, queued_release, window_add, window_clear, window_find, window_order,
@@ -38,6 +39,8 @@ from penstock._ext.message cimport (Message, message_new, message_payload, messa
 from penstock._ext.pack cimport (ENTRY_DONE, ENTRY_DUP, ENTRY_NEW, ENTRY_PLANNED, ENTRY_RECEIVED, ENTRY_RELEASED,
                                  ENTRY_SENT, Entry, PackTracker)
 from penstock._ext.partition cimport HashFunction, partition_of
+from penstock._ext.pending cimport (ENTRY_CLAIMED, ENTRY_READY, NOT_PENDING, SETTLED, PendingEntry, PendingList,
+                                    Settlement)
 from penstock._ext.retained cimport MessageList, RetainedTree
 from penstock._ext.segment cimport NO_VALUE, RecordPack, RecordView
 from penstock._ext.trie cimport (QOS_NONE, TARGET_NO_LOCAL, TARGET_RETAIN_AS_PUBLISHED, Match, Member, ShareGroup,
@@ -51,6 +54,9 @@ from penstock._ext.packets import ProtocolViolation
 cdef extern from "segment.h" nogil:
     uint8_t* put_varint64(uint8_t* p, uint64_t v)
     const uint8_t* get_varint64(const uint8_t* p, const uint8_t* end, uint64_t* value)
+
+cdef extern from "topic_filter.h" nogil:
+    bint filter_matches(const uint8_t* f, size_t f_size, const uint8_t* t, size_t t_size)
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t send(int fd, const void* data, size_t size, int flags)
@@ -86,6 +92,9 @@ include "device.pxi"
 include "context.pxi"
 include "lanes.pxi"
 include "lane_send.pxi"
+include "queue_publish.pxi"
+include "queues.pxi"
+include "queue_send.pxi"
 
 
 @final
@@ -104,6 +113,7 @@ cdef class Connection:
         self.writable = True
         self.reading = True
         self.max_out_packet = 0xFFFFFFFFu
+        self.explains = True
 
     def __dealloc__(self):
         self.release()
@@ -122,6 +132,7 @@ cdef class Connection:
                     match_unref(self.topics[i].match)
             free(self.topics)
             self.topics = NULL
+        drop_queue_topics(self)
         if self.aliases_in != NULL:
             for i in range(self.aliases_in_max):
                 free(self.aliases_in[i].topic)

@@ -26,6 +26,11 @@ cdef class Hub:
         """`loop` is where output is flushed; limits are named as in the settings and checked there."""
         self.loop = loop
         self.trie = Trie(cache_topics=match_cache)
+        self.bindings = Trie(cache_topics=match_cache)
+        self._open_queues = []
+        self._queue_news = []
+        self._changed_groups = []
+        self._queue_calls = []
         self.retained = RetainedTree()
         self.random_state = self.trie.seed
         self._awaiting = []
@@ -45,6 +50,7 @@ cdef class Hub:
         self._flush_soon = self._flush_all
         self.configure(**limits)
         self.update_clock()
+        self.queue_epoch = self.wall - self.now
 
     def __dealloc__(self):
         cdef uint32_t i
@@ -60,6 +66,8 @@ cdef class Hub:
         buffer_free(&self._props)
         buffer_free(&self._templates)
         buffer_free(&self._lane_props)
+        buffer_free(&self._queue_props)
+        buffer_free(&self._queue_topic)
 
     def configure(self, *, uint32_t max_packet_size=1_048_576, uint32_t connect_packet_size=65_536,
                   uint32_t max_topic_levels=128, uint32_t max_topic_length=65_535, uint32_t max_user_properties=64,
@@ -125,12 +133,19 @@ cdef class Hub:
         """Once per loop iteration: one write for each connection that has output."""
         cdef uint32_t i, n
         cdef Connection c
-        cdef void** batch = self._dirty
-        n = self._dirty_count
-        self._flush_scheduled = False
+        cdef void** batch
         self.counters.flushes += 1
-        if self._open_count or self._retained_pack is not None or self._received:
+        if self._queue_news:
+            work_queues(self)
+        if (has_open(self) or self._retained_pack is not None or self._received or self._changed_groups):
             self._submit_packs()
+        if self._queue_calls:
+            call_queues(self)
+        self._flush_scheduled = False
+        if self._queue_news or self._queue_calls or self._changed_groups:
+            schedule_flush(self)
+        batch = self._dirty
+        n = self._dirty_count
         # what becomes dirty meanwhile is flushed in the next iteration
         self._dirty = NULL
         self._dirty_count = self._dirty_capacity = 0
@@ -154,8 +169,9 @@ cdef class Hub:
 
     def log_to(self, submit, *, str mode not None, uint32_t partitions, str hash_function="murmur3_128",
                uint64_t max_pending=67_108_864, bint keeps_state=False):
-        """From now on `submit(ticket, [(partition, pack)], bytes, retained, received)` gets the publishes of each
-        iteration, the pack of retained messages that changed (or None), and [(session, its QoS 2 packet ids)]."""
+        """From now on `submit(ticket, [(partition, pack)], bytes, retained, received, queued, changed)` gets the publishes of
+        each iteration, the pack of retained messages that changed (or None), [(session, its QoS 2 packet ids)],
+        [(durable queue, pack)] and the groups of queues whose state changed."""
         self._packs = <void**> calloc(partitions, sizeof(void*))
         self._open_packs = <uint32_t*> calloc(partitions, sizeof(uint32_t))
         if self._packs == NULL or self._open_packs == NULL:
@@ -185,11 +201,12 @@ cdef class Hub:
             Py_DECREF(pack)
             self._packs[partition] = NULL
             batch.append((partition, pack))
+        queued, changed = take_queue_packs(self), take_changed(self)
         self._open_count = 0
         self._open_bytes = 0
         self.ticket += 1
         try:
-            self._submit(self.ticket, batch, size, retained, received)
+            self._submit(self.ticket, batch, size, retained, received, queued, changed)
         except BaseException as error:
             # nothing of it is logged; the output of this iteration still goes out
             self.loop.call_exception_handler({"message": "the ingest log failed", "exception": error})
@@ -381,6 +398,8 @@ cdef class Hub:
         if expiry is not None:
             view.expiry, view.has_expiry = expiry, True
             expires_at = self.wall + <int64_t> view.expiry * 1000
+        if is_queue_topic(view.topic, view.topic_size):
+            return self._publish_to_queues(&view, origin, expires_at)
         match = self.trie.match(view.topic, view.topic_size, hash_bytes(view.topic, view.topic_size, self.trie.seed))
         try:
             route(self, &view, match, origin, expires_at)
@@ -391,6 +410,39 @@ cdef class Hub:
         if is_logged(self, qos) and not topic.startswith("$SYS"):
             log_publish(self, &view, origin, expires_at,
                         partition_of(view.topic, view.topic_size, self.ingest_partitions, self.ingest_hash))
+
+    cdef int _publish_to_queues(self, const PublishView* view, Session origin, int64_t expires_at) except -1:
+        cdef uint64_t hash = hash_bytes(view.topic, view.topic_size, self.bindings.seed)
+        cdef Match* match = self.bindings.match(view.topic, view.topic_size, hash)
+        cdef uint8_t text = 0
+        try:
+            if match.target_count and refusal_of(view, match, &text) == SUCCESS:
+                return enqueue_all(view, match, origin, expires_at)
+            self.counters.dropped[<int> DROP_QUEUE_FULL] += 1
+        finally:
+            match_unref(match)
+        return 0
+
+    # ---- durable queues ----
+
+    def serve_queues(self, find_queue, on_queues, on_detach):
+        """`find_queue(topic, is_settlement)` is asked for the queue of a settlement, or to make one for a topic that no
+        queue is bound to; `on_queues([group, ...])`, once per iteration, to read records, to read some again, or to see
+        to dead letters; `on_detach(session)` is told that the connection of a consumer goes."""
+        self._find_queue = find_queue
+        self._on_queues = on_queues
+        self._on_queue_detach = on_detach
+
+    def bind_queue(self, DurableQueue queue not None, bytes topic_filter not None):
+        """What is published to topics of the filter goes to the queue; filters outside $queue/ capture."""
+        if self.bindings.subscribe(queue, topic_filter, 0, 0) and not topic_filter.startswith(b"$queue/"):
+            self.capturing += 1
+
+    def unbind_queue(self, DurableQueue queue not None):
+        for topic_filter, _options, _identifier in self.bindings.subscriptions(queue):
+            if not topic_filter.startswith(b"$queue/"):
+                self.capturing -= 1
+        self.bindings.remove(queue)
 
     def send_retained(self, Session session not None, bytes topic_filter not None, uint8_t options,
                       uint32_t identifier):

@@ -20,6 +20,7 @@ cdef enum:
     SLOT_STORED = 32        # the store of DEVICE clients has it under this packet id
     SLOT_STORING = 64       # it is on its way there
     SLOT_RELEASING = 128    # PUBREC came, and the store does not know it yet: PUBREL waits
+    SLOT_QUEUE = 256        # of a durable queue: `message` has the consumer's number and the offset as its source
     SLOT_PACK = 16          # of a record in a pack: `message` is the borrowed PackTracker (or NULL), `extras` the index
 
 
@@ -43,8 +44,8 @@ cdef struct Slot:
     uint32_t sequence       # order of first sending, for resuming
     uint32_t sent_at        # monotonic ms, of a slot with a hold
     uint16_t packet_id      # 0 = free
+    uint16_t flags
     uint8_t state
-    uint8_t flags
 
 
 cdef struct Window:
@@ -58,8 +59,8 @@ cdef struct Window:
 cdef struct Queued:
     Message* message
     Extras* extras
+    uint16_t flags
     uint8_t qos
-    uint8_t flags
 
 
 cdef struct Queue:
@@ -97,7 +98,7 @@ cdef uint16_t* window_order(const Window* window) except? NULL
 cdef void window_clear(Window* window) noexcept
 
 # Keeps a reference of its own to the message; takes over the extras.
-cdef int queue_push(Queue* queue, Message* message, Extras* extras, uint8_t qos, uint8_t flags) except -1
+cdef int queue_push(Queue* queue, Message* message, Extras* extras, uint8_t qos, uint16_t flags) except -1
 # The oldest item is moved to `item` with its reference; 0 if there is none.
 cdef bint queue_pop(Queue* queue, Queued* item) noexcept
 cdef void queued_release(Queued* item) noexcept

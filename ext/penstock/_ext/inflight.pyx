@@ -158,7 +158,7 @@ cdef int queue_grow(Queue* queue) except -1:
     return 0
 
 
-cdef int queue_push(Queue* queue, Message* message, Extras* extras, uint8_t qos, uint8_t flags) except -1:
+cdef int queue_push(Queue* queue, Message* message, Extras* extras, uint8_t qos, uint16_t flags) except -1:
     cdef Queued* item
     if queue.count == queue.capacity:
         queue_grow(queue)

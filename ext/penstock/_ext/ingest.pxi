@@ -13,6 +13,22 @@ cdef int log_publish(Hub hub, const PublishView* view, Session origin, int64_t e
     cdef RecordPack pack
     cdef uint8_t* p
     cdef uint32_t size
+    fill_envelope(hub, &envelope, view, origin, expires_at)
+    size = envelope_size(&envelope)
+    if hub._packs[partition] == NULL:
+        open_pack(hub, partition)
+    pack = <RecordPack> hub._packs[partition]
+    # the record's key is the topic: compaction and Kafka's tools see it without opening the record
+    p = pack.reserve(hub.wall, view.topic, view.topic_size, size)
+    put_envelope(p, &envelope)
+    hub.ingest_pending += size
+    hub._open_bytes += size
+    hub.counters.logged += 1
+    return 0
+
+
+cdef inline void fill_envelope(Hub hub, EnvelopeView* envelope, const PublishView* view, Session origin,
+                               int64_t expires_at) noexcept:
     envelope.topic, envelope.topic_size = view.topic, view.topic_size
     envelope.payload, envelope.payload_size = view.payload, view.payload_size
     envelope.props, envelope.props_size = view.props, view.props_size
@@ -25,17 +41,11 @@ cdef int log_publish(Hub hub, const PublishView* view, Session origin, int64_t e
     envelope.expires_at = expires_at
     envelope.qos = view.qos
     envelope.retain = view.retain
-    size = envelope_size(&envelope)
-    if hub._packs[partition] == NULL:
-        open_pack(hub, partition)
-    pack = <RecordPack> hub._packs[partition]
-    # the record's key is the topic: compaction and Kafka's tools see it without opening the record
-    p = pack.reserve(hub.wall, view.topic, view.topic_size, size)
-    put_envelope(p, &envelope)
-    hub.ingest_pending += size
-    hub._open_bytes += size
-    hub.counters.logged += 1
-    return 0
+
+
+# Whether something of this iteration waits to be submitted.
+cdef inline bint has_open(Hub hub) noexcept:
+    return hub._open_count != 0 or PyList_GET_SIZE(hub._open_queues) != 0
 
 
 # Retained messages are kept in a topic of their own, which has the last of each topic; none is a tombstone.
@@ -90,9 +100,18 @@ cdef int open_pack(Hub hub, uint32_t partition) except -1:
 
 
 # Answers a publish now, or when the log is as far as `ticket`. Answers never overtake each other [MQTT-4.6.0-2].
-cdef int answer(Connection c, uint8_t packet_type, uint16_t packet_id, uint8_t reason, uint64_t ticket) except -1:
+cdef inline int answer(Connection c, uint8_t packet_type, uint16_t packet_id, uint8_t reason,
+                       uint64_t ticket) except -1:
+    return answer_in_words(c, packet_type, packet_id, reason, ticket, 0)
+
+
+# The same with a reason string for MQTT 5.
+cdef int answer_in_words(Connection c, uint8_t packet_type, uint16_t packet_id, uint8_t reason, uint64_t ticket,
+                         uint8_t text) except -1:
     cdef PendingAck* pending
     if c.acks_count == 0 and ticket <= c.hub.committed:
+        if text:
+            return send_ack_in_words(c, packet_type, packet_id, reason, text)
         return send_ack(c, packet_type, packet_id, SUCCESS if reason == DUPLICATE else reason)
     if c.acks_count == c.acks_capacity:
         grow_acks(c)
@@ -101,6 +120,7 @@ cdef int answer(Connection c, uint8_t packet_type, uint16_t packet_id, uint8_t r
     pending.packet_id = packet_id
     pending.packet_type = packet_type
     pending.reason = reason
+    pending.text = text
     c.acks_count += 1
     if packet_type == PUBACK:
         c.acks_qos1 += 1
@@ -148,7 +168,9 @@ cdef int release_acks(Connection c, bint failed) except -1:
             if ack.packet_type == PUBREC:
                 ids_discard(&c.acks_session.received, ack.packet_id)
             is_shut = is_shut or c.version != 5
-        if c.state == CONNECTED and not is_shut:
+        if c.state == CONNECTED and not is_shut and ack.text:
+            send_ack_in_words(c, ack.packet_type, ack.packet_id, ack.reason, ack.text)
+        elif c.state == CONNECTED and not is_shut:
             send_ack(c, ack.packet_type, ack.packet_id, ack.reason)
     if c.acks_count == 0:
         free(c.acks)

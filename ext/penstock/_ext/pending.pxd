@@ -1,7 +1,8 @@
 # The pending entries of one consumer group of a classic queue: what was given to a consumer and is not settled.
 #
 # Entries are found by offset (hash table), kept in the order of their offsets (a list: claims at the cursor always come
-# behind), and by the time at which something has to be done with them (binary heap). Every operation is O(1) or O(log n).
+# behind), and by the time at which something has to be done with them (binary heap). Every operation is O(1) or
+# O(log n), but for release.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
@@ -45,6 +46,10 @@ cdef class PendingList:
     cdef int64_t* changed                   # numbers of windows changed since take_changes, without duplicates
     cdef uint32_t changed_count, changed_capacity
     cdef bint head_changed                  # cursor or committed moved
+    cdef readonly uint32_t ready_count, dead_count
+    cdef uint32_t first_ready, first_dead   # where the search for one begins: none comes before it
+    cdef int64_t last_marked                # the window marked as changed last, -1 = none
+    cdef uint8_t bucket_shift, changed_shift
 
     # Everything before it is settled: the lowest pending offset, or the cursor.
     cdef int64_t committed_offset(self) noexcept
@@ -53,6 +58,8 @@ cdef class PendingList:
     cdef int claim(self, int64_t offset, uint32_t consumer, int64_t due) except -1
     # Offsets before `offset` that were not claimed are none of this group's business (filtered, expired).
     cdef int skip_to(self, int64_t offset) except -1
+    # The next claim is at `offset`, also back: not before an entry that is pending.
+    cdef int move_to(self, int64_t offset) except -1
     # A READY entry goes to a consumer again; its number of deliveries, counting this one, or 0 if it is not READY.
     cdef uint32_t claim_again(self, int64_t offset, uint32_t consumer, int64_t due) except? 0xFFFFFFFF
     # Acknowledged by `consumer` (0 = whoever has it): the entry is removed.

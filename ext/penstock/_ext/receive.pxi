@@ -19,6 +19,26 @@ cdef inline int send_ack(Connection c, uint8_t packet_type, uint16_t packet_id, 
     return 0
 
 
+# A refusal that says why, where the client wants to know and its packets may be so large [MQTT-3.1.2-29]
+# [MQTT-3.4.2-2] [MQTT-3.5.2-2].
+cdef int send_ack_in_words(Connection c, uint8_t packet_type, uint16_t packet_id, uint8_t reason,
+                           uint8_t text) except -1:
+    cdef uint32_t n = <uint32_t> strlen(ANSWER_TEXTS[text])
+    cdef uint8_t* p
+    if c.version != 5 or not c.explains or n > 120 or n + 9 > c.max_out_packet:
+        return send_ack(c, packet_type, packet_id, reason)
+    c.hub.counters.packets_sent += 1
+    p = out_reserve(c, n + 9)
+    p[0] = <uint8_t> (packet_type << 4)
+    p[1] = <uint8_t> (n + 7)
+    put_be16(p + 2, packet_id)
+    p[4] = reason
+    p[5] = <uint8_t> (n + 3)
+    p[6] = 0x1F                                 # Reason String
+    put_text(p + 7, ANSWER_TEXTS[text], n)
+    return 0
+
+
 # A client may announce an alias with a topic and then send the alias alone.
 cdef int resolve_alias(Connection c, PublishView* view) except -1:
     cdef Hub hub = c.hub
@@ -137,7 +157,7 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
     cdef Match* match
     cdef Session busy
     cdef int64_t expires_at = 0
-    cdef uint8_t verdict = SUCCESS
+    cdef uint8_t verdict = SUCCESS, text = 0
     cdef uint64_t ticket = 0
     cdef int reason = parse_publish(first & 15, body, size, c.version, hub.max_user_properties, &view, &hub._props)
     if reason == 0 and view.alias:
@@ -148,6 +168,8 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
         reason = RETAIN_NOT_SUPPORTED           # [MQTT-3.2.2-14]
     if reason:
         return c.violation(reason, "bad PUBLISH")
+    if is_queue_topic(view.topic, view.topic_size):
+        return handle_queue_publish(c, &view)
     topic = find_topic(c, &view)
     if topic == NULL:
         return 0
@@ -156,7 +178,7 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
         if ids_has(&s.received, view.packet_id):
             # a message the broker owns already: acknowledged again, not delivered again [MQTT-4.3.3-10] [MQTT3-4.3.3-2]
             # and not before the log has it
-            return answer(c, PUBREC, view.packet_id, DUPLICATE, hub.ticket + (1 if hub._open_count else 0))
+            return answer(c, PUBREC, view.packet_id, DUPLICATE, hub.ticket + (1 if has_open(hub) else 0))
     if view.qos and c.version == 5:
         if s.received.count + c.acks_qos1 >= hub.receive_maximum:  # [MQTT-3.3.4-7]
             return c.violation(RECEIVE_MAXIMUM_EXCEEDED, "more unacknowledged messages than the receive maximum")
@@ -173,6 +195,8 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
             ticket = hub.ticket + 1             # of the batch that leaves at the end of this iteration
         if view.has_expiry:
             expires_at = hub.wall + <int64_t> view.expiry * 1000
+        if hub.capturing and capture(hub, &view, s, expires_at, &ticket, &text):
+            return refuse_captured(c, &view, text)
         if match.target_count or match.group_count:
             route(hub, &view, match, s, expires_at)  # [MQTT-4.5.0-1] [MQTT3-4.5.0-1]
         else:
@@ -180,7 +204,7 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
             verdict = NO_MATCHING_SUBSCRIBERS
         if view.retain:  # [MQTT-3.3.1-8] [MQTT3-3.3.1-12]
             store_retained(hub, &view, expires_at)
-        if ticket:
+        if is_logged(hub, view.qos):
             log_publish(hub, &view, s, expires_at, topic.partition)
     else:
         # MQTT 3 has no way to say no but to close; it is told yes, and the message goes nowhere [MQTT3-3.3.5-2]
@@ -225,7 +249,7 @@ cdef int handle_ack(Connection c, uint8_t packet_type, uint8_t flags, const uint
             return send_ack(c, PUBREL, ack.packet_id, PACKET_IDENTIFIER_NOT_FOUND)
         if ack.reason < 0x80:  # [MQTT-4.6.0-4] [MQTT3-4.6.0-4]
             slot.state = AWAIT_PUBCOMP  # [MQTT-4.3.3-5]
-            if slot.message != NULL:
+            if slot.message != NULL and not slot.flags & SLOT_QUEUE:
                 message_unref(slot.message)     # it is never sent again [MQTT-4.3.3-6]
                 slot.message = NULL
             if slot.flags & SLOT_STORED:
@@ -239,6 +263,8 @@ cdef int handle_ack(Connection c, uint8_t packet_type, uint8_t flags, const uint
     c.hub.counters.inflight -= 1
     if slot.flags & (SLOT_STORED | SLOT_STORING):
         settle_stored(s, slot.packet_id, False)     # behind the call that stores it
+    if slot.flags & SLOT_QUEUE:
+        queue_acked(s, slot, packet_type != PUBREC and ack.reason < 0x80)
     # also after a refusal, which nobody else gets [MQTT-4.3.2-3] [MQTT-4.3.3-3] [MQTT-4.4.0-2] [MQTT-4.8.2-6]
     window_release(&s.window, slot)             # the id may be used again [MQTT-2.2.1-4]
     if s.queue.count or s.resend_count or s.congested or s.wants_more:

@@ -165,7 +165,7 @@ cdef int encode_shape(Hub hub, Routing* r, uint32_t shape) except -1:
 
 # Sends a copy to a connected client. Returns 0 if it is too large for it: the size is known before a packet id is
 # taken.
-cdef inline int send_shape(Connection c, Session s, Routing* r, uint8_t qos, uint8_t flags, Extras* extras,
+cdef inline int send_shape(Connection c, Session s, Routing* r, uint8_t qos, uint16_t flags, Extras* extras,
                            Message* kept) except -1:
     cdef uint32_t shape = qos + (3 if c.version == 5 else 0)
     cdef uint8_t* p
@@ -185,7 +185,7 @@ cdef inline int send_shape(Connection c, Session s, Routing* r, uint8_t qos, uin
     return 1
 
 
-cdef uint16_t take_slot(Session s, Message* kept, Extras* extras, uint8_t qos, uint8_t flags) except 0:
+cdef uint16_t take_slot(Session s, Message* kept, Extras* extras, uint8_t qos, uint16_t flags) except 0:
     cdef Slot* slot = window_add(&s.window)  # [MQTT-4.3.2-1] [MQTT-4.3.3-1] [MQTT3-4.3.2-1]
     slot.message = message_ref(kept) if kept != NULL else NULL
     slot.extras = extras
@@ -198,7 +198,7 @@ cdef uint16_t take_slot(Session s, Message* kept, Extras* extras, uint8_t qos, u
 
 # The slower way: identifiers, aliases, or a message that has waited. packet_id is given when it is sent again.
 cdef int send_copy(Connection c, Session s, Copy* copy, uint64_t hash, uint16_t packet_id, Message* kept,
-                   Extras* extras, uint8_t flags) except -1:
+                   Extras* extras, uint16_t flags) except -1:
     cdef uint32_t props = 0
     cdef uint32_t size
     cdef uint8_t qos = (copy.first >> 1) & 3
@@ -232,14 +232,14 @@ cdef inline Message* keep(Hub hub, Routing* r) except NULL:
 
 
 # Extras of a copy that is kept, NULL when it has none.
-cdef inline Extras* make_extras(const uint32_t* ids, uint16_t id_count, ShareGroup* group) except? NULL:
+cdef inline Extras* make_extras(const uint32_t* ids, uint16_t id_count, const ShareGroup* group) except? NULL:
     if group != NULL:
         return extras_new(ids, id_count, group.node, group.name, group.name_size)
     return extras_new(ids, id_count, 0, NULL, 0) if id_count else NULL
 
 
 # One subscriber's share of the publish.
-cdef int deliver(Hub hub, Session s, Routing* r, uint8_t qos, uint8_t flags, const uint32_t* ids, uint16_t id_count,
+cdef int deliver(Hub hub, Session s, Routing* r, uint8_t qos, uint16_t flags, const uint32_t* ids, uint16_t id_count,
                  ShareGroup* group) except -1:
     cdef Connection c = s.connection
     cdef Copy copy
@@ -394,7 +394,7 @@ cdef int route(Hub hub, const PublishView* view, Match* match, Session origin, i
 
 
 # A message that waited (queue) or was stored (retained), to a connected client. 0 = too large for it.
-cdef int send_message(Connection c, Session s, Message* m, uint8_t qos, uint8_t flags, Extras* extras,
+cdef int send_message(Connection c, Session s, Message* m, uint8_t qos, uint16_t flags, Extras* extras,
                       uint16_t packet_id, bint dup) except -1:
     cdef Copy copy
     cdef int64_t left
@@ -423,7 +423,7 @@ cdef int send_message(Connection c, Session s, Message* m, uint8_t qos, uint8_t 
     copy.first = <uint8_t> (PUBLISH << 4 | qos << 1 | (8 if dup else 0) | (1 if flags & DELIVERY_RETAIN else 0))
     if c.aliases_out_max:
         hash = hash_bytes(copy.topic, copy.topic_size, c.hub.trie.seed)
-    sent = send_copy(c, s, &copy, hash, packet_id, m if s._keeps or flags & DELIVERY_SHARED else NULL, extras, flags)
+    sent = send_copy(c, s, &copy, hash, packet_id, m if s._keeps or flags & (DELIVERY_SHARED | SLOT_QUEUE) else NULL, extras, flags)
     if sent:
         s.delivered += 1
         count_sent(c.hub, qos, m.payload_size)

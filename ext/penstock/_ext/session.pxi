@@ -103,6 +103,8 @@ cdef class Session(Subscriber):
         for i in range(self.window.capacity):
             if self.window.slots[i].packet_id and self.window.slots[i].state == SLOT_RESERVED:
                 window_release(&self.window, &self.window.slots[i])
+        if self.consumers is not None and self.hub._on_queue_detach is not None:
+            self.hub._on_queue_detach(self)
         if self.via_log:
             self.live = False
             stash_window(self.hub, self, 0)     # what is under way now, comes from the store when the client is back
@@ -174,7 +176,7 @@ cdef class Session(Subscriber):
     cdef inline bint is_full(self) noexcept:
         return self.outstanding >= self.limit or self.window.count >= self.hub.max_inflight
 
-    cdef int enqueue(self, void* message, void* extras, uint8_t qos, uint8_t flags) except -1:
+    cdef int enqueue(self, void* message, void* extras, uint8_t qos, uint16_t flags) except -1:
         cdef Hub hub = self.hub
         cdef uint32_t weight = message_weight(<Message*> message)
         cdef Queued oldest
@@ -236,6 +238,9 @@ cdef class Session(Subscriber):
             pump_lane(<Lane> self.lanes[i], self, c)
         if self.wants_more and c.writable and not self.has_device_news:
             call_for_session(self)
+        if self.consumers is not None and c.writable:
+            for consumer in self.consumers:
+                (<QueueConsumer> consumer).group.note()
         if self.congested:
             self.maybe_ease()
         return 0
@@ -466,6 +471,11 @@ cdef class Session(Subscriber):
     @property
     def connected(self):
         return self.connection is not None
+
+    @property
+    def quota(self):
+        """Messages with QoS > 0 it may have unacknowledged on its connection."""
+        return self.limit
 
     @property
     def inflight(self):

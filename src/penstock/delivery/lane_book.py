@@ -26,7 +26,7 @@ class Place:
 
     key: bytes
     prefix: bytes
-    reader: PackReader
+    reader: PackReader[Lane]
 
 
 class LaneBook:
@@ -36,7 +36,7 @@ class LaneBook:
         self._settings = settings
         self._places: dict[Lane, Place] = {}
         self._totals = dict.fromkeys(LIVE, 0)
-        self._uncommitted: dict[Lane, PackReader] = {}
+        self._uncommitted: dict[Lane, PackReader[Lane]] = {}
         self._ticker: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -133,7 +133,7 @@ class LaneBook:
     async def _commit(self) -> None:
         """The groups' offsets are for those who look from outside, and for other nodes."""
         waiting, self._uncommitted = self._uncommitted, {}
-        by_reader: dict[PackReader, list[Lane]] = {}
+        by_reader: dict[PackReader[Lane], list[Lane]] = {}
         for lane, reader in waiting.items():
             by_reader.setdefault(reader, []).append(lane)
         for reader, lanes in by_reader.items():

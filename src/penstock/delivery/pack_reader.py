@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
-from penstock._ext.connection import Lane
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import RateLimited, get_logger
 from penstock.logs.base import Committed, Consumer, LogError, OnPartitions, TopicNotFound, TopicPartition
@@ -21,17 +21,42 @@ POLL_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 PACKS_AT_ONCE = 40
 
-OnPacks = Callable[[list[Lane]], None]
+
+class Lane(Protocol):
+    """Who is read for: a client's lane, or a group of a durable queue."""
+
+    is_paused: bool
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def committed(self) -> int:
+        """Where reading begins."""
+        ...
+
+    @property
+    def position(self) -> int:
+        """The next offset it wants."""
+        ...
+
+    @property
+    def has_room(self) -> bool: ...
+    def offer(self, packs: list[RecordPack], /) -> bool: ...
 
 
-class PackReader:
+L = TypeVar("L", bound=Lane)
+
+
+class PackReader(Generic[L]):
     """Feeds lanes from the log. A lane is read while it has room; what it has not committed is not lost with it."""
 
-    def __init__(self, consumer: Consumer, max_records: int, on_packs: OnPacks) -> None:
+    def __init__(self, consumer: Consumer, max_records: int, on_packs: Callable[[list[L]], None]) -> None:
         self._consumer = consumer
         self._max_records = max_records
         self._on_packs = on_packs
-        self._lanes: dict[TopicPartition, Lane] = {}
+        self._lanes: dict[TopicPartition, L] = {}
         self._wanted: dict[TopicPartition, int] = {}
         self._assigned: set[TopicPartition] = set()  # being read
         self._held: set[TopicPartition] = set()  # this node's part of a shared topic
@@ -76,21 +101,21 @@ class PackReader:
             async with asyncio.timeout(2.0):
                 await self._consumer.close()
 
-    def add(self, lane: Lane) -> None:
+    def add(self, lane: L) -> None:
         """Reads the lane's partition from what it has committed on."""
         place = TopicPartition(lane.topic, lane.partition)
         self._lanes[place] = lane
         self._wanted[place] = lane.committed
         self._changed.set()
 
-    def remove(self, lane: Lane) -> None:
+    def remove(self, lane: L) -> None:
         place = TopicPartition(lane.topic, lane.partition)
         if self._lanes.get(place) is lane:
             del self._lanes[place]
             self._wanted.pop(place, None)
             self._changed.set()
 
-    def go_on(self, lane: Lane) -> None:
+    def go_on(self, lane: L) -> None:
         """The lane may have room again."""
         if lane.is_paused and lane.has_room:
             lane.is_paused = False
@@ -98,7 +123,7 @@ class PackReader:
             if place in self._assigned and self._lanes.get(place) is lane:
                 self._consumer.resume([place])
 
-    async def commit(self, lanes: list[Lane]) -> None:
+    async def commit(self, lanes: list[L]) -> None:
         """For those who look at the log from outside; the broker itself goes by the contexts."""
         offsets = {TopicPartition(lane.topic, lane.partition): Committed(lane.committed) for lane in lanes}
         if offsets:
@@ -195,7 +220,7 @@ class PackReader:
                 self._offer(parts)
 
     def _offer(self, parts: dict[TopicPartition, list[RecordPack]]) -> None:
-        filled: list[Lane] = []
+        filled: list[L] = []
         full: list[TopicPartition] = []
         for place, packs in parts.items():
             lane = self._lanes.get(place)

@@ -74,7 +74,7 @@ class Share:
     share_filter: bytes
     group: str
     topic: str
-    reader: PackReader
+    reader: PackReader[Lane]
     members: dict[str, Member] = field(default_factory=dict)
     partitions: set[int] = field(default_factory=set)
     starts: dict[int, int] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class SharedDelivery:
         self._shares: dict[bytes, Share] = {}  # by $share/<name>/<filter>
         self._feeds: dict[str, Feed] = {}  # by topic
         self._partitions: dict[str, int] = {}  # of the topics that are there
-        self._claims: dict[str, list[tuple[Lane, PackReader, bytes]]] = {}  # by client
+        self._claims: dict[str, list[tuple[Lane, PackReader[Lane], bytes]]] = {}  # by client
         self._leaving: Session | None = None
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()

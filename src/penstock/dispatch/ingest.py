@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from penstock._ext.connection import Hub, Session
+from penstock._ext.connection import DurableQueue, Hub, QueueGroup, Session
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import RateLimited, get_logger
 from penstock.logs.base import Appended, Log, LogError
 from penstock.persistence.received import ReceivedIds
 from penstock.persistence.retained import RETAINED_TOPIC
+from penstock.queues.manager import QueueManager
 from penstock.stores.base import StoreError
 
 log = get_logger("penstock.ingest")
@@ -50,9 +51,11 @@ class Ingest:
         properties: Mapping[str, str],
         *,
         received: ReceivedIds | None = None,
+        queues: QueueManager | None = None,
     ) -> None:
         self._hub = hub
         self._received = received
+        self._queues = queues
         self._log = log_provider
         self._topic = topic
         self._partitions = partitions
@@ -117,14 +120,22 @@ class Ingest:
         size: int,
         retained: RecordPack | None,
         received: list[tuple[Session, bytes]],
+        queued: list[tuple[DurableQueue, RecordPack]],
+        changed: list[QueueGroup],
     ) -> None:
-        """Called by the hub once per loop iteration that published anything."""
-        batch = _Batch(ticket, size, len(packs) + (retained is not None), received)
+        """Called by the hub once per loop iteration that published or settled anything."""
+        waiting = len(packs) + (retained is not None) + len(queued) + bool(changed)
+        batch = _Batch(ticket, size, waiting, received)
         self._batches.append(batch)
         producer = self._log.producer
+        if self._queues is not None:
+            for queue, pack in queued:
+                self._queues.append(queue, pack, partial(self._on_done, batch, pack.count))
+            if changed:
+                self._queues.save(changed, partial(self._on_saved, batch))
         if retained is not None:
             producer.append(RETAINED_TOPIC, 0, retained, partial(self._on_done, batch, retained.count))
-        if batch.waiting == 0:
+        if waiting == 0:
             self._on_logged(batch)
         for partition, pack in packs:
             producer.append(self._topic, partition, pack, partial(self._on_done, batch, pack.count))
@@ -136,6 +147,13 @@ class Ingest:
             suppressed = self._warnings.try_pass(type(result).__name__)
             if suppressed is not None:
                 log.error("publishes were not logged", error=str(result), records=count, suppressed=suppressed)
+        if batch.waiting == 0:
+            self._on_logged(batch)
+
+    def _on_saved(self, batch: _Batch, error: StoreError | None) -> None:
+        """What was settled is stored; or it is not, and who settled it is told so."""
+        batch.waiting -= 1
+        batch.failures += error is not None
         if batch.waiting == 0:
             self._on_logged(batch)
 

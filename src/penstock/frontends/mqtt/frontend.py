@@ -15,6 +15,7 @@ from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.frontends.mqtt import handle_auth, handle_connect, handle_disconnect, handle_subscribe, handle_unsubscribe
 from penstock.frontends.mqtt.admission import Admission
 from penstock.frontends.mqtt.answers import DurableAnswers
+from penstock.queues.manager import QueueManager
 from penstock.session.events import SessionEvents
 from penstock.session.registry import SessionRegistry
 
@@ -44,6 +45,7 @@ class MqttFrontend:
         admission: Admission,
         enhanced: Mapping[str, AuthExchangeFactory],
         applications: PersistentClients | None = None,
+        queues: QueueManager | None = None,
     ) -> None:
         self.settings = settings
         self.hub = hub
@@ -52,6 +54,7 @@ class MqttFrontend:
         self.admission = admission
         self.enhanced = enhanced
         self.applications = applications
+        self.queues = queues
         self.events: SessionEvents | None = None
         self.answers = DurableAnswers(hub, registry, None if applications is None else applications.delivery)
         self.is_draining = False

@@ -294,6 +294,9 @@ def _join(front: MqttFrontend, connection: Connection, joining: Joining) -> None
         topic_alias_maximum=packet.topic_alias_maximum,
         keep_alive=keep_alive,
     )
+    connection.explains = packet.request_problem_information
+    if front.queues is not None and present:
+        front.queues.attached(session, session.quota)
     handle_auth.remember(connection, candidate)
     connection.accept(session, _build_connack(front, candidate, present, expiry, keep_alive))
     if front.applications is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock._ext.connection import Connection, Session
@@ -17,24 +18,63 @@ log = get_logger("penstock.mqtt")
 QOS = 0x03
 SEND_IF_NEW = 1
 NEVER_SEND = 2
+REFUSED = 0x80
+QUEUE = b"$queue/"
+NO_QUEUES: Mapping[bytes, int] = {}
 
 
 def handle_subscribe(front: MqttFrontend, connection: Connection, flags: int, body: bytes) -> None:
     limits = front.settings.limits
     packet = parse_subscribe(flags, body, connection.version, limits.max_user_properties, limits.max_topic_levels)
+    if front.queues is not None and any(name.startswith(QUEUE) and not error for name, _, error in packet.entries):
+        connection.pause_reading()
+        front.spawn(_join_queues(front, connection, packet))
+        return
+    _prepare(front, connection, packet)
+
+
+async def _join_queues(front: MqttFrontend, connection: Connection, packet: SubscribePacket) -> None:
+    """Filters under $queue/ make the client a consumer of a queue, whose log may have to be made first."""
+    assert front.queues is not None
+    session = connection.session
+    granted: dict[bytes, int] = {}
+    for topic_filter, options, error in packet.entries:
+        if not topic_filter.startswith(QUEUE) or error or _refusal(front, session, topic_filter, packet.identifier):
+            continue
+        granted[topic_filter] = await front.queues.subscribe(
+            session,
+            topic_filter.decode(),
+            qos=min(options & QOS, front.settings.mqtt.maximum_qos),
+            identifier=packet.identifier,
+            properties=packet.user_properties,
+            receive_maximum=session.quota,
+        )
+    if connection.is_connected:
+        _prepare(front, connection, packet, granted)
+        if connection.is_writable and not connection.is_blocked:
+            connection.resume_reading()
+
+
+def _prepare(
+    front: MqttFrontend, connection: Connection, packet: SubscribePacket, queues: Mapping[bytes, int] = NO_QUEUES
+) -> None:
     applications = front.applications
     if applications is not None:
         new = [name for name, _, error in packet.entries if not error]
         new = applications.delivery.unprepared(connection.session, new)
         if new:
             connection.pause_reading()
-            front.spawn(_prepare_shared(front, connection, packet, new))
+            front.spawn(_prepare_shared(front, connection, packet, new, queues))
             return
-    _subscribe(front, connection, packet)
+    _subscribe(front, connection, packet, queues)
 
 
 async def _prepare_shared(
-    front: MqttFrontend, connection: Connection, packet: SubscribePacket, filters: list[bytes]
+    front: MqttFrontend,
+    connection: Connection,
+    packet: SubscribePacket,
+    filters: list[bytes],
+    queues: Mapping[bytes, int],
 ) -> None:
     """APPLICATION clients share a filter through a topic of the log, which is there before they are told so."""
     assert front.applications is not None
@@ -49,7 +89,7 @@ async def _prepare_shared(
             connection.send(build_suback(connection.version, packet.packet_id, refused))
     else:
         if connection.is_connected:
-            _subscribe(front, connection, packet)
+            _subscribe(front, connection, packet, queues)
         else:
             _subscribe_absent(front, session, packet)
     if connection.is_connected and connection.is_writable and not connection.is_blocked:
@@ -69,7 +109,9 @@ def _subscribe_absent(front: MqttFrontend, session: Session, packet: SubscribePa
         front.registry.keeper.save_subscriptions(session)
 
 
-def _subscribe(front: MqttFrontend, connection: Connection, packet: SubscribePacket) -> None:
+def _subscribe(
+    front: MqttFrontend, connection: Connection, packet: SubscribePacket, queues: Mapping[bytes, int] = NO_QUEUES
+) -> None:
     session = connection.session
     trie = front.hub.trie
     change = front.answers.begin(session)
@@ -78,6 +120,8 @@ def _subscribe(front: MqttFrontend, connection: Connection, packet: SubscribePac
     retained: dict[bytes, int] = {}
     for topic_filter, options, error in packet.entries:
         reason = error or _refusal(front, session, topic_filter, packet.identifier)
+        if queues.get(topic_filter, 0) >= REFUSED:
+            reason = queues[topic_filter]
         if not reason:
             # [MQTT-3.2.2-10] [MQTT-3.9.3-2]
             reason = min(options & QOS, front.settings.mqtt.maximum_qos)  # [MQTT-3.9.3-1] [MQTT-3.8.4-7]
@@ -142,4 +186,4 @@ def _wants_retained(topic_filter: bytes, options: int, is_new: bool) -> bool:
     handling = options >> 4 & 3
     if handling == NEVER_SEND or (handling == SEND_IF_NEW and not is_new):
         return False
-    return not topic_filter.startswith(b"$share/")
+    return not topic_filter.startswith((b"$share/", QUEUE))

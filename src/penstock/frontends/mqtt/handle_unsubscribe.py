@@ -10,6 +10,8 @@ from penstock._ext.packets import Reason, build_unsuback, parse_unsubscribe
 if TYPE_CHECKING:
     from penstock.frontends.mqtt.frontend import MqttFrontend
 
+QUEUE = b"$queue/"
+
 
 def handle_unsubscribe(front: MqttFrontend, connection: Connection, flags: int, body: bytes) -> None:
     limits = front.settings.limits
@@ -29,6 +31,8 @@ def handle_unsubscribe(front: MqttFrontend, connection: Connection, flags: int, 
             reasons.append(int(Reason.SUCCESS))
             if front.applications is not None:
                 front.applications.delivery.unsubscribed(session, topic_filter)
+            if front.queues is not None and topic_filter.startswith(QUEUE):
+                front.queues.unsubscribe(session, topic_filter.decode())
             if front.events is not None:
                 front.events.unsubscribed(session, topic_filter)
         else:

@@ -1,0 +1,361 @@
+# PUBLISH to a topic under $queue/: a message for the queues that are bound to it, or the settlement of a delivery.
+
+cdef enum AnswerText:
+    TEXT_NONE = 0
+    TEXT_NO_QUEUES = 1
+    TEXT_FULL = 2
+    TEXT_TOO_LARGE = 3
+    TEXT_NO_QUEUE = 4
+    TEXT_WRONG_WORD = 5
+    TEXT_NO_MESSAGE_ID = 6
+    TEXT_NO_GROUP_ID = 7
+    TEXT_NOT_A_MEMBER = 8
+    TEXT_NOT_PENDING = 9
+    TEXT_NOT_YOURS = 10
+    TEXT_NOT_A_STREAM = 11
+    TEXT_NO_GROUP = 12
+    TEXT_BEYOND = 13
+    TEXT_NO_OFFSET = 14
+    TEXT_CLOSED = 15
+    TEXT_MANY = 16
+
+cdef const char* ANSWER_TEXTS[17]
+ANSWER_TEXTS[:] = [
+    "",
+    "durable queues need a log: ingest.log is none",
+    "the queue has reached limits.max_depth",
+    "the message is larger than limits.max_message_size of the queue",
+    "there is no such queue",
+    "$ack, $nack, $reject and $commit stand at the end of $queue/<name>/",
+    "the user property message-id is missing or not <queue>:<offset>",
+    "the user property group-id is missing",
+    "this client does not consume that queue in that group",
+    "the message is not pending: settled before, or never delivered",
+    "the message is with another consumer",
+    "only streams are committed",
+    "there is no such group",
+    "the offset is beyond what the group has read",
+    "the user property x-offset is missing or no number",
+    "only the broker publishes dead letters",
+    "too many queues: one more cannot be made",
+]
+
+cdef enum:
+    QUEUE_SLOTS = 8
+    UNSPECIFIED_ERROR = 0x80
+    QUEUE_PREFIX = 7            # of `$queue/`
+
+
+cdef inline bint is_queue_topic(const uint8_t* topic, uint32_t size) noexcept:
+    return size > QUEUE_PREFIX and topic[0] == c"$" and memcmp(topic, b"$queue/", QUEUE_PREFIX) == 0
+
+
+# The control word at the end of the topic.
+cdef uint8_t verb_of(const uint8_t* topic, uint32_t size) noexcept:
+    cdef uint32_t i = QUEUE_PREFIX, start = QUEUE_PREFIX
+    cdef bint is_first = True
+    while True:
+        start = i
+        while i < size and topic[i] != c"/":
+            i += 1
+        if topic[start] == c"$" and start < i:
+            if is_named(topic + start, i - start, "$dlq") and is_first:
+                pass
+            elif i < size or is_first:
+                return VERB_WRONG
+            elif is_named(topic + start, i - start, "$ack"):
+                return VERB_ACK
+            elif is_named(topic + start, i - start, "$nack"):
+                return VERB_NACK
+            elif is_named(topic + start, i - start, "$reject"):
+                return VERB_REJECT
+            elif is_named(topic + start, i - start, "$commit"):
+                return VERB_COMMIT
+            else:
+                return VERB_WRONG
+        if i >= size:
+            return VERB_NONE
+        is_first = False
+        i += 1
+
+
+# As find_topic, for topics of queues. NULL with the connection closing.
+cdef QueueSlot* find_queue_topic(Connection c, const PublishView* view) except? NULL:
+    cdef Hub hub = c.hub
+    cdef uint64_t hash = hash_bytes(view.topic, view.topic_size, hub.bindings.seed)
+    cdef QueueSlot* slot
+    cdef Match* match
+    cdef int reason
+    if c.queue_topics == NULL:
+        c.queue_topics = <QueueSlot*> calloc(QUEUE_SLOTS, sizeof(QueueSlot))
+        if c.queue_topics == NULL:
+            raise MemoryError()
+    slot = &c.queue_topics[hash & (QUEUE_SLOTS - 1)]
+    match = slot.match
+    if (match != NULL and match.hash == hash and match.version == hub.bindings.version
+            and match.topic_size == view.topic_size and memcmp(match.topic, view.topic, view.topic_size) == 0):
+        return slot
+    reason = check_topic_name(view.topic, view.topic_size, hub.max_topic_levels)
+    if reason == 0 and view.topic_size > hub.max_topic_length:
+        reason = TOPIC_NAME_INVALID
+    if reason:
+        c.violation(reason, "invalid topic name")       # [MQTT-3.3.2-1] [MQTT-3.3.2-2] [MQTT3-3.3.2-1] [MQTT3-3.3.2-2]
+        return NULL
+    slot.verb = verb_of(view.topic, view.topic_size)
+    if slot.queue != NULL:
+        Py_DECREF(<object> slot.queue)
+        slot.queue = NULL
+    slot.allowed = may_publish(c.session, view.topic, view.topic_size)
+    match = hub.bindings.match(view.topic, view.topic_size, hash)
+    if hub._find_queue is not None and (VERB_ACK <= slot.verb <= VERB_COMMIT
+                                        or (slot.verb == VERB_NONE and match.target_count == 0 and slot.allowed)):
+        found = hub._find_queue(PyBytes_FromStringAndSize(<const char*> view.topic, view.topic_size),
+                                slot.verb != VERB_NONE)
+        if slot.verb and found is not None:
+            Py_INCREF(found)
+            slot.queue = <void*> found
+        elif found is not None:
+            match_unref(match)                          # a queue was made for it
+            match = hub.bindings.match(view.topic, view.topic_size, hash)
+    if slot.match != NULL:
+        match_unref(slot.match)
+    slot.match = match
+    return slot
+
+
+cdef void drop_queue_topics(Connection c) noexcept:
+    cdef uint32_t i
+    if c.queue_topics == NULL:
+        return
+    for i in range(<uint32_t> QUEUE_SLOTS):
+        if c.queue_topics[i].match != NULL:
+            match_unref(c.queue_topics[i].match)
+        if c.queue_topics[i].queue != NULL:
+            Py_DECREF(<object> c.queue_topics[i].queue)
+    free(c.queue_topics)
+    c.queue_topics = NULL
+
+
+# The answer is 0 and *text TEXT_NONE when every queue of the match takes the message.
+cdef uint8_t refusal_of(const PublishView* view, const Match* match, uint8_t* text) noexcept:
+    cdef DurableQueue queue
+    cdef uint32_t i
+    for i in range(match.target_count):
+        queue = <DurableQueue> match.targets[i].owner
+        if queue.is_closed:
+            text[0] = TEXT_CLOSED
+            return NOT_AUTHORIZED
+        if view.payload_size > queue.max_message_size:
+            text[0] = TEXT_TOO_LARGE
+        elif queue.max_depth and not queue.drops_oldest and queue.tail - queue.floor >= <int64_t> queue.max_depth:
+            text[0] = TEXT_FULL
+        else:
+            continue
+        queue.refused += 1
+        return QUOTA_EXCEEDED
+    return SUCCESS
+
+
+cdef int enqueue_all(const PublishView* view, const Match* match, Session origin, int64_t expires_at) except -1:
+    cdef uint32_t i
+    for i in range(match.target_count):
+        (<DurableQueue> match.targets[i].owner).take(view, origin, expires_at)
+    return 0
+
+
+# 0 (done) or 1 (the connection must wait), as handle_publish, which has checked the packet.
+cdef int handle_queue_publish(Connection c, const PublishView* view) except -1:
+    cdef Hub hub = c.hub
+    cdef Session s = c.session
+    cdef QueueSlot* slot
+    cdef uint8_t verdict = SUCCESS, text = TEXT_NONE
+    cdef uint64_t ticket = 0
+    cdef int64_t expires_at = 0
+    if view.qos == 2 and ids_has(&s.received, view.packet_id):
+        return answer(c, PUBREC, view.packet_id, DUPLICATE, hub.ticket + (1 if has_open(hub) else 0))
+    if view.qos and c.version == 5:
+        if s.received.count + c.acks_qos1 >= hub.receive_maximum:  # [MQTT-3.3.4-7]
+            return c.violation(RECEIVE_MAXIMUM_EXCEEDED, "more unacknowledged messages than the receive maximum")
+    slot = find_queue_topic(c, view)
+    if slot == NULL:
+        return 0
+    if hub._find_queue is None:
+        verdict, text = UNSPECIFIED_ERROR, TEXT_NO_QUEUES
+    elif slot.verb == VERB_WRONG:
+        verdict, text = UNSPECIFIED_ERROR, TEXT_WRONG_WORD
+    elif slot.verb:
+        text = settle_by_publish(c, s, slot, view)
+        verdict = UNSPECIFIED_ERROR if text else SUCCESS
+        ticket = hub.ticket + 1 if text == TEXT_NONE and hub._changed_groups else 0
+    elif not slot.allowed:
+        verdict = NOT_AUTHORIZED
+        hub.counters.dropped[<int> DROP_DENIED] += 1
+    else:
+        if hub.ingest_pending > hub.ingest_limit:
+            c.wait_for_log()
+            return 1
+        if slot.match.target_count == 0:
+            verdict, text = QUOTA_EXCEEDED, TEXT_MANY
+        else:
+            verdict = refusal_of(view, slot.match, &text)
+        if verdict == SUCCESS:
+            if view.has_expiry:
+                expires_at = hub.wall + <int64_t> view.expiry * 1000
+            enqueue_all(view, slot.match, s, expires_at)
+            ticket = hub.ticket + 1
+        else:
+            hub.counters.dropped[<int> DROP_QUEUE_FULL] += 1
+    hub.counters.received[view.qos] += 1
+    hub.counters.payload_received += view.payload_size
+    if view.qos == 0:
+        return 0
+    if verdict >= 0x80 and verdict != NOT_AUTHORIZED and c.version != 5:
+        return shut_refused(c, text)                 # MQTT 3 has no way to say no
+    if view.qos == 1:
+        return answer_in_words(c, PUBACK, view.packet_id, verdict, ticket, text)
+    if verdict < 0x80 or c.version != 5:
+        ids_add(&s.received, view.packet_id)
+        if hub.keeps_state and s._keeps and not s.received_changed:
+            note_received(s)
+    return answer_in_words(c, PUBREC, view.packet_id, verdict, ticket, text)
+
+
+cdef int shut_refused(Connection c, uint8_t text) except -1:
+    c.shutdown(ANSWER_TEXTS[text].decode("ascii"))
+    return 0
+
+
+# An ordinary publish that queues take as well: 1 if one of them does not, and then nobody gets it.
+cdef int capture(Hub hub, const PublishView* view, Session origin, int64_t expires_at, uint64_t* ticket,
+                 uint8_t* text) except -1:
+    cdef Match* match = hub.bindings.match(view.topic, view.topic_size,
+                                           hash_bytes(view.topic, view.topic_size, hub.bindings.seed))
+    try:
+        if match.target_count == 0:
+            return 0
+        if refusal_of(view, match, text):
+            return 1
+        enqueue_all(view, match, origin, expires_at)
+        ticket[0] = hub.ticket + 1
+    finally:
+        match_unref(match)
+    return 0
+
+
+cdef int refuse_captured(Connection c, const PublishView* view, uint8_t text) except -1:
+    c.hub.counters.dropped[<int> DROP_QUEUE_FULL] += 1
+    c.hub.counters.received[view.qos] += 1
+    if view.qos == 0:
+        return 0
+    if c.version != 5:
+        return shut_refused(c, text)
+    return answer_in_words(c, PUBACK if view.qos == 1 else PUBREC, view.packet_id, QUOTA_EXCEEDED, 0, text)
+
+
+# ---- settlement ----
+
+# What a settlement or a commit says.
+cdef struct SettleView:
+    const uint8_t* message_id
+    const uint8_t* group
+    const uint8_t* offset
+    const uint8_t* reason
+    uint32_t message_id_size, group_size, offset_size, reason_size
+
+
+cdef void read_settlement(const PublishView* view, SettleView* found) noexcept:
+    cdef const uint8_t* p = view.props
+    cdef const uint8_t* end = view.props + view.props_size
+    cdef const uint8_t* value
+    cdef uint32_t n, size
+    memset(found, 0, sizeof(SettleView))
+    while p < end:
+        if p[0] == 0x26:
+            n = <uint32_t> p[1] << 8 | p[2]
+            value = p + 3 + n
+            size = <uint32_t> value[0] << 8 | value[1]
+            value += 2
+            if is_named(p + 3, n, "message-id"):
+                found.message_id, found.message_id_size = value, size
+            elif is_named(p + 3, n, "group-id") or is_named(p + 3, n, "x-group-id"):
+                found.group, found.group_size = value, size
+            elif is_named(p + 3, n, "x-offset"):
+                found.offset, found.offset_size = value, size
+            elif is_named(p + 3, n, "reason"):
+                found.reason, found.reason_size = value, size
+        p += property_size(p)
+
+
+# -1 if it is no number.
+cdef int64_t read_number(const uint8_t* p, uint32_t size) noexcept:
+    cdef int64_t value = 0
+    cdef uint32_t i
+    if size == 0 or size > 18:
+        return -1
+    for i in range(size):
+        if not c"0" <= p[i] <= c"9":
+            return -1
+        value = value * 10 + (p[i] - c"0")
+    return value
+
+
+cdef inline bint is_group(QueueGroup group, const SettleView* found) noexcept:
+    return ((group.name_size == found.group_size and memcmp(group.name_text, found.group, found.group_size) == 0)
+            or (group.id_size == found.group_size and memcmp(group.id_text, found.group, found.group_size) == 0))
+
+
+# TEXT_NONE, or why it is refused.
+cdef uint8_t settle_by_publish(Connection c, Session s, QueueSlot* slot, const PublishView* view) except 0xFF:
+    cdef DurableQueue queue
+    cdef SettleView found
+    cdef QueueConsumer consumer
+    cdef int64_t offset
+    cdef uint32_t n
+    cdef int result
+    cdef uint8_t text = TEXT_NOT_A_MEMBER
+    if slot.queue == NULL:
+        return TEXT_NO_QUEUE
+    queue = <DurableQueue> slot.queue
+    read_settlement(view, &found)
+    if found.group == NULL:
+        return TEXT_NO_GROUP_ID
+    if slot.verb == VERB_COMMIT:
+        return commit_stream(queue, &found)
+    n = queue.name_size
+    if (found.message_id_size < n + 2 or memcmp(found.message_id, queue.name_text, n) != 0
+            or found.message_id[n] != c":"):
+        return TEXT_NO_MESSAGE_ID
+    offset = read_number(found.message_id + n + 1, found.message_id_size - n - 1)
+    if offset < 0:
+        return TEXT_NO_MESSAGE_ID
+    if s.consumers is None:
+        return TEXT_NOT_A_MEMBER
+    for item in s.consumers:
+        consumer = <QueueConsumer> item
+        if consumer.group.queue is not queue or not is_group(consumer.group, &found):
+            continue
+        result = consumer.group.settle_one(consumer, offset, slot.verb)
+        if result == RESOLVED:
+            if found.reason_size and slot.verb == VERB_REJECT and not queue.is_stream:
+                consumer.group.reasons[offset] = found.reason[:found.reason_size].decode("utf-8", "replace")
+            return TEXT_NONE
+        text = TEXT_NOT_YOURS if result == OTHERS_MESSAGE else TEXT_NOT_PENDING
+    return text
+
+
+# x-offset: that message is done, and what is before it.
+cdef uint8_t commit_stream(DurableQueue queue, const SettleView* found) except 0xFF:
+    cdef QueueGroup group
+    cdef int64_t offset = read_number(found.offset, found.offset_size)
+    if not queue.is_stream:
+        return TEXT_NOT_A_STREAM
+    if offset < 0:
+        return TEXT_NO_OFFSET
+    for item in queue.groups:
+        group = <QueueGroup> item
+        if is_group(group, found):
+            if offset >= group.pending.cursor:
+                return TEXT_BEYOND
+            group.commit(offset + 1)
+            return TEXT_NONE
+    return TEXT_NO_GROUP

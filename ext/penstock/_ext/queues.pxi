@@ -1,0 +1,623 @@
+# Durable queues. A queue is a log topic; what is published to it leaves with the packs of the iteration. Each group of
+# consumers has its own way through it: records that were read are given to consumers with room, that is written down,
+# and when it is durable they are sent. Streams write nothing down: their groups only remember how far they are.
+
+cdef enum QueueVerb:
+    VERB_NONE = 0           # a message
+    VERB_ACK = 1
+    VERB_NACK = 2
+    VERB_REJECT = 3
+    VERB_COMMIT = 4
+    VERB_WRONG = 5          # a control word where none may be, or an unknown one
+
+cdef enum:
+    GIVEN_AT_ONCE = 1_000           # messages of one group before others have their turn
+    BUFFERED_LOW = 262_144          # bytes of records read ahead below which a group wants more
+    BUFFERED_HIGH = 1_048_576
+    REASON_REJECTED = 1             # pending.pxd
+    REASON_DELIVERIES = 2
+    LONGEST_TOPIC = 65_535
+    RESOLVED = 0
+    UNKNOWN_MESSAGE = 1
+    OTHERS_MESSAGE = 2
+
+
+@final
+cdef class DurableQueue(Subscriber):
+    """Where messages come in. Bound to topics in `hub.bindings`."""
+
+    def __init__(self, Hub hub not None, str name not None, *, bint is_stream=False, int64_t tail=0):
+        cdef Py_ssize_t size = 0
+        self.hub = hub
+        self.name = name
+        self._address = b"$queue/" + name.encode()
+        self.name_text = <const uint8_t*> PyUnicode_AsUTF8AndSize(name, &size)
+        self.name_size = <uint32_t> size
+        self.is_stream = is_stream
+        self.tail = self.floor = tail
+        self.max_message_size = 0xFFFFFFFFu
+        self.groups = []
+
+    # The message becomes a record of this iteration's pack.
+    cdef int take(self, const PublishView* view, Session origin, int64_t expires_at) except -1:
+        cdef Hub hub = self.hub
+        cdef EnvelopeView envelope
+        cdef uint32_t size
+        if self.message_ttl and (expires_at == 0 or hub.wall + self.message_ttl < expires_at):
+            expires_at = hub.wall + self.message_ttl
+        fill_envelope(hub, &envelope, view, origin, expires_at)
+        envelope.retain = 0
+        size = envelope_size(&envelope)
+        if self.pack is None:
+            self.pack = RecordPack()
+            hub._open_queues.append(self)
+            schedule_flush(hub)
+        put_envelope(self.pack.reserve(hub.wall, view.topic, view.topic_size, size), &envelope)
+        hub.ingest_pending += size
+        hub._open_bytes += size
+        hub.counters.logged += 1
+        self.tail += 1
+        self.published += 1
+        return 0
+
+    def appended(self, int64_t end):
+        """The log has everything up to `end`; messages of other nodes, and those it refused, are counted from here."""
+        if self.pack is None:
+            self.tail = end
+        elif end + self.pack.count > self.tail:
+            self.tail = end + self.pack.count
+
+    @property
+    def depth(self):
+        return max(self.tail - self.floor, 0)
+
+
+@final
+cdef class QueueConsumer:
+    """One subscription of one client, as a member of a group."""
+
+    def __init__(self, QueueGroup group not None, Session session not None, *, uint8_t qos=1, uint32_t prefetch=100,
+                 uint32_t identifier=0, bint settles_by_ack=False):
+        self.group = group
+        self.session = session
+        session.hub.consumer_numbers += 1
+        self.number = session.hub.consumer_numbers
+        self.qos = qos
+        self.prefetch = max(prefetch, 1)
+        self.identifier = identifier
+        self.settles_by_ack = settles_by_ack
+
+    def join(self):
+        """From now on it is given messages."""
+        if self.session.consumers is None:
+            self.session.consumers = []
+        self.session.consumers.append(self)
+        self.group.consumers.append(self)
+        self.group.note()
+
+    def leave(self):
+        """What it has is given to others, at once."""
+        if self.is_gone:
+            return
+        self.is_gone = True
+        self.group.consumers.remove(self)
+        self.session.consumers.remove(self)
+        if not self.session.consumers:
+            self.session.consumers = None
+        self.release()
+
+    def release(self):
+        """What it has is given to others, or to itself when it is back; how many messages."""
+        cdef uint32_t count = self.group.pending.release(self.number)
+        self.unsettled = 0
+        self.waiting = 0
+        if count:
+            self.group.change()
+            self.group.call()
+        self.group.note()
+        return count
+
+    cdef bint has_room(self) noexcept:
+        cdef Session s = self.session
+        cdef Connection c = s.connection
+        if c is None or c.state != CONNECTED or not c.writable or s.resend_count:
+            return False
+        if self.qos == 0:
+            return s.queue.count == 0
+        if not self.group.queue.is_stream and self.unsettled >= self.prefetch:
+            return False
+        return (s.outstanding + s.queue.count + self.waiting < s.limit
+                and s.window.count + self.waiting < s.hub.max_inflight)
+
+
+@final
+cdef class QueueGroup:
+    """The consumers that share one way through a queue, and how far they are."""
+
+    def __init__(self, DurableQueue queue not None, str name not None, str group_id not None, bytes filter, *,
+                 int64_t cursor=0, uint32_t max_pending=100_000):
+        cdef Py_ssize_t size = 0
+        self.queue = queue
+        self.name = name
+        self.id = group_id
+        self.name_text = <const uint8_t*> PyUnicode_AsUTF8AndSize(name, &size)
+        self.name_size = <uint32_t> size
+        self.id_text = <const uint8_t*> PyUnicode_AsUTF8AndSize(group_id, &size)
+        self.id_size = <uint32_t> size
+        self._filter = filter
+        self.pending = PendingList(max_pending, cursor)
+        self._committed = cursor
+        self.auto_commit = True
+        self.consumers = []
+        self.packs = []
+        self.again = []
+        self.reasons = {}
+        self.visibility = 30_000
+        self.max_deliveries = 11
+        self.backoff, self.max_backoff, self.multiplier = 5_000.0, 300_000.0, 2.0
+        queue.groups.append(self)
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        for i in range(self.planned_count):
+            Py_DECREF(<object> self.planned[self.planned_at + i].pack)
+        free(self.planned)
+
+    def close(self):
+        """The group is gone: nothing more is given to anybody."""
+        for consumer in list(self.consumers):
+            (<QueueConsumer> consumer).leave()
+        if self in self.queue.groups:
+            self.queue.groups.remove(self)
+        self.forget_records()
+
+    # ---- records ----
+
+    def offer(self, RecordPack pack not None):
+        """Records that follow those offered before. False: there is enough for now, and the caller stops reading."""
+        self.packs.append(pack)
+        self.buffered += pack.size
+        self.note()
+        return self.buffered < BUFFERED_HIGH
+
+    def offer_again(self, RecordPack pack not None):
+        """Records among which are some of those that wait for another delivery."""
+        self.again.append(pack)
+        self.note()
+
+    def forget_records(self):
+        """The group's place has moved: what was read is not what comes next."""
+        self.packs = []
+        self.again = []
+        self.pack_at = self.again_at = 0
+        self.buffered = 0
+
+    @property
+    def has_again(self):
+        return bool(self.again)
+
+    @property
+    def wants_records(self):
+        return self.buffered < BUFFERED_LOW
+
+    # ---- where it is ----
+
+    @property
+    def cursor(self):
+        return self.pending.cursor
+
+    @property
+    def committed(self):
+        return self._committed if self.queue.is_stream else self.pending.committed_offset()
+
+    def commit(self, int64_t offset):
+        """Of a stream: everything before the offset is done."""
+        if offset != self._committed:
+            self._committed = offset
+            self.change()
+
+    def seek(self, int64_t offset):
+        """The next message is the one at `offset`; what is pending stays so."""
+        self.forget_records()
+        self.pending.move_to(offset)
+        self._committed = offset
+        self.change()
+
+    def unacknowledged(self):
+        """Of a stream: the lowest offset that was sent and not acknowledged, or the cursor."""
+        cdef int64_t lowest = self.pending.cursor
+        cdef QueueConsumer consumer
+        cdef Slot* slot
+        cdef uint32_t i
+        for item in self.consumers:
+            consumer = <QueueConsumer> item
+            for i in range(consumer.session.window.capacity):
+                slot = &consumer.session.window.slots[i]
+                if (slot.packet_id and slot.flags & SLOT_QUEUE and slot.message != NULL
+                        and slot.message.source_partition == consumer.number and slot.message.source_offset < lowest):
+                    lowest = slot.message.source_offset
+            for i in range(consumer.session.queue.count):
+                lowest = min(lowest, queued_offset(&consumer.session.queue, i, consumer.number, lowest))
+        return lowest
+
+    # ---- what changes ----
+
+    # Milliseconds that never go back while the process runs, and may be stored.
+    cdef int64_t clock(self) noexcept:
+        return self.queue.hub.now + self.queue.hub.queue_epoch
+
+    # There may be something to give to somebody: looked at once, at the end of the iteration.
+    cdef int note(self) except -1:
+        if not self.has_news:
+            self.has_news = True
+            self.queue.hub._queue_news.append(self)
+            schedule_flush(self.queue.hub)
+        return 0
+
+    # Python has something to do: records to read, messages to read again, dead letters.
+    cdef int call(self) except -1:
+        if not self.wants_call:
+            self.wants_call = True
+            self.queue.hub._queue_calls.append(self)
+            schedule_flush(self.queue.hub)
+        return 0
+
+    cdef int change(self) except -1:
+        self.is_changed = True
+        if not self.is_listed:
+            self.is_listed = True
+            self.queue.hub._changed_groups.append(self)
+            schedule_flush(self.queue.hub)
+        return 0
+
+    def take_changes(self):
+        """(number of this change, head or None, [(window, value or None)]): what has to be stored."""
+        self.mark += 1
+        self.is_changed = False
+        head, windows = self.pending.take_changes()
+        return self.mark, head, windows
+
+    def stored(self, uint64_t mark):
+        """The changes up to this number are durable: what was given to consumers by them is sent."""
+        cdef Planned* item
+        self.queue.hub.update_clock()
+        while self.planned_count and self.planned[self.planned_at].mark <= mark:
+            item = &self.planned[self.planned_at]
+            send_planned(self, item)
+            Py_DECREF(<object> item.pack)
+            self.planned_at += 1
+            self.planned_count -= 1
+        if self.planned_count == 0:
+            self.planned_at = 0
+            if self.planned_capacity > 4 * GIVEN_AT_ONCE:
+                free(self.planned)
+                self.planned = NULL
+                self.planned_capacity = 0
+        self.note()
+
+    def sweep(self):
+        """What is due: messages whose consumer took too long, or whose time to wait is over."""
+        cdef QueueConsumer consumer
+        self.queue.hub.update_clock()
+        due = self.pending.take_due(self.clock(), GIVEN_AT_ONCE, self.max_deliveries)
+        for _offset, _deliveries, _became, number in due:
+            consumer = self.find_consumer(number)
+            if consumer is not None and consumer.unsettled:
+                consumer.unsettled -= 1
+        if due:
+            self.change()
+            self.call()
+        return len(due)
+
+    @property
+    def next_due(self):
+        """Seconds until something is due, or None."""
+        cdef int64_t due = self.pending.next_due()
+        if due < 0:
+            return None
+        self.queue.hub.update_clock()
+        return max(due - self.clock(), 0) / 1000
+
+    # ---- giving messages to consumers ----
+
+    cdef int work(self) except -1:
+        self.has_news = False
+        if not self.is_paused and self.consumers:
+            if self.again:
+                self.give_again()
+            if self.packs:
+                self.give()
+            if not self.is_reading and self.buffered < BUFFERED_LOW:
+                self.call()
+        if not self.again and self.pending.ready_count:
+            self.call()
+        return 0
+
+    # The next messages, as far as there are consumers with room.
+    cdef int give(self) except -1:
+        cdef RecordPack pack
+        cdef RecordView record
+        cdef EnvelopeView view
+        cdef QueueConsumer consumer
+        cdef size_t before
+        cdef uint32_t given = 0
+        cdef int64_t due = self.clock() + self.visibility
+        cdef int64_t cursor = self.pending.cursor
+        while self.packs:
+            pack = <RecordPack> self.packs[0]
+            while True:
+                before = self.pack_at
+                if not pack.next(&self.pack_at, &record):
+                    break
+                if record.offset < self.pending.cursor:
+                    continue
+                if not self.is_readable(&record, &view):
+                    self.pending.skip_to(record.offset + 1)
+                    continue
+                consumer = self.choose()
+                if consumer is None or given == GIVEN_AT_ONCE or (not self.queue.is_stream and self.pending.is_full()):
+                    self.pack_at = before
+                    if self.pending.cursor != cursor:
+                        self.change()
+                    return self.note() if consumer is not None and given == GIVEN_AT_ONCE else 0
+                given += 1
+                if self.queue.is_stream:
+                    self.pending.skip_to(record.offset + 1)
+                    send_record(self, consumer, &record, &view, 1)
+                else:
+                    self.pending.claim(record.offset, consumer.number, due)
+                    consumer.unsettled += 1
+                    self.plan(pack, &record, consumer.number, 1)
+                    consumer.waiting += 1
+            self.pack_at = 0
+            self.buffered -= pack.size
+            del self.packs[0]
+        # of a stream the cursor alone is not worth storing: it goes on from what is committed
+        if self.pending.cursor != cursor and not self.queue.is_stream:
+            self.change()
+        return 0
+
+    # Whether the record is for this group at all, now.
+    cdef bint is_readable(self, const RecordView* record, EnvelopeView* view) except -1:
+        cdef Hub hub = self.queue.hub
+        if record.value_size == NO_VALUE or get_envelope(record.value, record.value_size, view, &hub._lane_props):
+            self.damaged += 1
+            return False
+        if view.expires_at and view.expires_at <= hub.wall:
+            self.expired += 1               # it never becomes pending
+            hub.counters.dropped[<int> DROP_EXPIRED] += 1
+            return False
+        if self._filter is not None and not self.is_wanted(view):
+            self.filtered += 1
+            return False
+        return self.queue.removed is None or record.offset not in self.queue.removed
+
+    # Messages whose turn it is again.
+    cdef int give_again(self) except -1:
+        cdef Hub hub = self.queue.hub
+        cdef RecordPack pack
+        cdef RecordView record
+        cdef EnvelopeView view
+        cdef QueueConsumer consumer
+        cdef const PendingEntry* entry
+        cdef size_t before
+        cdef uint32_t deliveries
+        cdef int64_t due = self.clock() + self.visibility
+        while self.again:
+            pack = <RecordPack> self.again[0]
+            while True:
+                before = self.again_at
+                if not pack.next(&self.again_at, &record):
+                    break
+                entry = self.pending.find(record.offset)
+                if entry == NULL or entry.state != ENTRY_READY:
+                    continue
+                if (record.value_size == NO_VALUE
+                        or get_envelope(record.value, record.value_size, &view, &hub._lane_props)
+                        or (view.expires_at and view.expires_at <= hub.wall)):
+                    self.pending.settle(record.offset, 0)       # it has expired while it waited
+                    self.expired += 1
+                    hub.counters.dropped[<int> DROP_EXPIRED] += 1
+                    self.change()
+                    continue
+                consumer = self.choose()
+                if consumer is None:
+                    self.again_at = before
+                    return 0
+                deliveries = self.pending.claim_again(record.offset, consumer.number, due)
+                consumer.unsettled += 1
+                self.plan(pack, &record, consumer.number, deliveries)
+                consumer.waiting += 1
+                self.redelivered += 1
+                self.change()
+            self.again_at = 0
+            del self.again[0]
+        return 0
+
+    # By the topic under which it is delivered.
+    cdef bint is_wanted(self, const EnvelopeView* view) except -1:
+        cdef const uint8_t* topic
+        cdef uint32_t size = 0
+        topic = delivered_topic(self.queue, view, &size)
+        return filter_matches(<const uint8_t*> PyBytes_AS_STRING(self._filter), PyBytes_GET_SIZE(self._filter),
+                              topic, size)
+
+    # In turn, among those with room.
+    cdef QueueConsumer choose(self):
+        cdef uint32_t i, n = <uint32_t> len(self.consumers)
+        cdef QueueConsumer consumer
+        for i in range(n):
+            consumer = <QueueConsumer> self.consumers[(self.turn + i) % n]
+            if consumer.has_room():
+                self.turn = (self.turn + i + 1) % n
+                return consumer
+        return None
+
+    cdef QueueConsumer find_consumer(self, uint32_t number):
+        for item in self.consumers:
+            if (<QueueConsumer> item).number == number:
+                return <QueueConsumer> item
+        return None
+
+    cdef int plan(self, RecordPack pack, const RecordView* record, uint32_t consumer, uint32_t deliveries) except -1:
+        cdef Planned* larger
+        cdef Planned* item
+        cdef uint32_t capacity
+        if self.planned_at + self.planned_count == self.planned_capacity:
+            if self.planned_at >= self.planned_count and self.planned_at:
+                memmove(self.planned, self.planned + self.planned_at, self.planned_count * sizeof(Planned))
+                self.planned_at = 0
+            else:
+                capacity = self.planned_capacity * 2 + 32
+                larger = <Planned*> realloc(self.planned, capacity * sizeof(Planned))
+                if larger == NULL:
+                    raise MemoryError()
+                self.planned = larger
+                self.planned_capacity = capacity
+        item = &self.planned[self.planned_at + self.planned_count]
+        self.planned_count += 1
+        Py_INCREF(pack)
+        item.pack = <void*> pack
+        item.record = record[0]
+        item.mark = self.mark + 1
+        item.consumer = consumer
+        item.deliveries = deliveries
+        return 0
+
+    # ---- settlement ----
+
+    # RESOLVED, UNKNOWN_MESSAGE or OTHERS_MESSAGE.
+    cdef int settle_one(self, QueueConsumer consumer, int64_t offset, uint8_t verb) except -1:
+        cdef Settlement result
+        cdef const PendingEntry* entry
+        cdef int64_t delay
+        if self.queue.is_stream:
+            return self.settle_stream(offset, verb)
+        if verb == VERB_ACK:
+            result = self.pending.settle(offset, consumer.number)
+        elif verb == VERB_REJECT:
+            result = self.pending.bury(offset, consumer.number, REASON_REJECTED)
+        else:
+            entry = self.pending.find(offset)
+            if entry != NULL and entry.state == ENTRY_CLAIMED and entry.consumer == consumer.number \
+                    and entry.deliveries >= self.max_deliveries:
+                result = self.pending.bury(offset, consumer.number, REASON_DELIVERIES)
+                self.call()
+            else:
+                delay = self.delay_after(entry.deliveries if entry != NULL else 1)
+                result = self.pending.nack(offset, consumer.number, self.clock() + delay, NULL)
+        if result != SETTLED:
+            return UNKNOWN_MESSAGE if result == NOT_PENDING else OTHERS_MESSAGE
+        if consumer.unsettled:
+            consumer.unsettled -= 1
+        if verb == VERB_ACK:
+            self.acknowledged += 1
+        elif verb == VERB_REJECT:
+            self.rejected += 1
+            self.call()
+        else:
+            self.nacked += 1
+            self.call()                     # its timer may have to ring sooner
+        self.change()
+        self.note()
+        return RESOLVED
+
+    # Milliseconds a message waits after its n-th delivery was refused.
+    cdef int64_t delay_after(self, uint32_t deliveries) noexcept:
+        cdef double delay = self.backoff
+        cdef uint32_t i
+        for i in range(1, deliveries):
+            delay *= self.multiplier
+            if delay >= self.max_backoff:
+                break
+        return <int64_t> min(delay, self.max_backoff)
+
+    cdef int settle_stream(self, int64_t offset, uint8_t verb) except -1:
+        if offset < 0 or offset >= self.pending.cursor:
+            return UNKNOWN_MESSAGE
+        if verb == VERB_REJECT or (verb == VERB_ACK and self.auto_commit):
+            if offset + 1 > self._committed:
+                self._committed = offset + 1
+                self.change()
+        if verb == VERB_ACK:
+            self.acknowledged += 1
+        return RESOLVED
+
+    def settle(self, int64_t offset):
+        """Whoever has it: it is done. Of dead letters, and of operators."""
+        cdef const PendingEntry* entry = self.pending.find(offset)
+        cdef QueueConsumer consumer
+        if entry == NULL:
+            return False
+        consumer = self.find_consumer(entry.consumer) if entry.consumer else None
+        self.pending.settle(offset, 0)
+        if consumer is not None and consumer.unsettled:
+            consumer.unsettled -= 1
+        self.reasons.pop(offset, None)
+        self.change()
+        self.note()
+        return True
+
+    def skip_to(self, int64_t offset):
+        """What is before the offset and was not given to anybody is not any more."""
+        if offset > self.pending.cursor:
+            self.pending.skip_to(offset)
+            self.change()
+
+    def wake(self):
+        """Something outside has changed: it is not paused any more."""
+        self.note()
+
+    @property
+    def clock_ms(self):
+        self.queue.hub.update_clock()
+        return self.clock()
+
+
+# The offset of a waiting item if it is this consumer's, else `otherwise`.
+cdef int64_t queued_offset(const Queue* queue, uint32_t at, uint32_t number, int64_t otherwise) noexcept:
+    cdef const Queued* item = &queue.items[(queue.head + at) & (queue.capacity - 1)]
+    if item.flags & SLOT_QUEUE and item.message.source_partition == number:
+        return item.message.source_offset
+    return otherwise
+
+
+# At the end of the iteration: everything that was read is given out, as far as it goes.
+cdef int work_queues(Hub hub) except -1:
+    cdef list news = hub._queue_news
+    hub._queue_news = []
+    for group in news:
+        try:
+            (<QueueGroup> group).work()
+        except BaseException as error:
+            hub.loop.call_exception_handler({"message": "a queue cannot be delivered", "exception": error})
+    return 0
+
+
+cdef list take_changed(Hub hub):
+    cdef list groups = hub._changed_groups
+    hub._changed_groups = []
+    for group in groups:
+        (<QueueGroup> group).is_listed = False
+    return groups
+
+
+cdef list take_queue_packs(Hub hub):
+    cdef list packs = []
+    for queue in hub._open_queues:
+        packs.append((queue, (<DurableQueue> queue).pack))
+        (<DurableQueue> queue).pack = None
+    hub._open_queues = []
+    return packs
+
+
+cdef int call_queues(Hub hub) except -1:
+    cdef list groups = hub._queue_calls
+    hub._queue_calls = []
+    for group in groups:
+        (<QueueGroup> group).wants_call = False
+    try:
+        hub._on_queues(groups)
+    except BaseException as error:
+        hub.loop.call_exception_handler({"message": "queues cannot be served", "exception": error})
+    return 0

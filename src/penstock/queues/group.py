@@ -1,0 +1,326 @@
+"""One group of consumers of one queue: what it reads, what is read for it again, when something is due."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from penstock._ext.connection import QueueConsumer, QueueGroup, Session
+from penstock._ext.pending import DEAD, READY, WAITING
+from penstock._ext.segment import RecordPack
+from penstock.core.logging import get_logger
+from penstock.core.ports import Timer
+from penstock.logs.base import LogError
+from penstock.queues.state import StoredGroup
+
+if TYPE_CHECKING:
+    from penstock.queues.queue import Queue
+
+log = get_logger("penstock.queues")
+
+FETCHED_AT_ONCE = 500
+RETRY_SECONDS = 1.0
+SOONEST = 0.001
+STATES = {WAITING: "waiting", READY: "ready", DEAD: "dead"}
+
+
+class Lane:
+    """The group as the reader of logs sees it: where it is, and whether it takes more."""
+
+    __slots__ = ("committed", "group", "partition", "position", "topic")
+
+    def __init__(self, group: Group, start: int) -> None:
+        self.group = group
+        self.topic = group.queue.topic
+        self.partition = 0
+        self.committed = self.position = start
+
+    def offer(self, packs: list[RecordPack]) -> bool:
+        for pack in packs:
+            self.group.core.offer(pack)
+            self.position = pack.next_offset
+        return True
+
+    @property
+    def has_room(self) -> bool:
+        return self.group.core.wants_records
+
+    @property
+    def is_paused(self) -> bool:
+        return not self.group.core.is_reading
+
+    @is_paused.setter
+    def is_paused(self, value: bool) -> None:
+        self.group.core.is_reading = not value
+
+
+class Member:
+    """A consumer of the group."""
+
+    __slots__ = ("core", "since")
+
+    def __init__(self, core: QueueConsumer) -> None:
+        self.core = core
+        self.since = time.time()
+
+    @property
+    def client_id(self) -> str:
+        return self.core.session.client_id
+
+    @property
+    def prefetch(self) -> int:
+        return self.core.prefetch
+
+    @property
+    def unsettled(self) -> int:
+        return self.core.unsettled
+
+
+class Group:
+    """See control.Group for what commands ask of it."""
+
+    def __init__(self, queue: Queue, name: str, topic_filter: str, identity: str, start: int) -> None:
+        self.queue = queue
+        self.name = name
+        self.filter = topic_filter
+        self.id = identity
+        whole = f"{queue.address}/{topic_filter}".encode() if topic_filter else None
+        self.core = QueueGroup(
+            queue.core, name, identity, whole, cursor=start, max_pending=queue.definition.max_pending
+        )
+        self.core.owner = self
+        self.members: list[Member] = []
+        self.last_used = time.time()
+        self._lane: Lane | None = None
+        self._timer: Timer | None = None
+        self._rings_at = 0.0
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.configure()
+
+    def configure(self) -> None:
+        """As the queue's definition says."""
+        definition, core = self.queue.definition, self.core
+        core.visibility = int(definition.visibility_timeout * 1000)
+        core.max_deliveries = definition.retry.max_retries + 1
+        core.backoff = definition.retry.initial_backoff * 1000
+        core.max_backoff = definition.retry.max_backoff * 1000
+        core.multiplier = definition.retry.multiplier
+        core.is_paused = definition.paused
+
+    def restore(self, stored: StoredGroup) -> None:
+        core = self.core
+        core.auto_commit = stored.record.auto_commit
+        if stored.head is not None:
+            core.pending.load_head(stored.head)
+        for number, value in stored.windows:
+            core.pending.load_window(number, value)
+        if stored.committed is not None:
+            core.seek(stored.committed)
+        self._arm()
+
+    # ---- for people and commands ----
+
+    @property
+    def is_stream(self) -> bool:
+        return self.core.queue.is_stream
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its state outlives the process."""
+        return self.queue.definition.durable
+
+    @property
+    def consumers(self) -> list[Member]:
+        return self.members
+
+    @property
+    def cursor(self) -> int:
+        return self.core.cursor
+
+    @property
+    def committed(self) -> int:
+        return self.core.committed
+
+    @property
+    def pending(self) -> int:
+        return self.core.pending.count
+
+    @property
+    def lag(self) -> int:
+        """Messages nobody of the group has got yet, or of a stream: not committed."""
+        at: int = self.committed if self.is_stream else self.cursor
+        return max(self.queue.tail - at, 0)
+
+    @property
+    def delivered(self) -> int:
+        return self.core.delivered
+
+    @property
+    def redelivered(self) -> int:
+        return self.core.redelivered
+
+    @property
+    def acked(self) -> int:
+        return self.core.acknowledged
+
+    @property
+    def nacked(self) -> int:
+        return self.core.nacked
+
+    @property
+    def rejected(self) -> int:
+        return self.core.rejected
+
+    def pending_entries(self, limit: int) -> list[dict[str, Any]]:
+        names = {member.core.number: member.client_id for member in self.members}
+        return [
+            {
+                "offset": offset,
+                "state": STATES.get(state, "delivered"),
+                "consumer": names.get(consumer),
+                "deliveries": deliveries,
+                "due_in": max(0.0, round((due - self.core.clock_ms) / 1000, 3)) if state not in (READY, DEAD) else None,
+            }
+            for offset, state, consumer, deliveries, due, _reason in self.core.pending.entries(limit)
+        ]
+
+    async def seek(self, offset: int) -> None:
+        """The next message of the group is the one at the offset. Of a classic queue what is pending stays so."""
+        self.stop_reading()
+        self.core.seek(offset)
+        if self.members:
+            self._start_reading()
+
+    async def delete(self) -> None:
+        self.queue.remove_group(self)
+
+    # ---- members ----
+
+    def join(self, session: Session, *, qos: int, prefetch: int, identifier: int, settles_by_ack: bool) -> Member:
+        self.last_used = time.time()
+        if not self.members:
+            if self.is_stream:
+                self.core.seek(self.core.committed)  # what lies between is read again
+            self._start_reading()
+        core = QueueConsumer(
+            self.core, session, qos=qos, prefetch=prefetch, identifier=identifier, settles_by_ack=settles_by_ack
+        )
+        member = Member(core)
+        self.members.append(member)
+        core.join()
+        self.serve()
+        return member
+
+    def leave(self, member: Member) -> None:
+        """What it has goes to the others at once."""
+        if member not in self.members:
+            return
+        self.last_used = self.queue.last_used = time.time()
+        if self.is_stream:
+            self.auto_commit()
+        self.members.remove(member)
+        member.core.leave()
+        if not self.members:
+            self.stop_reading()
+
+    def auto_commit(self) -> None:
+        """Of a stream: what its consumers have acknowledged is done."""
+        if self.core.auto_commit:
+            lowest = self.core.unacknowledged()
+            if lowest > self.core.committed:
+                self.core.commit(lowest)
+
+    # ---- reading ----
+
+    def _start_reading(self) -> None:
+        if self._lane is None and not self.queue.is_closing:
+            self._lane = Lane(self, self.core.cursor)
+            self.core.is_reading = True
+            self.queue.readers.add(self._lane)
+
+    def stop_reading(self) -> None:
+        if self._lane is not None:
+            self.queue.readers.remove(self._lane)
+            self._lane = None
+        self.core.is_reading = False
+        self.core.forget_records()
+
+    def serve(self) -> None:
+        """Something changed: more can be read, something must be read again, a letter has died."""
+        if self._lane is not None and self._lane.is_paused and self._lane.has_room:
+            self.queue.readers.go_on(self._lane)
+        self._arm()
+        pending = self.core.pending
+        if pending.ready_count and self.members and not self.core.has_again:
+            self._run("again", self._fetch_again)
+        if pending.dead_count:
+            self._run("dead", self._bury)
+
+    def _run(self, name: str, work: Any) -> None:
+        if name not in self._tasks and not self.queue.is_closing:
+            task = asyncio.get_running_loop().create_task(self._guard(name, work))
+            self._tasks[name] = task
+
+    async def _guard(self, name: str, work: Any) -> None:
+        try:
+            await work()
+        except LogError as error:
+            log.warning("messages of a queue cannot be read", queue=self.queue.name, group=self.id, error=str(error))
+            await asyncio.sleep(RETRY_SECONDS)
+        except Exception as error:
+            log.exception("a group of a queue cannot be served", queue=self.queue.name, group=self.id, error=repr(error))
+            await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            del self._tasks[name]
+        self.serve()
+
+    async def _fetch_again(self) -> None:
+        offsets = self.core.pending.ready(FETCHED_AT_ONCE)
+        packs = await self.queue.fetch(offsets)
+        found: set[int] = set()
+        for pack in packs:
+            found.update(pack.offsets().tolist())
+        for offset in offsets:
+            if offset not in found:
+                self.core.settle(offset)  # retention has removed it
+                self.queue.dropped += 1
+        for pack in packs:
+            self.core.offer_again(pack)
+
+    async def _bury(self) -> None:
+        await self.queue.bury(self)
+
+    def _arm(self) -> None:
+        """The timer rings when the next entry is due."""
+        due = self.core.next_due
+        if due is None:
+            return
+        at = time.monotonic() + max(due, SOONEST)
+        if self._timer is not None:
+            if self._rings_at <= at:
+                return
+            self._timer.cancel()
+        self._rings_at = at
+        self._timer = self.queue.scheduler.call_later(max(due, SOONEST), self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.core.sweep()
+        self.serve()
+
+    def saved(self) -> None:
+        """Its state is on its way to the store: what was given to consumers has a time by which it must be back."""
+        if self._timer is None:
+            self._arm()
+
+    async def close(self) -> None:
+        self.stop_reading()
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self.core.close()

@@ -1,0 +1,486 @@
+"""All durable queues of this broker, for every front-end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from penstock._ext.connection import DurableQueue, Hub, QueueGroup, Session
+from penstock._ext.packets import Reason
+from penstock._ext.segment import RecordPack
+from penstock.core.logging import get_logger
+from penstock.core.ports import Scheduler, Timer
+from penstock.core.settings.queues import QueueManagerSettings
+from penstock.logs.base import Appended, Log, LogError
+from penstock.queues import state as names
+from penstock.queues.definitions import QueueDefinition, QueueError, changed, check, decode, encode, ephemeral
+from penstock.queues.fetcher import Fetcher
+from penstock.queues.group import Group, Member
+from penstock.queues.names import Address, is_dead_letters, parse_publish, parse_subscription
+from penstock.queues.positions import parse_position, resolve
+from penstock.queues.queue import Queue
+from penstock.queues.readers import Readers
+from penstock.queues.retention import enforce_retention
+from penstock.queues.state import MemberRecord, QueueState, member_key
+from penstock.stores.base import StateStore, StoreError
+
+log = get_logger("penstock.queues")
+
+COMMIT_AT_LEAST = 0.05
+MOST_PREFETCH = 65_535
+
+
+@dataclass(slots=True)
+class Membership:
+    """A subscription of a client to a queue, or to all of them."""
+
+    session: Session
+    topic_filter: str
+    address: Address
+    record: MemberRecord
+    position: str
+    members: list[tuple[Group, Member]]
+
+
+class QueueManager:
+    def __init__(
+        self,
+        hub: Hub,
+        log_provider: Log,
+        ephemeral_log: Log,
+        store: StateStore,
+        scheduler: Scheduler,
+        *,
+        settings: QueueManagerSettings,
+        definitions: Iterable[QueueDefinition] = (),
+        prefix: str = "",
+    ) -> None:
+        self.hub = hub
+        self.scheduler = scheduler
+        self.settings = settings
+        self.prefix = prefix
+        self.queues: dict[str, Queue] = {}
+        self.state = QueueState(store, scheduler)
+        self._configured = list(definitions)
+        self._log = log_provider
+        self._ephemeral_log = ephemeral_log
+        self._readers = {id(each): Readers(each) for each in (log_provider, ephemeral_log)}
+        self._fetchers = {id(each): Fetcher(each) for each in (log_provider, ephemeral_log)}
+        self._memberships: dict[tuple[str, str], Membership] = {}
+        self._stored_members: dict[tuple[str, str], MemberRecord] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: list[Timer] = []
+        self._is_started = False
+        self._is_closing = False
+
+    def readers_of(self, log_provider: Log) -> Readers:
+        return self._readers[id(log_provider)]
+
+    def fetcher_of(self, log_provider: Log) -> Fetcher:
+        return self._fetchers[id(log_provider)]
+
+    # ---- life ----
+
+    async def start(self) -> None:
+        """Everything is as it was left, and as the configuration says now."""
+        definitions, stored, self._stored_members = await self.state.load()
+        topics = set(await self._log.admin.list())
+        await self._ephemeral_log.start()
+        for value in definitions.values():
+            try:
+                self._open(decode(value))
+            except QueueError as error:
+                log.error("a stored queue cannot be opened", error=str(error))
+        for definition in self._configured:
+            await self.configure(definition)
+        for queue in self.queues.values():
+            if queue.topic in topics:
+                await queue.make()
+            if queue.name in stored:
+                queue.restore(stored[queue.name])
+        self.hub.serve_queues(self._find_queue, self._on_queues, self._on_detach)
+        self._is_started = True
+        self._commit_streams()
+        self._tidy_later()
+        log.info("queues restored", queues=len(self.queues))
+
+    async def configure(self, definition: QueueDefinition) -> None:
+        """A queue of the configuration: made, or changed to what it says now."""
+        known = self.queues.get(definition.name)
+        if known is None:
+            await self.create(definition)
+            return
+        try:
+            wanted = changed(known.definition, definition)
+        except QueueError as error:
+            log.error("a queue keeps its stored definition", queue=definition.name, error=str(error))
+            return
+        if wanted != known.definition:
+            await self.update(wanted)
+
+    async def reload(self, definitions: Iterable[QueueDefinition], settings: QueueManagerSettings) -> None:
+        self.settings = settings
+        for definition in definitions:
+            await self.configure(definition)
+
+    async def close(self) -> None:
+        self._is_closing = True
+        for timer in self._timers:
+            timer.cancel()
+        for queue in self.queues.values():
+            for group in queue.groups.values():
+                if group.is_stream:
+                    group.auto_commit()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        for readers in self._readers.values():
+            await readers.close()
+        self.state.save([group.core for queue in self.queues.values() for group in queue.groups.values()])
+        for queue in list(self.queues.values()):
+            await queue.close()
+        for fetcher in self._fetchers.values():
+            await fetcher.close()
+        await self._ephemeral_log.close()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- queues ----
+
+    def _open(self, definition: QueueDefinition) -> Queue:
+        queue = Queue(self, definition, self._log if definition.durable else self._ephemeral_log)
+        self.queues[definition.name] = queue
+        self._bind(queue)
+        return queue
+
+    def _bind(self, queue: Queue) -> None:
+        self.hub.unbind_queue(queue.core)
+        for binding in queue.definition.bindings:
+            self.hub.bind_queue(queue.core, binding.encode())
+
+    def find(self, name: str) -> Queue:
+        queue = self.queues.get(name)
+        if queue is None:
+            raise QueueError(f"there is no queue {name[:100]!r}", "`penstock queue list` shows those there are.")
+        return queue
+
+    async def create(self, definition: QueueDefinition) -> Queue:
+        check(definition)
+        if definition.name in self.queues:
+            raise QueueError(f"there is a queue {definition.name!r} already")
+        if len(self.queues) >= self.settings.max_queues:
+            raise QueueError(f"there are {len(self.queues)} queues, as many as queue_manager.max_queues allows")
+        queue = self._open(definition)
+        if definition.durable:
+            self.state.store([(names.DEFINITIONS, definition.name.encode(), encode(definition))])
+            if self._is_started:
+                await self.state.flush()
+        await self._join_late(queue)
+        return queue
+
+    async def update(self, definition: QueueDefinition) -> None:
+        check(definition)
+        queue = self.find(definition.name)
+        queue.configure(definition)
+        self._bind(queue)
+        for group in queue.groups.values():
+            group.core.wake()
+        if definition.durable:
+            self.state.store([(names.DEFINITIONS, definition.name.encode(), encode(definition))])
+            if self._is_started:
+                await self.state.flush()
+
+    async def delete(self, name: str) -> None:
+        """The queue, its messages and its groups."""
+        queue = self.find(name)
+        del self.queues[name]
+        self.hub.unbind_queue(queue.core)
+        for membership in list(self._memberships.values()):
+            membership.members = [pair for pair in membership.members if pair[0].queue is not queue]
+        for group in list(queue.groups.values()):
+            queue.remove_group(group)
+        await queue.close()
+        if queue.definition.durable:
+            self.state.store(
+                [
+                    (names.DEFINITIONS, name.encode(), None),
+                    (names.STATE, names.state_key(name, "", names.REMOVED), None),
+                ]
+            )
+            await self.state.flush()
+        try:
+            await queue.log.admin.delete(queue.topic)
+        except LogError as error:
+            log.warning("the log of a deleted queue cannot be removed", queue=name, error=str(error))
+
+    def _find_queue(self, topic: bytes, is_settlement: bool) -> DurableQueue | None:
+        """Called by the hub: the queue a settlement names, or a new one for a topic that no queue is bound to."""
+        try:
+            name, _ = parse_publish(topic.decode())
+        except ValueError:
+            return None
+        queue = self.queues.get(name)
+        if queue is None and not is_settlement:
+            queue = self._make_ephemeral(name)
+        return None if queue is None else queue.core
+
+    def _make_ephemeral(self, name: str) -> Queue | None:
+        if not self.settings.auto_create or len(self.queues) >= self.settings.max_queues or is_dead_letters(name):
+            return None
+        queue = self._open(ephemeral(name))
+        self.spawn(self._join_late(queue))
+        log.info("an ephemeral queue was made", queue=name)
+        return queue
+
+    # ---- the hub's side ----
+
+    def append(self, core: DurableQueue, pack: RecordPack, on_done: Callable[[Appended | LogError], None]) -> None:
+        core.owner.append_pack(pack, on_done)
+
+    def save(self, groups: list[QueueGroup], on_done: Callable[[StoreError | None], None]) -> None:
+        self.state.save(groups, on_done)
+        for core in groups:
+            core.owner.saved()
+            core.owner.queue.update_floor()
+
+    def _on_queues(self, groups: list[QueueGroup]) -> None:
+        for core in groups:
+            core.owner.serve()
+
+    def _on_detach(self, session: Session) -> None:
+        """A client without a session gives back what it has; a persistent one has until the visibility timeout."""
+        if session.expiry_interval == 0:
+            self.ended(session)
+
+    # ---- subscriptions ----
+
+    async def subscribe(
+        self,
+        session: Session,
+        topic_filter: str,
+        *,
+        qos: int,
+        identifier: int,
+        properties: Iterable[tuple[str, str]] = (),
+        receive_maximum: int = MOST_PREFETCH,
+    ) -> int:
+        """The client becomes a consumer; the QoS granted, or the reason code of the refusal."""
+        try:
+            address = parse_subscription(topic_filter)
+            record, position = _read_properties(session, properties, qos, identifier, receive_maximum)
+            if position:
+                parse_position(position)
+        except ValueError as error:
+            log.info("a subscription to a queue is refused", client_id=session.client_id, error=str(error))
+            return int(Reason.TOPIC_FILTER_INVALID)
+        if not address.spans_queues and address.queue not in self.queues:
+            if is_dead_letters(address.queue) or self._make_ephemeral(address.queue) is None:
+                return await self._await_dead_letters(address, session, topic_filter, record, position)
+        queues = self._queues_of(address)
+        if qos == 0 and any(queue.definition.type == "classic" for queue in queues):
+            return int(Reason.IMPLEMENTATION_SPECIFIC_ERROR) if session.version == 5 else 0x80
+        self.unsubscribe(session, topic_filter, forget=False)
+        membership = Membership(session, topic_filter, address, record, position, [])
+        self._memberships[session.client_id, topic_filter] = membership
+        try:
+            for queue in queues:
+                await self._join(membership, queue)
+        except LogError as error:
+            log.warning("a queue cannot be consumed now", client_id=session.client_id, error=str(error))
+            self.unsubscribe(session, topic_filter)
+            return int(Reason.UNSPECIFIED_ERROR)
+        if session.expiry_interval:
+            key = member_key(session.client_id, topic_filter)
+            self.state.store([(names.MEMBERS, key, msgspec.json.encode(record))])
+        return qos
+
+    async def _await_dead_letters(
+        self, address: Address, session: Session, topic_filter: str, record: MemberRecord, position: str
+    ) -> int:
+        """Dead letters may be waited for before there are any; other queues that are not there are refused."""
+        if not is_dead_letters(address.queue) or address.queue.removeprefix("$dlq/") not in self.queues:
+            return int(Reason.QUOTA_EXCEEDED) if self.settings.auto_create else int(Reason.TOPIC_FILTER_INVALID)
+        membership = Membership(session, topic_filter, address, record, position, [])
+        self._memberships[session.client_id, topic_filter] = membership
+        return record.qos
+
+    def _queues_of(self, address: Address) -> list[Queue]:
+        if not address.spans_queues:
+            return [self.queues[address.queue]]
+        is_dead = is_dead_letters(address.queue)
+        return [queue for name, queue in self.queues.items() if is_dead_letters(name) == is_dead]
+
+    async def _join(self, membership: Membership, queue: Queue) -> None:
+        await queue.make()
+        record, session = membership.record, membership.session
+        start = None
+        if membership.position and queue.core.is_stream:
+            position = parse_position(membership.position)
+            start = await resolve(queue.log, queue.topic, position, queue.head, queue.tail)
+        if self._memberships.get((session.client_id, membership.topic_filter)) is not membership:
+            return  # it has unsubscribed meanwhile
+        group = queue.group(
+            record.group or session.client_id, membership.address.filter, start=start, auto_commit=record.auto_commit
+        )
+        if start is not None:
+            await group.seek(start)
+        member = group.join(
+            session,
+            qos=record.qos,
+            prefetch=record.prefetch,
+            identifier=record.identifier,
+            settles_by_ack=record.settles_by_ack,
+        )
+        membership.members.append((group, member))
+
+    async def _join_late(self, queue: Queue) -> None:
+        """Those who consume all queues, or waited for this one."""
+        for membership in list(self._memberships.values()):
+            address = membership.address
+            waits = address.queue == queue.name or (
+                address.spans_queues and is_dead_letters(address.queue) == is_dead_letters(queue.name)
+            )
+            if waits and all(group.queue is not queue for group, _ in membership.members):
+                await self._join(membership, queue)
+
+    def unsubscribe(self, session: Session, topic_filter: str, *, forget: bool = True) -> None:
+        membership = self._memberships.pop((session.client_id, topic_filter), None)
+        if membership is None:
+            return
+        for group, member in membership.members:
+            group.leave(member)
+        if forget and session.expiry_interval:
+            self.state.store([(names.MEMBERS, member_key(session.client_id, topic_filter), None)])
+
+    def ended(self, session: Session) -> None:
+        """Its subscriptions are gone with it."""
+        for client_id, topic_filter in [key for key in self._memberships if key[0] == session.client_id]:
+            if self._memberships[client_id, topic_filter].session is session:
+                self.unsubscribe(session, topic_filter)
+
+    def attached(self, session: Session, receive_maximum: int) -> None:
+        """A client is back, perhaps with another version of MQTT."""
+        for (client_id, _), membership in self._memberships.items():
+            if client_id == session.client_id:
+                for group, member in membership.members:
+                    member.core.settles_by_ack = membership.record.settles_by_ack or session.version != 5
+                    if group.core.queue.is_stream is False:
+                        member.core.prefetch = min(membership.record.prefetch, max(receive_maximum, 1))
+
+    async def restore_members(self, find_session: Callable[[str], Session | None]) -> None:
+        """Persistent clients are members of their groups before anybody connects."""
+        stored, self._stored_members = self._stored_members, {}
+        for (client_id, topic_filter), record in stored.items():
+            session = find_session(client_id)
+            if session is None:
+                self.state.store([(names.MEMBERS, member_key(client_id, topic_filter), None)])
+                continue
+            membership = Membership(session, topic_filter, parse_subscription(topic_filter), record, "", [])
+            self._memberships[client_id, topic_filter] = membership
+            for queue in self._queues_of(membership.address) if self._is_there(membership.address) else ():
+                await self._join(membership, queue)
+
+    def _is_there(self, address: Address) -> bool:
+        return address.spans_queues or address.queue in self.queues
+
+    # ---- from time to time ----
+
+    def _commit_streams(self) -> None:
+        for queue in self.queues.values():
+            if queue.core.is_stream:
+                for group in queue.groups.values():
+                    if group.members:
+                        group.auto_commit()
+        interval = max(self.settings.auto_commit_interval, COMMIT_AT_LEAST)
+        self._timers[:1] = [self.scheduler.call_later(interval, self._commit_streams)]
+
+    def _tidy_later(self) -> None:
+        interval = min(self.settings.retention_interval, self._soonest_end())
+        self._timers[1:2] = [self.scheduler.call_later(max(interval, 0.05), self._tidy)]
+
+    def _soonest_end(self) -> float:
+        ends = [
+            queue.definition.expires_after + queue.last_used - time.time()
+            for queue in self.queues.values()
+            if not queue.definition.durable and not queue.has_consumers
+        ]
+        return min(ends, default=float("inf"))
+
+    def _tidy(self) -> None:
+        self.spawn(self._tidy_all())
+
+    async def _tidy_all(self) -> None:
+        now = time.time()
+        for queue in list(self.queues.values()):
+            try:
+                if not queue.definition.durable and not queue.has_consumers:
+                    if now - queue.last_used >= queue.definition.expires_after:
+                        await self.delete(queue.name)
+                        continue
+                await enforce_retention(queue)
+            except LogError as error:
+                log.warning("a queue cannot be tidied", queue=queue.name, error=str(error))
+        if not self._is_closing:
+            self._tidy_later()
+
+    # ---- figures ----
+
+    def counters(self) -> dict[str, int | float]:
+        totals = dict.fromkeys(("delivered", "redelivered", "acknowledged", "nacked", "rejected", "expired"), 0)
+        groups = consumers = pending = 0
+        for queue in self.queues.values():
+            for group in queue.groups.values():
+                groups += 1
+                consumers += len(group.members)
+                pending += group.pending
+                for name in totals:
+                    totals[name] += getattr(group.core, name)
+        published = sum(queue.core.published for queue in self.queues.values())
+        return {
+            "queues": len(self.queues),
+            "queue_groups": groups,
+            "queue_consumers": consumers,
+            "queue_pending": pending,
+            "queue_published": published,
+            "queue_refused": sum(queue.rejected for queue in self.queues.values()),
+            "queue_dropped": sum(queue.dropped for queue in self.queues.values()),
+            "queue_dead_letters": sum(queue.dead for queue in self.queues.values()),
+            **{f"queue_{name}": value for name, value in totals.items()},
+        }
+
+
+def _read_properties(
+    session: Session, properties: Iterable[tuple[str, str]], qos: int, identifier: int, receive_maximum: int
+) -> tuple[MemberRecord, str]:
+    """What a SUBSCRIBE asks for; raises ValueError."""
+    given = dict(properties)
+    prefetch = receive_maximum
+    if "prefetch" in given:
+        if not given["prefetch"].isascii() or not given["prefetch"].isdigit() or not int(given["prefetch"]):
+            raise ValueError(f"prefetch {given['prefetch'][:40]!r} is no number from 1 on")
+        prefetch = min(int(given["prefetch"]), MOST_PREFETCH)
+    for name in ("x-auto-commit", "settle-on-ack"):
+        if given.get(name, "true").lower() not in ("true", "false"):
+            raise ValueError(f"{name} is true or false, not {given[name][:40]!r}")
+    return (
+        MemberRecord(
+            group=given.get("consumer-group", "") if session.version == 5 else "",
+            prefetch=max(prefetch, 1),
+            auto_commit=given.get("x-auto-commit", "true").lower() == "true",
+            settles_by_ack=session.version != 5 or given.get("settle-on-ack", "false").lower() == "true",
+            qos=qos,
+            identifier=identifier,
+        ),
+        given.get("x-stream-offset", ""),
+    )
+
+

@@ -1,0 +1,373 @@
+"""One queue: its log, its limits, its groups."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock._ext.connection import DurableQueue
+from penstock._ext.envelope import EnvelopeError
+from penstock._ext.segment import Record, RecordPack
+from penstock.core.logging import get_logger
+from penstock.core.ports import Scheduler
+from penstock.logs.base import EARLIEST, Appended, Log, LogError, TopicNotFound, TopicPartition
+from penstock.queues import state
+from penstock.queues.dead_letters import dead_letter
+from penstock.queues.definitions import QueueDefinition, dead_letters
+from penstock.queues.group import Group
+from penstock.queues.names import ROOT, group_id, is_dead_letters, parse_publish, topic_of
+from penstock.queues.readers import Readers
+from penstock.queues.removed import RemovedOffsets
+from penstock.queues.state import GroupRecord, StoredQueue
+
+if TYPE_CHECKING:
+    from penstock.queues.manager import QueueManager
+
+log = get_logger("penstock.queues")
+
+BURIED_AT_ONCE = 100
+NO_LIMIT = 0xFFFFFFFF
+FOREVER = {"retention.ms": "-1", "retention.bytes": "-1"}
+
+OnDone = Callable[[Appended | LogError], None]
+
+
+class Queue:
+    """See control.Queue for what commands ask of it. Its topic is made when it is first needed."""
+
+    def __init__(self, manager: QueueManager, definition: QueueDefinition, log_provider: Log) -> None:
+        self._manager = manager
+        self.definition = definition
+        self.name = definition.name
+        self.address = f"{ROOT}/{self.name}"
+        self.topic = topic_of(self.name, manager.prefix)
+        self.log = log_provider
+        self.core = DurableQueue(manager.hub, self.name, is_stream=definition.type == "stream")
+        self.core.owner = self
+        self.head = 0
+        self.groups: dict[str, Group] = {}
+        self.last_used = time.time()
+        self.dropped = 0
+        self.dead = 0
+        self.is_closing = False
+        self._is_made = False
+        self._making: asyncio.Task[None] | None = None
+        self._waiting: list[tuple[RecordPack, OnDone]] = []
+        self.configure(definition)
+
+    # ---- what it is ----
+
+    def configure(self, definition: QueueDefinition) -> None:
+        self.definition = definition
+        core, limits = self.core, definition.limits
+        core.max_message_size = min(limits.max_message_size or NO_LIMIT, NO_LIMIT)
+        core.message_ttl = int(limits.message_ttl * 1000)
+        core.max_depth = 0 if definition.type == "stream" else limits.max_depth
+        core.drops_oldest = definition.overflow == "drop-oldest"
+        core.is_closed = is_dead_letters(self.name)
+        for group in self.groups.values():
+            group.configure()
+        self._name_primary()
+
+    def now_ms(self) -> int:
+        return int(time.time() * 1000)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return self._manager.scheduler
+
+    @property
+    def readers(self) -> Readers:
+        return self._manager.readers_of(self.log)
+
+    @property
+    def tail(self) -> int:
+        return self.core.tail
+
+    @property
+    def depth(self) -> int:
+        """Messages some group has yet to settle; all of them where there is no group, and of a stream."""
+        return self.tail - self.head if self.core.is_stream else self.core.depth
+
+    @property
+    def bytes(self) -> int | None:
+        return None
+
+    @property
+    def rejected(self) -> int:
+        """Publishes that were refused."""
+        return self.core.refused
+
+    @property
+    def expired(self) -> int:
+        return sum(group.core.expired for group in self.groups.values())
+
+    @property
+    def has_consumers(self) -> bool:
+        return any(group.members for group in self.groups.values())
+
+    # ---- its log ----
+
+    def _properties(self) -> dict[str, str]:
+        definition = self.definition
+        properties = dict(FOREVER)
+        if definition.type == "stream":
+            retention = definition.retention
+            if retention.max_age:
+                properties["retention.ms"] = str(int(retention.max_age * 1000))
+            if retention.max_length_bytes:
+                properties["retention.bytes"] = str(retention.max_length_bytes)
+        if definition.replication.enabled:
+            properties["replication.factor"] = str(definition.replication.replication_factor)
+            properties["min.insync.replicas"] = str(definition.replication.min_in_sync_replicas)
+        return properties
+
+    async def make(self) -> None:
+        """The topic is there when this returns, and where it begins and ends is known."""
+        if self._is_made:
+            return
+        await self.log.admin.create(self.topic, 1, self._properties())
+        await self.look()
+        self._is_made = True
+
+    async def look(self) -> None:
+        consumer = self.log.consumer(group="")
+        place = TopicPartition(self.topic, 0)
+        try:
+            await consumer.add({place: EARLIEST})
+            marks = await consumer.watermarks(place)
+        finally:
+            await consumer.close()
+        self.head = marks.first
+        self.core.appended(marks.end)
+        self.update_floor()
+
+    def append_pack(self, pack: RecordPack, on_done: OnDone) -> None:
+        """What one loop iteration published, in order."""
+        self.last_used = time.time()
+        if self._is_made and not self._waiting:
+            self._append(pack, on_done)
+            return
+        self._waiting.append((pack, on_done))
+        if self._making is None:
+            self._making = asyncio.get_running_loop().create_task(self._make_and_append())
+
+    async def _make_and_append(self) -> None:
+        try:
+            await self.make()
+        except LogError as error:
+            waiting, self._waiting = self._waiting, []
+            for _, on_done in waiting:
+                on_done(error)
+            return
+        finally:
+            self._making = None
+        waiting, self._waiting = self._waiting, []
+        for pack, on_done in waiting:
+            self._append(pack, on_done)
+
+    def _append(self, pack: RecordPack, on_done: OnDone) -> None:
+        waits = self.definition.ack_durability == "fsync" or not self.definition.durable
+        self.log.producer.append(self.topic, 0, pack, partial(self._on_appended, on_done if waits else None))
+        if not waits:
+            on_done(Appended(self.topic, 0, -1, pack.count))
+
+    def _on_appended(self, on_done: OnDone | None, result: Appended | LogError) -> None:
+        if isinstance(result, Appended):
+            self.core.appended(result.base_offset + result.count)
+            if self.core.drops_oldest and self.core.max_depth and self.core.depth > self.core.max_depth:
+                self._drop_oldest(self.tail - self.core.max_depth)
+        else:
+            self._manager.spawn(self._look_again())
+            if on_done is None:
+                log.error("messages of a queue are lost", queue=self.name, error=str(result))
+        if on_done is not None:
+            on_done(result)
+
+    async def _look_again(self) -> None:
+        try:
+            await self.look()
+        except LogError as error:
+            log.warning("a queue cannot be looked at", queue=self.name, error=str(error))
+
+    async def append(self, pack: RecordPack) -> int:
+        await self.make()
+        result = await self.log.producer.send(self.topic, 0, pack)
+        self.core.appended(result.base_offset + result.count)
+        return result.base_offset
+
+    async def fetch(self, offsets: Sequence[int]) -> list[RecordPack]:
+        return await self._manager.fetcher_of(self.log).fetch(self.topic, offsets)
+
+    async def read(self, offset: int, count: int) -> list[RecordPack]:
+        await self.make()
+        offset = max(offset, self.head)
+        count = min(count, self.tail - offset)
+        return await self._manager.fetcher_of(self.log).read(self.topic, offset, count) if count > 0 else []
+
+    # ---- groups ----
+
+    def group(self, name: str, topic_filter: str, *, start: int | None = None, auto_commit: bool = True) -> Group:
+        """The group of this name and filter; a new one begins at `start`, or with the first message that is kept."""
+        identity = group_id(name, topic_filter)
+        group = self.groups.get(identity)
+        if group is None:
+            group = Group(self, name, topic_filter, identity, self.head if start is None else start)
+            group.core.auto_commit = auto_commit
+            self.groups[identity] = group
+            self._name_primary()
+            self.update_floor()
+            if group.is_kept:
+                self._manager.state.add_group(self.name, identity, GroupRecord(name, topic_filter, auto_commit))
+                self._manager.state.save([group.core])
+        return group
+
+    def restore(self, stored: StoredQueue) -> None:
+        if stored.removed is not None:
+            self.core.removed = stored.removed
+        for identity, kept in stored.groups.items():
+            if not kept.record.name:
+                continue
+            group = Group(self, kept.record.name, kept.record.filter, identity, self.head)
+            group.restore(kept)
+            self.groups[identity] = group
+        self._name_primary()
+        self.update_floor()
+
+    def remove_group(self, group: Group) -> None:
+        if self.groups.pop(group.id, None) is None:
+            return
+        if group.is_kept:
+            self._manager.state.remove_group(group.core)
+        self._manager.spawn(group.close())
+        self._name_primary()
+        self.update_floor()
+
+    def _name_primary(self) -> None:
+        name = self.definition.primary_group
+        self.core.primary = next((group.core for group in self.groups.values() if name and group.name == name), None)
+
+    def update_floor(self) -> None:
+        """What every group has done with."""
+        self.core.floor = min((group.committed for group in self.groups.values()), default=self.head)
+
+    # ---- commands ----
+
+    async def purge(self) -> int:
+        """Every message goes, whoever has it."""
+        await self.make()
+        count = self.depth
+        end = self.tail
+        for group in self.groups.values():
+            for entry in group.core.pending.entries(group.pending):
+                group.core.settle(entry[0])
+            await group.seek(end)
+        await self.truncate(end)
+        await self._manager.state.flush()
+        return count
+
+    async def pause(self, paused: bool) -> None:
+        await self._manager.update(msgspec.structs.replace(self.definition, paused=paused))
+
+    async def remove(self, offsets: Sequence[int]) -> None:
+        """No group is given these any more."""
+        removed = self.core.removed or RemovedOffsets()
+        removed.add(offsets)
+        self.core.removed = removed
+        for group in self.groups.values():
+            for offset in offsets:
+                group.core.settle(offset)
+        if self.definition.durable:
+            key = state.state_key(self.name, "", state.REMOVED)
+            self._manager.state.store([(state.STATE, key, removed.encode())])
+            await self._manager.state.flush()
+
+    def _drop_oldest(self, first: int) -> None:
+        """The policy of the queue: the oldest go, and are counted."""
+        for group in self.groups.values():
+            for entry in group.core.pending.entries(group.pending):
+                if entry[0] >= first:
+                    break
+                group.core.settle(entry[0])
+            group.core.skip_to(first)
+        self.dropped += max(first - max(self.core.floor, self.head), 0)
+        self.head = max(self.head, first)
+        self.update_floor()
+
+    async def truncate(self, before: int) -> None:
+        """What is before the offset may go."""
+        if before <= self.head and not self.core.drops_oldest:
+            return
+        try:
+            await self.log.admin.truncate(TopicPartition(self.topic, 0), before)
+        except TopicNotFound:
+            return
+        self.head = max(self.head, before)
+        if self.core.removed is not None:
+            self.core.removed.prune(self.head)
+        self.update_floor()
+
+    # ---- dead letters ----
+
+    async def bury(self, group: Group) -> None:
+        """Dead letters are published before they are settled: what fails in between is there twice, never gone."""
+        dead = group.core.pending.dead(BURIED_AT_ONCE)
+        if not self.definition.dlq.enabled:
+            for offset, _, _ in dead:
+                group.core.settle(offset)
+            self.dead += len(dead)
+            self.dropped += len(dead)
+            return
+        records: dict[int, Record] = {}
+        for pack in await self.fetch([offset for offset, _, _ in dead]):
+            records.update((record.offset, record) for record in pack)
+        pack = RecordPack()
+        address = self.definition.dead_letter_topic
+        now_ms = self.now_ms()
+        for offset, reason, deliveries in dead:
+            record = records.get(offset)
+            if record is None or record.value is None:
+                continue  # retention has removed it
+            try:
+                key, value = dead_letter(
+                    record,
+                    queue=self.name,
+                    group=group.name,
+                    address=address,
+                    deliveries=deliveries,
+                    reason=reason,
+                    client_reason=group.core.reasons.get(offset),
+                    now_ms=now_ms,
+                )
+            except EnvelopeError:
+                continue
+            pack.append(value, key=key, timestamp=now_ms)
+        if pack.count:
+            target = await self._dead_letter_queue()
+            await target.append(pack)
+        for offset, _, _ in dead:
+            group.core.settle(offset)
+        self.dead += len(dead)
+
+    async def _dead_letter_queue(self) -> Queue:
+        name, _ = parse_publish(self.definition.dead_letter_topic)
+        found = self._manager.queues.get(name)
+        if found is None:
+            definition = dead_letters(self.definition)
+            found = await self._manager.create(msgspec.structs.replace(definition, name=name))
+        return found
+
+    # ---- end ----
+
+    async def close(self) -> None:
+        self.is_closing = True
+        for group in list(self.groups.values()):
+            await group.close()
+        if self._making is not None:
+            self._making.cancel()
+            await asyncio.wait([self._making])

@@ -1,0 +1,52 @@
+"""Reading for many groups of many queues with few consumers of the log."""
+
+from __future__ import annotations
+
+from penstock.delivery.pack_reader import PackReader
+from penstock.logs.base import Log
+from penstock.queues.group import Lane
+
+RECORDS_AT_ONCE = 2_000
+
+
+class Readers:
+    """A consumer reads a topic at one place, so groups of the same queue are with different consumers: there are as
+    many as the queue with the most active groups has."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._readers: list[tuple[PackReader[Lane], set[str]]] = []
+        self._places: dict[Lane, PackReader[Lane]] = {}
+
+    def add(self, lane: Lane) -> None:
+        for reader, topics in self._readers:
+            if lane.topic not in topics:
+                break
+        else:
+            reader, topics = PackReader(self._log.consumer(group=""), RECORDS_AT_ONCE, _ignore), set()
+            reader.start()
+            self._readers.append((reader, topics))
+        topics.add(lane.topic)
+        self._places[lane] = reader
+        reader.add(lane)
+
+    def remove(self, lane: Lane) -> None:
+        reader = self._places.pop(lane, None)
+        if reader is None:
+            return
+        reader.remove(lane)
+        for other, topics in self._readers:
+            if other is reader:
+                topics.discard(lane.topic)
+
+    def go_on(self, lane: Lane) -> None:
+        self._places[lane].go_on(lane)
+
+    async def close(self) -> None:
+        readers, self._readers = self._readers, []
+        for reader, _ in readers:
+            await reader.stop()
+
+
+def _ignore(lanes: object) -> None:
+    """The groups see for themselves."""
