@@ -45,6 +45,7 @@ from penstock.persistence.received import ReceivedIds
 from penstock.persistence.retained import restore_retained
 from penstock.persistence.sessions import SessionKeeper
 from penstock.persistence.state_log import StateLog
+from penstock.queues.control import QueueControl
 from penstock.queues.definitions import configured
 from penstock.queues.manager import QueueManager
 from penstock.session.control import SessionControl
@@ -133,7 +134,7 @@ class Broker:
             queues=self.queues,
         )
         self.node = make_node(settings, self.log, loop)
-        self.ingest = None if self.log is None else make_ingest(settings, self.hub, self.log, self.received, self.queues)
+        self.ingest = self._make_ingest()
         self.listeners = [self._make_listener(index) for index in range(len(settings.listeners))]
         self.admin = AdminServer(
             settings.admin,
@@ -152,6 +153,8 @@ class Broker:
             self.admin.read_clients = self.applications.overview.samples
         self.admin.sessions = SessionControl(self.registry, self.device_store)
         self.admin.retained = RetainedControl(self.hub)
+        if self.queues is not None:
+            self.admin.queues = QueueControl(self.queues)
         self.events: SessionEvents | None = None
         if self.log is not None and settings.ingest.events:
             events = EventLog(self.log, node=settings.server.node_id)
@@ -350,6 +353,8 @@ class Broker:
             session.acl = self.access.program_for(session.client_id, session.username)
         self.hub.trie.checks_acl = bool(settings.access.acl_file)
         self.hub.trie.bump()
+        if self.queues is not None:
+            self.queues.spawn(self.queues.reload(configured(loaded.settings), settings.queue_manager))
         if "sys.interval" in live:
             self._loop.create_task(self._restart_sys_topics())
         log.info("reloaded", changed=sorted(live), needs_restart=needs_restart)
@@ -383,6 +388,20 @@ class Broker:
             end_session=lambda session: self.registry.kick(session, "deleted by an operator"),
             on_type=self.registry.type_changed,
             connected_until=self.keeper.connected_until,
+        )
+
+    def _make_ingest(self) -> Ingest | None:
+        if self.log is None:
+            return None
+        ingest = self.settings.ingest
+        return Ingest(
+            self.hub,
+            self.log,
+            ingest.topic,
+            ingest.partitions,
+            parse_properties(ingest.properties),
+            received=self.received,
+            queues=self.queues,
         )
 
     def _make_queues(self) -> QueueManager | None:
@@ -545,14 +564,6 @@ def make_node(settings: Settings, log_provider: Log | None, scheduler: Scheduler
         return None
     is_clustered = settings.log.provider == "kafka"
     return ClusterNode(log_provider, queues, settings.server.node_id, scheduler, is_clustered=is_clustered)
-
-
-def make_ingest(
-    settings: Settings, hub: Hub, log_provider: Log, received: ReceivedIds, queues: QueueManager | None
-) -> Ingest:
-    ingest = settings.ingest
-    properties = parse_properties(ingest.properties)
-    return Ingest(hub, log_provider, ingest.topic, ingest.partitions, properties, received=received, queues=queues)
 
 
 def hub_limits(settings: Settings) -> dict[str, int | float | str | bool]:

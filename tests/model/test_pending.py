@@ -156,10 +156,11 @@ class PendingModel(RuleBasedStateMachine):
         expected = []
         for _, offset in due[:most]:
             entry = self.entries[offset]
+            had = entry.consumer if entry.state == CLAIMED else 0
             is_dead = max_deliveries and entry.deliveries >= max_deliveries
             entry.state, entry.reason = (DEAD, MAX_DELIVERIES) if is_dead else (READY, 0)
             entry.consumer = entry.due = 0
-            expected.append((offset, entry.deliveries, entry.state))
+            expected.append((offset, entry.deliveries, entry.state, had))
         assert self.pending.take_due(self.now, most, max_deliveries) == expected
 
     @rule(most=st.integers(0, 30), consumer=CONSUMERS, timeout=st.integers(0, 50))

@@ -169,9 +169,9 @@ cdef class Hub:
 
     def log_to(self, submit, *, str mode not None, uint32_t partitions, str hash_function="murmur3_128",
                uint64_t max_pending=67_108_864, bint keeps_state=False):
-        """From now on `submit(ticket, [(partition, pack)], bytes, retained, received, queued, changed)` gets the publishes of
-        each iteration, the pack of retained messages that changed (or None), [(session, its QoS 2 packet ids)],
-        [(durable queue, pack)] and the groups of queues whose state changed."""
+        """From now on `submit(ticket, [(partition, pack)], bytes, (retained, received, queued, changed))` gets the
+        publishes of each iteration, the pack of retained messages that changed (or None), [(session, its QoS 2 packet
+        ids)], [(durable queue, pack)] and the groups of queues whose state changed."""
         self._packs = <void**> calloc(partitions, sizeof(void*))
         self._open_packs = <uint32_t*> calloc(partitions, sizeof(uint32_t))
         if self._packs == NULL or self._open_packs == NULL:
@@ -206,7 +206,7 @@ cdef class Hub:
         self._open_bytes = 0
         self.ticket += 1
         try:
-            self._submit(self.ticket, batch, size, retained, received, queued, changed)
+            self._submit(self.ticket, batch, size, (retained, received, queued, changed))
         except BaseException as error:
             # nothing of it is logged; the output of this iteration still goes out
             self.loop.call_exception_handler({"message": "the ingest log failed", "exception": error})

@@ -55,6 +55,7 @@ cdef class PendingList:
     cdef int64_t committed_offset(self) noexcept
     cdef bint is_full(self) noexcept
     # The record at `offset` (not below the cursor) goes to `consumer`, for the first time. The cursor moves behind it.
+    # ValueError below the cursor, OverflowError when the list is full: ask is_full() first.
     cdef int claim(self, int64_t offset, uint32_t consumer, int64_t due) except -1
     # Offsets before `offset` that were not claimed are none of this group's business (filtered, expired).
     cdef int skip_to(self, int64_t offset) except -1

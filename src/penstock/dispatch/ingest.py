@@ -23,6 +23,10 @@ START_SECONDS = 5.0
 RETRY_SECONDS = 2.0
 STOP_SECONDS = 1.0
 
+Beside = tuple[RecordPack | None, list[tuple[Session, bytes]], list[tuple[DurableQueue, RecordPack]], list[QueueGroup]]
+"""What an iteration has besides publishes: retained messages, QoS 2 packet ids of sessions, messages of durable queues,
+and groups of queues whose state has changed."""
+
 
 @dataclass(slots=True)
 class _Batch:
@@ -118,12 +122,10 @@ class Ingest:
         ticket: int,
         packs: list[tuple[int, RecordPack]],
         size: int,
-        retained: RecordPack | None,
-        received: list[tuple[Session, bytes]],
-        queued: list[tuple[DurableQueue, RecordPack]],
-        changed: list[QueueGroup],
+        beside: Beside,
     ) -> None:
         """Called by the hub once per loop iteration that published or settled anything."""
+        retained, received, queued, changed = beside
         waiting = len(packs) + (retained is not None) + len(queued) + bool(changed)
         batch = _Batch(ticket, size, waiting, received)
         self._batches.append(batch)

@@ -7,18 +7,21 @@ import builtins
 import fnmatch
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock._ext.segment import RecordPack
 from penstock.core.errors import ConflictError, NotFoundError, UsageError
 from penstock.core.logging import get_logger
-from penstock.logs.base import Log
 from penstock.queues.definitions import QueueDefinition, changed, define
 from penstock.queues.positions import parse_position, resolve
+
+if TYPE_CHECKING:
+    from penstock.queues.group import Group
+    from penstock.queues.manager import QueueManager
+    from penstock.queues.queue import Queue
 
 log = get_logger("penstock.queues")
 
@@ -29,83 +32,10 @@ LONGEST_PATTERN = 1_024
 DESCRIBED_AT_ONCE = 200
 
 
-class Member(Protocol):
-    """A consumer of a group."""
-
-    client_id: str
-    prefetch: int
-    unsettled: int
-    since: float
-
-
-class Group(Protocol):
-    """What commands ask of a group of consumers."""
-
-    name: str
-    filter: str
-    id: str
-    is_stream: bool
-    cursor: int
-    committed: int
-    pending: int
-    lag: int
-    delivered: int
-    acked: int
-    nacked: int
-    rejected: int
-    redelivered: int
-    consumers: Sequence[Member]
-
-    def pending_entries(self, limit: int) -> builtins.list[dict[str, Any]]: ...
-    async def seek(self, offset: int) -> None: ...
-    async def delete(self) -> None: ...
-
-
-class Queue(Protocol):
-    """What commands ask of a queue. `head` is the first offset kept, `tail` the one the next message gets."""
-
-    definition: QueueDefinition
-    topic: str
-    log: Log
-    head: int
-    tail: int
-    depth: int
-    bytes: int | None
-    groups: Mapping[str, Group]
-    last_used: float
-    dropped: int
-    rejected: int
-    expired: int
-    dead: int
-
-    async def purge(self) -> int: ...
-    async def pause(self, paused: bool) -> None: ...
-    async def read(self, offset: int, count: int) -> builtins.list[RecordPack]: ...
-    def is_removed(self, offset: int) -> bool: ...
-    async def append(self, pack: RecordPack) -> int:
-        """The offset of the first record, when all are durable. Limits of the queue are not asked."""
-        ...
-
-    async def remove(self, offsets: Sequence[int]) -> None:
-        """No group is given these any more, whatever becomes of the broker."""
-        ...
-
-
-class Queues(Protocol):
-    """The manager."""
-
-    queues: Mapping[str, Queue]
-
-    def find(self, name: str) -> Queue: ...
-    async def create(self, definition: QueueDefinition) -> Queue: ...
-    async def update(self, definition: QueueDefinition) -> object: ...
-    async def delete(self, name: str) -> object: ...
-
-
 class QueueControl:
     """The queues of this broker. `clock` is the time of day, in seconds."""
 
-    def __init__(self, manager: Queues, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, manager: QueueManager, clock: Callable[[], float] = time.time) -> None:
         self._manager = manager
         self.clock = clock
 

@@ -113,7 +113,7 @@ class Group:
         core.auto_commit = stored.record.auto_commit
         if stored.head is not None:
             core.pending.load_head(stored.head)
-        for number, value in stored.windows:
+        for number, value in sorted(stored.windows):
             core.pending.load_window(number, value)
         if stored.committed is not None:
             core.seek(stored.committed)
@@ -269,7 +269,7 @@ class Group:
             log.warning("messages of a queue cannot be read", queue=self.queue.name, group=self.id, error=str(error))
             await asyncio.sleep(RETRY_SECONDS)
         except Exception as error:
-            log.exception("a group of a queue cannot be served", queue=self.queue.name, group=self.id, error=repr(error))
+            log.exception("a group cannot be served", queue=self.queue.name, group=self.id, error=repr(error))
             await asyncio.sleep(RETRY_SECONDS)
         finally:
             del self._tasks[name]

@@ -282,9 +282,8 @@ class QueueManager:
         except ValueError as error:
             log.info("a subscription to a queue is refused", client_id=session.client_id, error=str(error))
             return int(Reason.TOPIC_FILTER_INVALID)
-        if not address.spans_queues and address.queue not in self.queues:
-            if is_dead_letters(address.queue) or self._make_ephemeral(address.queue) is None:
-                return await self._await_dead_letters(address, session, topic_filter, record, position)
+        if not self._is_there(address) and self._make_ephemeral(address.queue) is None:
+            return self._await_dead_letters(address, session, topic_filter, record, position)
         queues = self._queues_of(address)
         if qos == 0 and any(queue.definition.type == "classic" for queue in queues):
             return int(Reason.IMPLEMENTATION_SPECIFIC_ERROR) if session.version == 5 else 0x80
@@ -303,7 +302,7 @@ class QueueManager:
             self.state.store([(names.MEMBERS, key, msgspec.json.encode(record))])
         return qos
 
-    async def _await_dead_letters(
+    def _await_dead_letters(
         self, address: Address, session: Session, topic_filter: str, record: MemberRecord, position: str
     ) -> int:
         """Dead letters may be waited for before there are any; other queues that are not there are refused."""
@@ -422,11 +421,10 @@ class QueueManager:
         now = time.time()
         for queue in list(self.queues.values()):
             try:
-                if not queue.definition.durable and not queue.has_consumers:
-                    if now - queue.last_used >= queue.definition.expires_after:
-                        await self.delete(queue.name)
-                        continue
-                await enforce_retention(queue)
+                if queue.has_ended(now):
+                    await self.delete(queue.name)
+                else:
+                    await enforce_retention(queue)
             except LogError as error:
                 log.warning("a queue cannot be tidied", queue=queue.name, error=str(error))
         if not self._is_closing:
@@ -482,5 +480,3 @@ def _read_properties(
         ),
         given.get("x-stream-offset", ""),
     )
-
-

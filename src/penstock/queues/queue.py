@@ -111,6 +111,11 @@ class Queue:
     def has_consumers(self) -> bool:
         return any(group.members for group in self.groups.values())
 
+    def has_ended(self, now: float) -> bool:
+        """An ephemeral queue that nobody has used for long enough."""
+        definition = self.definition
+        return not definition.durable and not self.has_consumers and now - self.last_used >= definition.expires_after
+
     # ---- its log ----
 
     def _properties(self) -> dict[str, str]:
@@ -286,6 +291,9 @@ class Queue:
             key = state.state_key(self.name, "", state.REMOVED)
             self._manager.state.store([(state.STATE, key, removed.encode())])
             await self._manager.state.flush()
+
+    def is_removed(self, offset: int) -> bool:
+        return self.core.removed is not None and offset in self.core.removed
 
     def _drop_oldest(self, first: int) -> None:
         """The policy of the queue: the oldest go, and are counted."""

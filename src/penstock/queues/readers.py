@@ -19,13 +19,12 @@ class Readers:
         self._places: dict[Lane, PackReader[Lane]] = {}
 
     def add(self, lane: Lane) -> None:
-        for reader, topics in self._readers:
-            if lane.topic not in topics:
-                break
-        else:
-            reader, topics = PackReader(self._log.consumer(group=""), RECORDS_AT_ONCE, _ignore), set()
-            reader.start()
-            self._readers.append((reader, topics))
+        found = next((pair for pair in self._readers if lane.topic not in pair[1]), None)
+        if found is None:
+            found = PackReader(self._log.consumer(group=""), RECORDS_AT_ONCE, _ignore), set()
+            found[0].start()
+            self._readers.append(found)
+        reader, topics = found
         topics.add(lane.topic)
         self._places[lane] = reader
         reader.add(lane)

@@ -95,9 +95,10 @@ class QueueState:
                 committed = group.committed.to_bytes(8, "big")
                 changes.append((STATE, state_key(queue, identity, COMMITTED), committed))
                 continue
+            # The head last: a cursor without what is pending before it would lose messages.
+            changes += [(STATE, state_key(queue, identity, WINDOW, number), value) for number, value in windows]
             if head is not None:
                 changes.append((STATE, state_key(queue, identity, HEAD), head))
-            changes += [(STATE, state_key(queue, identity, WINDOW, number), value) for number, value in windows]
         self._write(changes, marks, on_done)
 
     def _write(

@@ -10,7 +10,7 @@ import base64
 import binascii
 from collections.abc import AsyncIterator, Callable, Mapping
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock._ext.envelope import Envelope, EnvelopeError, decode, encode
 from penstock._ext.packets import encode_publish_properties
@@ -18,7 +18,7 @@ from penstock._ext.segment import Record, RecordPack
 from penstock.core.errors import ConflictError, NotFoundError, UsageError
 from penstock.core.logging import get_logger
 from penstock.core.payloads import show_payload
-from penstock.queues.control import Queue, QueueControl, to_text
+from penstock.queues.control import QueueControl, to_text
 from penstock.queues.names import (
     DLQ_PROPERTIES,
     DLQ_QUEUE,
@@ -32,6 +32,9 @@ from penstock.queues.names import (
     parse_publish,
     verb_of,
 )
+
+if TYPE_CHECKING:
+    from penstock.queues.queue import Queue
 
 log = get_logger("penstock.queues")
 
@@ -145,7 +148,7 @@ async def replay(control: QueueControl, name: str, *, count: int | None, topic_f
     return {"source": name, **result}
 
 
-Place = Callable[[Stored], tuple[Queue, bytes | None] | None]
+Place = Callable[[Stored], "tuple[Queue, bytes | None] | None"]
 """Where a message goes, and the record it becomes there; None: it stays."""
 
 

@@ -158,7 +158,7 @@ class TestRedelivery:
         assert pending.find(1) == (1, WAITING, A, 1, 5_000, 0)
         assert pending.next_due == 5_000
         assert pending.take_due(4_999, 9, 0) == []
-        assert pending.take_due(5_000, 9, 0) == [(1, 1, READY)]
+        assert pending.take_due(5_000, 9, 0) == [(1, 1, READY, 0)]
         assert pending.claim_again(1, B, 60_000) == 2
         assert pending.nack(1, B, 70_000) == (SETTLED, 2)
 
@@ -187,8 +187,8 @@ class TestRedelivery:
         dues = [50, 10, 40, 10, 30]
         for offset, due in enumerate(dues):
             pending.claim(offset, A, due)
-        assert pending.take_due(45, 3, 0) == [(1, 1, READY), (3, 1, READY), (4, 1, READY)]
-        assert pending.take_due(45, 3, 0) == [(2, 1, READY)]
+        assert pending.take_due(45, 3, 0) == [(1, 1, READY, A), (3, 1, READY, A), (4, 1, READY, A)]
+        assert pending.take_due(45, 3, 0) == [(2, 1, READY, A)]
         assert pending.take_due(45, 0, 0) == []
         assert pending.next_due == 50
 
@@ -196,14 +196,14 @@ class TestRedelivery:
         pending = claimed(2)
         pending.take_due(DUE, 1, 2)
         pending.claim_again(0, A, DUE)
-        assert pending.take_due(DUE + 1, 9, 2) == [(0, 2, DEAD), (1, 1, READY)]
+        assert pending.take_due(DUE + 1, 9, 2) == [(0, 2, DEAD, A), (1, 1, READY, A)]
         assert pending.dead(9) == [(0, MAX_DELIVERIES, 2)]
         assert pending.find(0) == (0, DEAD, 0, 2, 0, MAX_DELIVERIES)
 
     def test_without_a_limit_nothing_dies(self) -> None:
         pending = claimed(1)
         for delivery in range(2, 70_000):
-            assert pending.take_due(DUE, 1, 0) == [(0, min(delivery - 1, 65_535), READY)]
+            assert pending.take_due(DUE, 1, 0) == [(0, min(delivery - 1, 65_535), READY, A)]
             assert pending.claim_again(0, A, DUE) == min(delivery, 65_535)
 
     def test_release(self) -> None:
@@ -440,7 +440,9 @@ class TestRestoring:
         expected = [(offset, state, 0, *rest) for offset, state, _, *rest in source.entries(1_000)]
         assert target.entries(1_000) == expected
         assert (target.cursor, target.committed) == (source.cursor, source.committed)
-        assert target.take_due(1_000, 1_000, 0) == source.take_due(1_000, 1_000, 0)
+        assert [item[:3] for item in target.take_due(1_000, 1_000, 0)] == [
+            item[:3] for item in source.take_due(1_000, 1_000, 0)
+        ]
 
     def test_the_cursor_is_behind_everything_pending(self) -> None:
         """The head was not written before a crash, or an older one was."""
