@@ -173,11 +173,13 @@ async def _print_messages(client: Client, options: SubscribeOptions) -> None:
         if options.retained_only and not message.retain:
             return
         if not options.is_printed(message):
+            client.acknowledge(message)
             continue
         if options.remove_retained and message.retain:
             await client.publish(message.topic, b"", qos=message.qos, retain=True)
         sys.stdout.buffer.write(render(message))
         sys.stdout.buffer.flush()
+        client.acknowledge(message)
         printed += 1
         if printed == options.count:
             return
