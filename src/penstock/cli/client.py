@@ -60,8 +60,8 @@ class ConnectionClosed(PenstockError):
 class Client:
     """One connection. Made by `connect`; `messages` must be read, or the broker is slowed down.
 
-    A message is acknowledged when `acknowledge` is called, not when it arrives: what nobody has looked at stays with the
-    broker, for the next connection of the session.
+    A message is acknowledged when `acknowledge` is called, not when it arrives: what nobody has looked at stays with
+    the broker, for the next connection of the session.
     """
 
     def __init__(self, stream: Stream, request: ConnectRequest, *, max_inflight: int, debug: bool) -> None:

@@ -27,7 +27,6 @@ from penstock.persistence.application_names import ApplicationNames
 
 log = get_logger("penstock.application")
 
-GROUP = "application-persisted-msg-consumer-group"
 CLAIMS_SECONDS = 0.5
 
 
@@ -49,7 +48,7 @@ class ApplicationDelivery:
         self.contexts = contexts
         self._properties = parse_properties(settings.topic_properties)
         self.book = LaneBook(hub, contexts, settings)
-        self._reader = PackReader(log_provider.consumer(GROUP), settings.max_poll_records, self.book.save)
+        self._reader = PackReader(log_provider.consumer(names.clients_group), settings.max_poll_records, self.book.save)
         self.shared = SharedDelivery(hub, log_provider, contexts, names, settings, book=self.book)
         self._sessions: dict[str, Session] = {}  # with a feed, connected or not
         self._topics: dict[str, str] = {}  # client ids of the topics that are there

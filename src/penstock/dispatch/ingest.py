@@ -50,11 +50,13 @@ class Ingest:
         properties: Mapping[str, str],
         *,
         received: ReceivedIds | None = None,
+        retained_topic: str = RETAINED_TOPIC,
     ) -> None:
         self._hub = hub
         self._received = received
         self._log = log_provider
         self._topic = topic
+        self._retained_topic = retained_topic
         self._partitions = partitions
         self._properties = properties
         self._batches: deque[_Batch] = deque()
@@ -123,7 +125,7 @@ class Ingest:
         self._batches.append(batch)
         producer = self._log.producer
         if retained is not None:
-            producer.append(RETAINED_TOPIC, 0, retained, partial(self._on_done, batch, retained.count))
+            producer.append(self._retained_topic, 0, retained, partial(self._on_done, batch, retained.count))
         if batch.waiting == 0:
             self._on_logged(batch)
         for partition, pack in packs:
