@@ -147,6 +147,7 @@ class Broker:
         if self.applications is not None:
             self.admin.applications = self.applications.overview
             self.admin.read_clients = self.applications.overview.samples
+            self.admin.read_shares = self.applications.overview.share_samples
         self.admin.sessions = SessionControl(self.registry, self.device_store)
         self.admin.retained = RetainedControl(self.hub)
         self.events: SessionEvents | None = None

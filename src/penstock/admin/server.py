@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from penstock.admin.token import publish_access, withdraw_access
 from penstock.core import exit_codes
 from penstock.core.errors import PenstockError
-from penstock.core.metrics import ClientSample, Number
+from penstock.core.metrics import ClientSample, Number, ShareSample
 from penstock.core.settings.address import Address, parse_address
 from penstock.core.settings.model import AdminSettings
 
@@ -49,8 +49,8 @@ class AdminServer:
     """/metrics, /healthz, /readyz and the commands on `settings.address`; nothing at all when that is empty.
 
     `data_dir` is where commands find the address and the token; without one there are no commands. `applications` does
-    those about APPLICATION clients and `read_clients` gives their numbers, `sessions` and `retained` do the rest. All
-    may be set until it starts.
+    those about APPLICATION clients, `read_clients` and `read_shares` give their numbers, `sessions` and `retained` do
+    the rest. All may be set until it starts.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class AdminServer:
         sessions: SessionControl | None = None,
         retained: RetainedControl | None = None,
         read_clients: Callable[[], Iterable[ClientSample]] | None = None,
+        read_shares: Callable[[], Iterable[ShareSample]] | None = None,
     ) -> None:
         self._settings = settings
         self._checks = checks
@@ -73,6 +74,7 @@ class AdminServer:
         self.sessions = sessions
         self.retained = retained
         self.read_clients = read_clients
+        self.read_shares = read_shares
         self._stop: Callable[[], None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.address = settings.address
@@ -109,6 +111,7 @@ class AdminServer:
             self._read_counters,
             package_version(),
             read_clients=self.read_clients,
+            read_shares=self.read_shares,
             most_clients=self._settings.per_client_metrics,
         )
         app = build_app(metrics, self._checks, self._build_commands(listening))

@@ -134,6 +134,7 @@ class ApplicationDelivery:
         """The session is open, its client is not answered yet."""
         self._take(session)
         if is_new:
+            self.book.forget([session.client_id])
             key = self._key(session)
             self.contexts.remove([key])
             start = self._starts.pop(session.client_id, 0)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock._ext.connection import Hub, Lane
+from penstock._ext.connection import Hub, Lane, Session
 from penstock.core.logging import get_logger
 from penstock.core.settings.application import ApplicationSettings
 from penstock.delivery.contexts import Contexts
@@ -36,6 +36,7 @@ class LaneBook:
         self._settings = settings
         self._places: dict[Lane, Place] = {}
         self._totals = dict.fromkeys(LIVE, 0)
+        self._past: dict[str, dict[str, int]] = {}  # of lanes that are closed, by client
         self._uncommitted: dict[Lane, PackReader] = {}
         self._ticker: asyncio.Task[None] | None = None
 
@@ -67,8 +68,10 @@ class LaneBook:
             return
         place.reader.remove(lane)
         context = lane.close()
+        past = self._past.setdefault(lane.session.client_id, dict.fromkeys(LIVE, 0))
         for name in LIVE:
             self._totals[name] += getattr(lane, name)
+            past[name] += getattr(lane, name)
         if keeps_context:
             self._contexts.put(place.key, place.prefix + context)
             self._uncommitted[lane] = place.reader
@@ -146,6 +149,19 @@ class LaneBook:
             for name in LIVE:
                 totals[name] += getattr(lane, name)
         return totals
+
+    def totals_of(self, session: Session) -> dict[str, int]:
+        """Of one client's session since the broker started."""
+        past = self._past.get(session.client_id, {})
+        return {name: past.get(name, 0) + sum(getattr(lane, name) for lane in session.lanes_now) for name in LIVE}
+
+    def forget(self, client_ids: Iterable[str]) -> None:
+        """Their sessions are over."""
+        for client_id in client_ids:
+            self._past.pop(client_id, None)
+
+    def clients_known(self) -> Iterable[str]:
+        return self._past.keys()
 
     @property
     def in_flight(self) -> int:

@@ -115,6 +115,18 @@ class SharedDelivery:
         for task in list(self._tasks):
             task.cancel()
 
+    def shares(self) -> list[Share]:
+        return list(self._shares.values())
+
+    def committed_of(self, share: Share, partition: int) -> int:
+        """The offset before which the members have everything."""
+        lane = share.lanes.get(partition)
+        if lane is not None:
+            return lane.committed
+        stored = self._contexts.get(make_key(SHARED, share.group, share.topic, partition))
+        committed = 0 if stored is None else int(read_context(stored.partition(b"\0")[2])["committed"])
+        return max(committed, share.starts.get(partition, 0))
+
     def shares_of(self, session: Session) -> list[Share]:
         return [share for share in self._shares.values() if session.client_id in share.members]
 
