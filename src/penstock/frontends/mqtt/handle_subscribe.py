@@ -130,6 +130,8 @@ def _refusal(front: MqttFrontend, session: Session, topic_filter: bytes, identif
         return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED  # [MQTT3-3.8.3-2]
     if session.acl is not None and not session.acl.may_subscribe(plain):
         return Reason.NOT_AUTHORIZED
+    if front.applications is not None and session.feed is not None and front.applications.delivery.retained.is_full:
+        return Reason.QUOTA_EXCEEDED  # its retained messages could not be kept: those of others wait for the log
     trie = front.hub.trie
     if trie.count(session) >= limits.max_subscriptions and not trie.has(session, topic_filter):
         return Reason.QUOTA_EXCEEDED
