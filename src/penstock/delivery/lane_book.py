@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from penstock._ext.connection import Hub, Lane, Session
@@ -38,6 +38,7 @@ class LaneBook:
         self._totals = dict.fromkeys(LIVE, 0)
         self._past: dict[str, dict[str, int]] = {}  # of lanes that are closed, by client
         self._uncommitted: dict[Lane, PackReader] = {}
+        self.on_denied: Callable[[Lane], None] | None = None
         self._ticker: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -91,6 +92,10 @@ class LaneBook:
             if place is not None:
                 place.reader.go_on(lane)
         self.save(lanes)
+        for lane in lanes:
+            # What was sent before the message is acknowledged first: nothing of it changes hands.
+            if lane.denied_topic is not None and not lane.packs and lane in self._places and self.on_denied is not None:
+                self.on_denied(lane)
 
     async def _run(self) -> None:
         count = 0
