@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock._ext.connection import Feed, Hub, Lane, Session, read_context, split_context, write_context
 from penstock._ext.packets import split_share
-from penstock.core.logging import get_logger
+from penstock.core.logging import RateLimited, get_logger
 from penstock.core.settings.application import ApplicationSettings
 from penstock.delivery.contexts import CLAIMED, OFFERED, SHARED, Contexts, make_key, split_key
 from penstock.delivery.lane_book import LaneBook, Place
@@ -112,8 +112,10 @@ class SharedDelivery:
         self._partitions: dict[str, int] = {}  # of the topics that are there
         self._claims: dict[str, list[tuple[Lane, PackReader, bytes]]] = {}  # by client
         self._leaving: Session | None = None
+        self._reserved: dict[bytes, int] = {}  # filters that are being prepared, and for how many clients
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._warnings = RateLimited(interval=10.0)
 
     async def stop(self) -> None:
         for share in list(self._shares.values()):
@@ -143,6 +145,36 @@ class SharedDelivery:
 
     def is_ready(self, share_filter: bytes) -> bool:
         return share_filter in self._shares or self._names.shared_topic(split_share(share_filter)[1]) is None
+
+    def reserve(self, share_filter: bytes) -> bool:
+        """Before `prepare`: False when there are as many shares as the settings allow. `release` comes after it."""
+        most = self._settings.max_shares
+        if most and share_filter not in self._reserved and len(self._shares.keys() | self._reserved.keys()) >= most:
+            suppressed = self._warnings.try_pass("max_shares")
+            if suppressed is not None:
+                log.warning(
+                    "a shared subscription is refused: there are as many as application.max_shares allows",
+                    filter=share_filter.decode(errors="replace"),
+                    max_shares=most,
+                    suppressed=suppressed,
+                )
+            return False
+        self._reserved[share_filter] = self._reserved.get(share_filter, 0) + 1
+        return True
+
+    def release(self, share_filter: bytes) -> None:
+        """What was prepared for nobody, because the client or its right to it has gone meanwhile, is removed."""
+        left = self._reserved.pop(share_filter) - 1
+        if left:
+            self._reserved[share_filter] = left
+            return
+        name, plain = split_share(share_filter)
+        topic = self._topic_of(share_filter)
+        if share_filter not in self._shares and topic in self._partitions and name is not None:
+            self._clean_up(self._names.shared_group(name, plain), topic, None)
+
+    def _topic_of(self, share_filter: bytes) -> str:
+        return self._names.shared_topic(split_share(share_filter)[1]) or ""
 
     async def prepare(self, share_filter: bytes) -> None:
         """The topic of the filter is there, and a new group begins at its end. Raises LogError."""
@@ -291,24 +323,35 @@ class SharedDelivery:
         del self._shares[share.share_filter]
         self._hub.feed_group(share.share_filter, None)
         self._contexts.remove(self._contexts.keys(SHARED, share.group))
-        if any(other.topic == share.topic for other in self._shares.values()):
-            self._spawn(share.reader.stop())
-            return
-        self._feeds.pop(share.topic, None)
-        self._partitions.pop(share.topic, None)
-        self._removals[share.topic] = self._spawn(self._remove(share))
+        self._clean_up(share.group, share.topic, share.reader)
 
-    async def _remove(self, share: Share) -> None:
+    def _clean_up(self, group: str, topic: str, reader: PackReader | None) -> None:
+        is_used = any(other.topic == topic for other in self._shares.values())
+        is_used = is_used or any(self._topic_of(name) == topic for name in self._reserved)
+        if not is_used:
+            self._feeds.pop(topic, None)
+            self._partitions.pop(topic, None)
+        before = self._removals.get(topic)
+        self._removals[topic] = self._spawn(self._remove(group, topic, reader, before, keeps_topic=is_used))
+
+    async def _remove(
+        self, group: str, topic: str, reader: PackReader | None, before: asyncio.Task[None] | None, *, keeps_topic: bool
+    ) -> None:
         try:
-            await share.reader.stop()
+            if before is not None:
+                await asyncio.wait([before])
+            if reader is not None:
+                await reader.stop()
             if self._settings.remove_topics == "session-end":
-                await self._log.admin.delete_group(share.group)
-                await self._log.admin.delete(share.topic)
-                log.info("the topic of a shared subscription was removed", topic=share.topic)
+                await self._log.admin.delete_group(group)
+                if not keeps_topic:
+                    await self._log.admin.delete(topic)
+                    log.info("the topic of a shared subscription was removed", topic=topic)
         except LogError as error:
-            log.warning("the topic of a shared subscription cannot be removed", topic=share.topic, error=str(error))
+            log.warning("the topic of a shared subscription cannot be removed", topic=topic, error=str(error))
         finally:
-            self._removals.pop(share.topic, None)
+            if self._removals.get(topic) is asyncio.current_task():
+                del self._removals[topic]
 
     # ---- partitions ----
 

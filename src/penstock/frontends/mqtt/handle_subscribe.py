@@ -24,13 +24,30 @@ def handle_subscribe(front: MqttFrontend, connection: Connection, flags: int, bo
     packet = parse_subscribe(flags, body, connection.version, limits.max_user_properties, limits.max_topic_levels)
     applications = front.applications
     if applications is not None:
-        new = [name for name, _, error in packet.entries if not error]
-        new = applications.delivery.unprepared(connection.session, new)
+        new = _reserve_shared(front, connection.session, packet)
         if new:
             connection.pause_reading()
             front.spawn(_prepare_shared(front, connection, packet, new))
             return
     _subscribe(front, connection, packet)
+
+
+def _reserve_shared(front: MqttFrontend, session: Session, packet: SubscribePacket) -> list[bytes]:
+    """Filters whose topic and group have to be made first; nothing is made for those that will be refused."""
+    assert front.applications is not None
+    delivery = front.applications.delivery
+    granted = [
+        name
+        for name, _, error in packet.entries
+        if name.startswith(b"$share/") and not (error or _refusal(front, session, name, packet.identifier))
+    ]
+    unprepared = dict.fromkeys(delivery.unprepared(session, granted))
+    reserved = [name for name in unprepared if delivery.shared.reserve(name)]
+    refused = unprepared.keys() - set(reserved)
+    for index, (name, options, error) in enumerate(packet.entries):
+        if name in refused and not error:
+            packet.entries[index] = (name, options, int(Reason.QUOTA_EXCEEDED))
+    return reserved
 
 
 async def _prepare_shared(
@@ -52,6 +69,9 @@ async def _prepare_shared(
             _subscribe(front, connection, packet)
         else:
             _subscribe_absent(front, session, packet)
+    finally:
+        for topic_filter in filters:
+            front.applications.delivery.shared.release(topic_filter)
     if connection.is_connected and connection.is_writable and not connection.is_blocked:
         connection.resume_reading()
 
