@@ -106,6 +106,10 @@ class Lane:
     until: int
     is_paused: bool
     is_live: bool
+    peers: list[Session] | None
+    @property
+    def denied_topic(self) -> bytes | None: ...
+    def refuse(self, *, counts: bool) -> None: ...
     @property
     def session(self) -> Session: ...
     @property

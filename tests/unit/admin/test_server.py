@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.admin.collector import MetricsPage
 from penstock.admin.server import AdminError, AdminServer
-from penstock.core.metrics import ClientSample
+from penstock.core.metrics import ClientSample, ShareSample
 from penstock.core.settings.model import AdminSettings
 
 COUNTERS = {
@@ -100,6 +100,18 @@ def test_clients_have_metrics_of_their_own_as_many_as_allowed():
     assert samples["penstock_application_client_lag", 'we"ird\n'] == 9
     assert samples["penstock_application_client_retries_total", 'we"ird\n'] == 2
     assert samples["penstock_application_client_expired_total", "b"] == 0
+
+
+def test_so_have_shares():
+    shares = [
+        ShareSample("$share/g/a/#", 5, 1, 2),
+        ShareSample("$share/g/b", 6, 0, 1),
+        ShareSample("$share/h/b", 4, 0, 1),
+    ]
+    page = MetricsPage(dict, "1", read_shares=lambda: shares, most_clients=2).render().decode()
+    assert 'penstock_application_share_lag{share="$share/g/a/#"} 5.0' in page
+    assert 'penstock_application_share_members{share="$share/g/b"} 1.0' in page
+    assert "$share/h" not in page
 
 
 def test_health_and_the_page_that_lists_everything():

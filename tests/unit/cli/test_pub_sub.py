@@ -144,6 +144,19 @@ def test_a_session_is_kept(cli, broker, topic):
     assert cli.run("sub", "-p", broker.open, *client, "-U", "nothing", "-W", 1)[:2] == (27, b"")
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_was_not_printed_stays_with_the_broker(cli, broker, topic, qos):
+    """More messages wait than the command reads ahead: -E takes none of them, -C as many as it prints."""
+    session = ("-p", broker.open, "-c", "-i", f"kept-{topic[-8:]}", "-q", qos, "-t", topic)
+    assert cli.run("sub", *session, "-E")[0] == 0
+    lines = "".join(f"{number}\n" for number in range(1_200)).encode()
+    assert cli.run("pub", "-p", broker.open, "-t", topic, "-q", qos, "-l", input=lines)[0] == 0
+    assert cli.run("sub", *session, "-E")[0] == 0
+    assert cli.run("sub", *session, "-C", 2, "-W", 15)[:2] == (0, b"0\n1\n")
+    expected = "".join(f"{number}\n" for number in range(2, 1_200)).encode()
+    assert cli.run("sub", *session, "-C", 1_198, "-W", 15)[:2] == (0, expected)
+
+
 def test_over_websocket(cli, broker, topic):
     big = b"x" * 70_000
     subscriber = Subscriber(cli, "--ws", "-p", broker.web, "-t", topic, "-q", 1, "-C", 3, "-W", 15, "-F", "%l")
