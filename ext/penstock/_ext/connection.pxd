@@ -385,6 +385,7 @@ cdef class QueueGroup:
     cdef public uint32_t max_deliveries
     cdef public double backoff, max_backoff, multiplier     # ms
     cdef readonly dict reasons          # of rejected messages, by offset
+    cdef public dict reason_changes     # of them: what is not stored yet, None = settled
     cdef readonly uint64_t delivered, redelivered, acknowledged, nacked, rejected, expired, damaged, filtered
 
     cdef int64_t clock(self) noexcept
@@ -396,7 +397,7 @@ cdef class QueueGroup:
     cdef int give_again(self) except -1
     cdef bint is_wanted(self, const EnvelopeView* view) except -1
     cdef bint is_readable(self, const RecordView* record, EnvelopeView* view) except -1
-    cdef int64_t delay_after(self, uint32_t deliveries) noexcept
+    cdef int64_t delay_after(self, uint32_t nacks) noexcept
     cdef int settle_stream(self, int64_t offset, uint8_t verb) except -1
     cdef QueueConsumer choose(self)
     cdef QueueConsumer find_consumer(self, uint32_t number)

@@ -335,7 +335,13 @@ class SharedDelivery:
         self._removals[topic] = self._spawn(self._remove(group, topic, reader, before, keeps_topic=is_used))
 
     async def _remove(
-        self, group: str, topic: str, reader: PackReader[Lane] | None, before: asyncio.Task[None] | None, *, keeps_topic: bool
+        self,
+        group: str,
+        topic: str,
+        reader: PackReader[Lane] | None,
+        before: asyncio.Task[None] | None,
+        *,
+        keeps_topic: bool,
     ) -> None:
         try:
             if before is not None:
