@@ -46,6 +46,10 @@ class RemovedOffsets:
         place = bisect_right(self._starts, offset) - 1
         return self._ends[place] if place >= 0 and offset < self._ends[place] else offset
 
+    def count_from(self, offset: int) -> int:
+        """How many there are at this offset and behind it."""
+        return sum(end - max(start, offset) for start, end in self.spans() if end > offset)
+
     def prune(self, head: int) -> None:
         """The log begins here now."""
         kept = [(max(start, head), end) for start, end in self.spans() if end > head]

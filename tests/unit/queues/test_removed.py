@@ -18,6 +18,7 @@ def test_as_a_set_would(batches, head):
     assert len(removed) == len(model)
     again = RemovedOffsets.decode(removed.encode())
     assert again.spans() == removed.spans()
+    assert removed.count_from(head) == len([offset for offset in model if offset >= head])
     kept = removed.first_kept(head)
     assert kept not in model
     assert all(offset in model for offset in range(head, kept))
