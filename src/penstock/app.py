@@ -24,7 +24,7 @@ from penstock.core.logging import configure_logging, get_logger
 from penstock.core.ports import AuthExchangeFactory, Scheduler
 from penstock.core.settings import ListenerSettings, Settings
 from penstock.core.settings.checks import is_anonymous_allowed
-from penstock.core.settings.loader import Loaded
+from penstock.core.settings.loader import QUEUES, Loaded
 from penstock.core.settings.reload import diff
 from penstock.delivery.device import DeviceDelivery
 from penstock.dispatch.ingest import Ingest
@@ -598,12 +598,15 @@ def hub_limits(settings: Settings) -> dict[str, int | float | str | bool]:
 def apply_live(old: Settings, live: dict[str, object]) -> Settings:
     """The old settings with those of the new that need no restart."""
     sections: dict[str, dict[str, object]] = {}
+    whole: dict[str, object] = {}
     for key, value in live.items():
         section, _, name = key.partition(".")
-        if section != "listeners":
+        if key == QUEUES:
+            whole[key] = value
+        elif section != "listeners":
             sections.setdefault(section, {})[name] = value
     changed = {name: msgspec.structs.replace(getattr(old, name), **values) for name, values in sections.items()}
-    return msgspec.structs.replace(old, **changed)
+    return msgspec.structs.replace(old, **changed, **whole)
 
 
 def load_exchanges(settings: Settings) -> dict[str, AuthExchangeFactory]:

@@ -325,6 +325,7 @@ cdef class DurableQueue(Subscriber):
     cdef public int64_t floor           # what is before it, every group has done with
     cdef list groups
     cdef public QueueGroup primary      # the group whose progress streams tell, or None
+    cdef public bytes primary_name      # empty = none is configured
     cdef public object removed          # offsets an operator has taken out, or None
     cdef readonly uint64_t published, refused
 
