@@ -23,7 +23,7 @@ run: $(STAMPS)/build ## start the broker on 127.0.0.1:1883; everything it needs 
 build: $(STAMPS)/build ## virtual environment and compiled modules
 
 test: $(STAMPS)/build $(STAMPS)/dev $(STAMPS)/services ## everything installed, built, started and tested
-	$(BIN)/python -m pytest -n 3 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(STAMPS)/build $(STAMPS)/dev ## style of Python and Cython, types, layers
 	$(BIN)/python -m pytest tests/unit/source $(ARGS)

@@ -27,7 +27,6 @@ from penstock.core.settings.checks import is_anonymous_allowed
 from penstock.core.settings.loader import Loaded
 from penstock.core.settings.reload import diff
 from penstock.delivery.device import DeviceDelivery
-from penstock.dispatch.dispatcher import GROUP
 from penstock.dispatch.ingest import Ingest
 from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.frontends.mqtt.admission import Admission
@@ -41,6 +40,7 @@ from penstock.partition.node import ClusterNode
 from penstock.partition.settings import parse_settings
 from penstock.persistence.application_names import ApplicationNames
 from penstock.persistence.events import EventLog
+from penstock.persistence.log_names import LogNames
 from penstock.persistence.received import ReceivedIds
 from penstock.persistence.retained import restore_retained
 from penstock.persistence.sessions import SessionKeeper
@@ -106,6 +106,7 @@ class Broker:
         self._loaded = loaded
         self.settings = loaded.settings
         settings = self.settings
+        self.names = LogNames(settings)
         loop = asyncio.get_running_loop()
         self._loop = loop
         self.hub = Hub(loop, match_cache=settings.limits.match_cache, **hub_limits(settings))
@@ -151,13 +152,14 @@ class Broker:
         if self.applications is not None:
             self.admin.applications = self.applications.overview
             self.admin.read_clients = self.applications.overview.samples
+            self.admin.read_shares = self.applications.overview.share_samples
         self.admin.sessions = SessionControl(self.registry, self.device_store)
         self.admin.retained = RetainedControl(self.hub)
         if self.queues is not None:
             self.admin.queues = QueueControl(self.queues)
         self.events: SessionEvents | None = None
         if self.log is not None and settings.ingest.events:
-            events = EventLog(self.log, node=settings.server.node_id)
+            events = EventLog(self.log, node=settings.server.node_id, topic=self.names.events_topic)
             self.events = self.frontend.events = SessionEvents(events, self.registry)
         self.sys_topics = self._make_sys_topics(settings)
         self._tick_handle: asyncio.TimerHandle | None = None
@@ -280,7 +282,7 @@ class Broker:
             await self.applications.start()
             prepare = self.applications.restore
         if self.log is not None:
-            retained = await restore_retained(self.hub, self.log)
+            retained = await restore_retained(self.hub, self.log, self.names.retained_topic)
             log.info("retained messages restored", messages=retained)
         count = await self.registry.restore(self.access.program_for, prepare)
         if self.log is not None:
@@ -371,7 +373,7 @@ class Broker:
         if self.log is None:
             return None  # without a log, APPLICATION clients are served as DEVICE clients
         names = ApplicationNames(
-            parse_settings(settings.queue).prefix,
+            self.names.prefix,
             client_id_validation=settings.application.client_id_validation,
             shared_topic_validation=settings.application.shared_topic_validation,
         )
@@ -382,8 +384,8 @@ class Broker:
             names,
             settings=settings.application,
             devices=None if self.device_store is None else DeviceDelivery(self.hub, self.device_store, settings.device),
-            ingest_topic=settings.ingest.topic,
-            dispatch_group=dispatch_group(settings),
+            ingest_topic=self.names.ingest_topic,
+            dispatch_group=self.names.dispatch_group,
             scheduler=self._loop,
             end_session=lambda session: self.registry.kick(session, "deleted by an operator"),
             on_type=self.registry.type_changed,
@@ -397,10 +399,11 @@ class Broker:
         return Ingest(
             self.hub,
             self.log,
-            ingest.topic,
+            self.names.ingest_topic,
             ingest.partitions,
             parse_properties(ingest.properties),
             received=self.received,
+            retained_topic=self.names.retained_topic,
             queues=self.queues,
         )
 
@@ -416,7 +419,7 @@ class Broker:
             self._loop,
             settings=settings.queue_manager,
             definitions=configured(settings),
-            prefix=parse_settings(settings.queue).prefix,
+            prefix=self.names.prefix,
         )
 
     def _make_listener(self, index: int) -> Listener:
@@ -480,7 +483,8 @@ def check(settings: Settings) -> None:
     configured(settings)
     ingest, application = settings.ingest, settings.application
     is_kafka = settings.log.provider == "kafka"
-    check_topic("ingest.properties", ingest.properties, ingest.topic, ingest.partitions, is_kafka=is_kafka)
+    topic = LogNames(settings).ingest_topic
+    check_topic("ingest.properties", ingest.properties, topic, ingest.partitions, is_kafka=is_kafka)
     for name, partitions in (("topic_properties", 1), ("shared_topic_properties", application.shared_partitions)):
         key, text = f"application.{name}", getattr(application, name)
         check_topic(key, text, "tbmq.msg.app", partitions, is_kafka=is_kafka, is_queue=True)
@@ -516,13 +520,8 @@ def make_state_store(settings: Settings, log_provider: Log | None, loop: asyncio
     if settings.log.provider == "embedded":
         return LmdbStateStore(Path(settings.server.data_dir) / "clients", loop)
     if settings.log.provider == "kafka" and log_provider is not None:
-        return StateLog(log_provider)
+        return StateLog(log_provider, topic_of=LogNames(settings).of)
     return MemoryStateStore()
-
-
-def dispatch_group(settings: Settings) -> str:
-    """Nodes that share a Kafka each serve clients of their own, so each of them reads everything."""
-    return f"{GROUP}-{settings.server.node_id}" if settings.log.provider == "kafka" else GROUP
 
 
 def make_device_store(settings: Settings, log_provider: Log | None) -> DeviceStore | None:

@@ -62,7 +62,7 @@ def test_a_reader_that_stops_and_goes_on(broker, connect, topic, new_name):
         start = time.monotonic()
         publisher.publish(f"{topic}/bystander", b"%d" % part, qos=1)
         bystander.expect_publish(f"{topic}/bystander", b"%d" % part, ack=True)
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 15
     assert broker.resident_bytes() - before < 96 * MIB
     shared = []
     for client in stuck:

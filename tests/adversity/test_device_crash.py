@@ -51,7 +51,7 @@ def finish(broker, devices, load, note):
         device.acknowledge_at_once()
     acknowledged = load.acknowledged
     for device in devices:
-        device.await_payloads(acknowledged, 20)
+        device.await_payloads(acknowledged, 60)
     stored = {device.client_id: broker.stored(device.client_id) for device in devices}
     note = f"{note} {len(acknowledged)} acknowledged, stored {stored}, repeated {[one.repeated for one in devices]}"
     for device in devices:
@@ -78,8 +78,7 @@ def test_the_broker_is_killed_with_messages_in_every_state(broker):
             load.join()
             broker.restart()
         load.start()
-        time.sleep(0.4)
-        load.stop()
+        load.stop_after(0.4)
         finish(broker, devices, load, f"(seed {seed})")
     assert any(device.repeated for device in devices), "no kill fell into a delivery"
 
@@ -100,6 +99,5 @@ def test_redis_ends_under_load(broker):
                 device.cut_off()
             time.sleep(chance.uniform(0.1, 0.4))
             broker.redis.start()
-        time.sleep(0.2)
-        load.stop()
+        load.stop_after(0.2)
         finish(broker, devices, load, f"(seed {seed})")

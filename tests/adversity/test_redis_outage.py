@@ -235,7 +235,7 @@ def test_everybody_gets_an_answer_in_time() -> None:
                     assert all(isinstance(result, StoreUnavailable) for batch in results for result in batch)
                     with pytest.raises(StoreUnavailable):
                         await caller.page(CLIENT)
-                    assert time.monotonic() - started < 3
+                    assert time.monotonic() - started < 15
                 finally:
                     os.kill(server.pid, signal.SIGCONT)
                 # What timed out was carried out nevertheless; given again it is the same message.

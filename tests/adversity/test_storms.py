@@ -68,7 +68,7 @@ def test_subscription_storm(broker, connect, topic, new_name):
         subscriber.expect_nothing(0.05)
     stop.set()
     for churner in churners:
-        churner.join(10)
+        churner.join(30)
     assert len(churned) > 100
 
 
@@ -148,10 +148,10 @@ def test_slowloris(start_broker, connect, topic):
             except OSError:
                 ended.add(connection)
         client.publish(topic, b"x")
-        client.expect_publish(topic, b"x", timeout=1)
+        client.expect_publish(topic, b"x")
         time.sleep(0.12)
     for connection in slow:
-        connection.settimeout(2)
+        connection.settimeout(20)
         with contextlib.suppress(ConnectionError):
             assert connection.recv(10) == b""
         connection.close()
@@ -174,6 +174,6 @@ def test_many_idle_connections_are_cheap(start_broker, connect):
     start = time.monotonic()
     first.publish("idle/999", b"x", qos=1)
     idle[999].expect_publish("idle/999", b"x")
-    assert time.monotonic() - start < 0.5
+    assert time.monotonic() - start < 5
     for client in idle:
         client.close()

@@ -102,7 +102,7 @@ def test_a_poll_that_waits_gives_records_of_what_is_added(provider: Provider, to
         started = time.monotonic()
         await consumer.add({places[1]: 0})
         fetched = await waiting
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 15
         assert [(each.partition, each.pack.count) for each in fetched] == [(1, 3)]
         await consumer.close()
 
@@ -272,7 +272,7 @@ def test_resume_wakes_a_poll_that_waits(provider: Provider, topic: str) -> None:
         consumer.resume(places)
         started = time.monotonic()
         note(seen, await waiting)
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 15
         assert seen == {places[0]: list(range(10))}
         await consumer.close()
 

@@ -113,9 +113,9 @@ async def play(script: list[tuple], is_per_partition: bool) -> World:
     # In the end the first node has everything, and all of it gets done.
     managers[1].update([])
     managers[0].update(INFOS)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await asyncio.gather(*(manager.settled() for manager in managers))
-    await until(world.is_done, seconds=10)
+    await until(world.is_done, seconds=30)
     for manager in managers:
         await manager.stop()
     await world.log.close()

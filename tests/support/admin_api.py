@@ -136,9 +136,9 @@ def serving(
 
     thread = threading.Thread(target=uvloop.run, args=(serve(),), daemon=True)
     thread.start()
-    assert is_up.wait(10)
+    assert is_up.wait(30)
     try:
         yield server
     finally:
         loops[0].call_soon_threadsafe(finish.set)
-        thread.join(10)
+        thread.join(30)

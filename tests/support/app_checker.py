@@ -59,7 +59,7 @@ class Subscriber:
     def acknowledge_at_once(self) -> None:
         self._prompt.set()
 
-    def await_subscribed(self, seconds: float = 20.0) -> None:
+    def await_subscribed(self, seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while not self._subscribed.is_set():
             assert not self.errors, self.errors
@@ -68,7 +68,7 @@ class Subscriber:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(30)
+        self._thread.join(60)
         assert not self._thread.is_alive(), f"subscriber {self.client_id} hangs"
 
     def cut_off(self) -> None:

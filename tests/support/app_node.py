@@ -22,7 +22,7 @@ from tests.support.lanes import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, LaneCl
 
 INGEST = "tbmq.msg.all"
 EXPIRY = 3_600
-SECONDS = 5.0
+SECONDS = 30.0
 
 
 class SlowStore(MemoryStateStore):
@@ -193,7 +193,7 @@ def run(
     log: MemoryLog | None = None,
     state: MemoryStateStore | None = None,
     partitions: int = 1,
-    seconds: float = 20.0,
+    seconds: float = 60.0,
     **settings: Any,
 ) -> None:
     """A node and the scenario on a loop of their own."""

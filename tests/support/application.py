@@ -54,7 +54,7 @@ def persistent(version: int, seconds: int = 300, **properties: Any) -> dict[str,
     return {"clean_start": False, "properties": {"session_expiry_interval": seconds, **properties}}
 
 
-def until(condition: Any, seconds: float = 10.0, what: str = "") -> Any:
+def until(condition: Any, seconds: float = 30.0, what: str = "") -> Any:
     """The first true value of the condition; looks again and again."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -97,7 +97,7 @@ class AppBroker(Broker):
     def client(self, version: int) -> RawClient:
         client = super().client(version)
         # A first message on Kafka waits for the group of the dispatchers, and the machine may be busy.
-        client.timeout = 15.0
+        client.timeout = 30.0
         return client
 
     # Types
@@ -115,7 +115,7 @@ class AppBroker(Broker):
         self.process.send_signal(signal.SIGHUP)
         self.await_log("reloaded", start)
 
-    def await_log(self, text: str, start: int = 0, seconds: float = 10.0) -> str:
+    def await_log(self, text: str, start: int = 0, seconds: float = 30.0) -> str:
         """What was logged from `start` on, as soon as `text` is in it."""
         until(lambda: text in self.log(start), seconds, f"{text!r} in the log")
         return self.log(start)
@@ -157,7 +157,7 @@ class AppBroker(Broker):
         return {name for name in names if name.startswith(PREFIX)}
 
     def await_topic(self, name: str, *, exists: bool = True) -> None:
-        until(lambda: (name in self.topics()) == exists, 15.0, f"topic {name} {'there' if exists else 'gone'}")
+        until(lambda: (name in self.topics()) == exists, 30.0, f"topic {name} {'there' if exists else 'gone'}")
 
     def records(self, topic: str) -> list[Envelope]:
         """Everything in the topic, as it is stored."""
@@ -178,10 +178,10 @@ class AppBroker(Broker):
             servers = {"bootstrap.servers": self.cluster.bootstrap}
             self._looker = confluent_kafka.Consumer({**servers, "group.id": "looker", "log_level": 0})
         place = confluent_kafka.TopicPartition(topic, 0)
-        return int(self._looker.get_watermark_offsets(place, timeout=10)[1])
+        return int(self._looker.get_watermark_offsets(place, timeout=30)[1])
 
     def await_records(self, topic: str, count: int) -> list[Envelope]:
-        return until(lambda: len(found := self.records(topic)) >= count and found, 15.0, f"{count} records in {topic}")
+        return until(lambda: len(found := self.records(topic)) >= count and found, 30.0, f"{count} records in {topic}")
 
     def command(self, *words: str, options: Sequence[str] = (), fails: int = 0) -> str:
         """`penstock words…` with the settings of this broker; gives what it prints."""
@@ -195,7 +195,7 @@ class AppBroker(Broker):
             cwd=self.directory,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
             check=False,
         )
         assert done.returncode == fails, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -209,12 +209,12 @@ class AppBroker(Broker):
         token = (self.data_dir / "admin.token").read_text().strip()
         path = f"http://127.0.0.1:{self.admin_port}/api/v1/applications/{client_id}"
         request = urllib.request.Request(path, headers={"Authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=30) as answer:
             found: dict[str, Any] = json.loads(answer.read())
             return found
 
     def metrics(self) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/metrics", timeout=30) as answer:
             return str(answer.read().decode())
 
     # What it costs
@@ -257,7 +257,7 @@ async def _read_kafka(bootstrap: str, topic: str) -> list[Envelope]:
         for one in assigned:
             await consumer.seek(one, EARLIEST)
         found: list[Envelope] = []
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while len(found) < left:
                 for fetched in await consumer.poll(1000, 0.5):
                     found += [decode(value) for value in fetched.pack.values()]

@@ -62,7 +62,7 @@ class DeviceBroker(AppBroker):
         with look_into_lmdb(self.store_path) as environment:
             return _count_in_lmdb(environment, queue.encode())
 
-    def await_stored(self, queue: str, count: int, seconds: float = 15.0) -> None:
+    def await_stored(self, queue: str, count: int, seconds: float = 30.0) -> None:
         """Until exactly so many wait there. Another broker is trusted."""
         if not IS_MOSQUITTO:
             until(lambda: self.stored(queue) == count, seconds, f"{count} stored for {queue}")
@@ -247,7 +247,7 @@ def _receive_exactly(client: RawClient, size: int) -> bytes:
     return data
 
 
-def await_quiet(broker: DeviceBroker, seconds: float = 0.3, limit: float = 15.0) -> None:
+def await_quiet(broker: DeviceBroker, seconds: float = 0.3, limit: float = 30.0) -> None:
     """Until the store has had nothing to do for a while."""
     deadline = time.monotonic() + limit
     last, since = broker.store_operations(), time.monotonic()

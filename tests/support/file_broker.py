@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.broker import IS_MOSQUITTO, Broker, Listener, toml_value
 
-RELOAD_SECONDS = 5.0
+RELOAD_SECONDS = 30.0
 RELOADED, RELOAD_REFUSED = "reloaded", "reload refused, the old settings stay"
 
 

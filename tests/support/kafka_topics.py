@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 OWN_TOPICS = ("tbmq.", "penstock.")
 OWN_GROUPS = ("msg-all-", "application-", "penstock")
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def forget_topics(bootstrap: str) -> None:

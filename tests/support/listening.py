@@ -21,7 +21,7 @@ V2_HEADER = V2_SIGNATURE + bytes.fromhex("21 11 000c c0000207 c6336401 dc04 075b
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    uvloop.run(asyncio.wait_for(test, 20))
+    uvloop.run(asyncio.wait_for(test, 60))
 
 
 class Started:

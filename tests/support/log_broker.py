@@ -50,7 +50,7 @@ class LogBroker(Broker):
     def is_ready(self) -> tuple[bool, str]:
         """What /readyz answers."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/readyz", timeout=3) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/readyz", timeout=30) as answer:
                 return True, answer.read().decode()
         except urllib.error.HTTPError as error:
             return False, error.read().decode()

@@ -31,7 +31,7 @@ from tests.support.properties import PropertyInput
 from tests.support.streams import Stream
 from tests.support.wire_types import WireError
 
-TIMEOUT = 5.0
+TIMEOUT = 20.0
 
 
 class ClosedByServer(AssertionError):

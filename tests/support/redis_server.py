@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 
 
 def free_port(room: int = 0) -> int:
@@ -90,7 +90,7 @@ class RedisServer:
         """The answer of redis-cli, errors and all."""
         login = ("-a", self.password, "--no-auth-warning") if self.password else ()
         command = ["redis-cli", "-h", "127.0.0.1", "-p", str(self.port), *login, *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         return done.stdout + done.stderr
 
     def kill(self) -> None:
@@ -195,7 +195,7 @@ class RedisWithSentinel:
 
     def _ask(self, *words: str) -> str:
         command = ["redis-cli", "-p", str(self.sentinel_port), *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
 
     def stop(self) -> None:
         if self._sentinel is not None:

@@ -23,17 +23,17 @@ class Stream(Protocol):
     def close(self) -> None: ...
 
 
-def open_tcp(address: tuple[str, int], timeout: float = 5.0) -> socket.socket:
+def open_tcp(address: tuple[str, int], timeout: float = 20.0) -> socket.socket:
     connection = socket.create_connection(address, timeout)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
-def open_tls(address: tuple[str, int], context: ssl.SSLContext, timeout: float = 5.0) -> ssl.SSLSocket:
+def open_tls(address: tuple[str, int], context: ssl.SSLContext, timeout: float = 20.0) -> ssl.SSLSocket:
     return context.wrap_socket(open_tcp(address, timeout), server_hostname="localhost")
 
 
-def open_unix(path: str, timeout: float = 5.0) -> socket.socket:
+def open_unix(path: str, timeout: float = 20.0) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(timeout)
     connection.connect(path)

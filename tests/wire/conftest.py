@@ -93,7 +93,7 @@ def penstock_command() -> Callable[..., subprocess.CompletedProcess[str]]:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=60,
             check=False,
             **options,
         )

@@ -30,7 +30,7 @@ def test_connections_of_one_listener(start_file_broker, connect):
     assert [is_served(listener.host_and_port, f"client{number}", kept) for number in range(4)] == [1, 1, 0, 0]
     connect(V5, broker=broker).ping()
     kept.pop().disconnect()
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + 30
     while not is_served(listener.host_and_port, "next", kept):
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -81,9 +81,9 @@ def test_time_to_send_connect(start_file_broker, transport):
     good.connect("good")
     started = time.monotonic()
     dribbling.send_raw(b"\x10")
-    silent.expect_closed(4)
-    dribbling.expect_closed(4)
-    assert 0.5 < time.monotonic() - started < 4
+    silent.expect_closed()
+    dribbling.expect_closed()
+    assert 0.5 < time.monotonic() - started < 9  # the default is ten seconds
     good.ping()
 
 

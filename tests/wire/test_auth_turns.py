@@ -98,9 +98,9 @@ def test_client_that_does_not_answer(begin):
     """limits.connect_timeout covers the whole exchange."""
     client, _ = begin()
     started = time.monotonic()
-    client.receive_all(4)
+    client.receive_all(15)
     client.expect_closed()
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 9  # the default is ten seconds
 
 
 def test_client_that_leaves_while_it_is_checked(begin, enter):

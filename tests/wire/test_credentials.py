@@ -182,7 +182,7 @@ def test_bad_password_file_does_not_start(penstock_command, tmp_path, content):
 def test_mosquitto_pub_with_a_password(guarded):
     """The real mosquitto_pub with -u and -P."""
     command = ["mosquitto_pub", "-p", str(guarded.port), "-t", "t", "-m", "m", "-u", "alice", "-P"]
-    assert subprocess.run([*command, "alice-secret"], check=False, capture_output=True, timeout=10).returncode == 0
-    refused = subprocess.run([*command, "wrong"], check=False, capture_output=True, timeout=10)
+    assert subprocess.run([*command, "alice-secret"], check=False, capture_output=True, timeout=60).returncode == 0
+    refused = subprocess.run([*command, "wrong"], check=False, capture_output=True, timeout=60)
     assert refused.returncode != 0
     assert b"bad user name or password" in refused.stderr.lower()

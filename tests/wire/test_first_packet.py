@@ -73,5 +73,5 @@ def test_time_to_send_connect(start_broker, open_client):
     connected.connect("connected")
     for client in (silent, partial):
         client.expect_closed()
-        assert 0.8 <= time.monotonic() - start <= 3
+        assert 0.8 <= time.monotonic() - start < 9  # the default is ten seconds
     connected.ping()

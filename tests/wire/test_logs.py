@@ -62,7 +62,7 @@ def test_key_value_on_a_terminal(tmp_path):
         text += read_until(controller, b"client disconnected")
     finally:
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(30) == 0
         os.close(controller)
     lines = [line for line in text.replace("\r\n", "\n").split("\n") if "client connected" in line]
     assert len(lines) == 1

@@ -18,7 +18,7 @@ SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 def fetch(broker, path):
     """Status, content type and text of a page of the admin address."""
     try:
-        with urllib.request.urlopen(f"http://{broker.tables['admin']['address']}{path}", timeout=3) as answer:
+        with urllib.request.urlopen(f"http://{broker.tables['admin']['address']}{path}", timeout=30) as answer:
             return answer.status, answer.headers["Content-Type"], answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.headers["Content-Type"], error.read().decode()

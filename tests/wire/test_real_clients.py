@@ -10,7 +10,7 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-WAIT = 10
+WAIT = 30
 PAHO_VERSIONS = {"v31": paho.MQTTv31, "v311": paho.MQTTv311, "v5": paho.MQTTv5}
 
 

@@ -13,7 +13,7 @@ def test_clients_are_told(start_broker, connect):
     broker.process.send_signal(signal.SIGTERM)
     for client in clients:
         client.expect_disconnect(Reason.SERVER_SHUTTING_DOWN)
-    assert broker.process.wait(5) == 0
+    assert broker.process.wait(30) == 0
 
 
 def test_no_new_connections(start_broker, connect, open_client):
@@ -21,7 +21,7 @@ def test_no_new_connections(start_broker, connect, open_client):
     broker = start_broker({"server.drain_seconds": 1})
     connect(V5, broker=broker)
     broker.process.send_signal(signal.SIGTERM)
-    broker.process.wait(5)
+    broker.process.wait(30)
     try:
         open_client(V5, broker=broker)
     except OSError:
@@ -40,23 +40,23 @@ def test_acknowledged_messages_are_delivered_before_the_end(start_broker, connec
     broker.process.send_signal(signal.SIGTERM)
     received = [packet.payload for packet in subscriber.receive_all(1.5) if packet.type == PacketType.PUBLISH]
     assert received == [b"%d" % number for number in range(50)]
-    assert broker.process.wait(8) == 0
+    assert broker.process.wait(30) == 0
 
 
 def test_idle_broker_stops_at_once(start_broker):
     """Nothing under way: no need to wait for the drain limit."""
-    broker = start_broker({"server.drain_seconds": 10})
+    broker = start_broker({"server.drain_seconds": 60})
     start = time.monotonic()
     assert broker.terminate() == 0
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 30
 
 
 def test_idle_connections_do_not_use_up_the_drain_limit(start_broker, connect):
     """Connections without work in flight are told and closed at once."""
-    broker = start_broker({"server.drain_seconds": 10})
+    broker = start_broker({"server.drain_seconds": 60})
     client = connect(V5, broker=broker, will=Will("will", b"x"))
     start = time.monotonic()
     broker.process.send_signal(signal.SIGTERM)
     client.expect_disconnect(Reason.SERVER_SHUTTING_DOWN)
-    assert broker.process.wait(5) == 0
-    assert time.monotonic() - start < 4
+    assert broker.process.wait(30) == 0
+    assert time.monotonic() - start < 30

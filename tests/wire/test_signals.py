@@ -14,7 +14,7 @@ from tests.support.raw_client import NothingCame
 
 def get_status(url):
     try:
-        with urllib.request.urlopen(url, timeout=3) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             return answer.status
     except urllib.error.HTTPError as error:
         return error.code
@@ -34,7 +34,7 @@ def test_late_acknowledgement_is_waited_for(start_file_broker, connect, open_cli
     """The issue: in-flight work is finished within the limit; meanwhile nobody new comes in, but /readyz is 503."""
     admin = f"127.0.0.1:{free_port()}"
     broker, subscriber, publish = busy_broker(
-        start_file_broker, connect, version, drain_seconds=10, topic=topic, admin=admin
+        start_file_broker, connect, version, drain_seconds=60, topic=topic, admin=admin
     )
     assert get_status(f"http://{admin}/readyz") == 200
     broker.process.send_signal(signal.SIGTERM)
@@ -49,13 +49,13 @@ def test_late_acknowledgement_is_waited_for(start_file_broker, connect, open_cli
     started = time.monotonic()
     subscriber.ack(publish)
     subscriber.expect_disconnect(Reason.SERVER_SHUTTING_DOWN)
-    assert broker.process.wait(5) == 0
-    assert time.monotonic() - started < 5
+    assert broker.process.wait(30) == 0
+    assert time.monotonic() - started < 30
 
 
 def test_queue_behind_the_work_in_flight_is_delivered_too(start_file_broker, connect, topic):
     """Also what waits for the receive maximum of the client."""
-    broker = start_file_broker({"server": {"drain_seconds": 10}})
+    broker = start_file_broker({"server": {"drain_seconds": 60}})
     subscriber = connect(V5, broker=broker, properties={"receive_maximum": 1})
     subscriber.subscribe(topic, qos=2)
     publisher = connect(V5, broker=broker)
@@ -66,12 +66,12 @@ def test_queue_behind_the_work_in_flight_is_delivered_too(start_file_broker, con
     broker.await_event("draining")
     subscriber.expect_payloads(payloads)
     subscriber.expect_disconnect(Reason.SERVER_SHUTTING_DOWN)
-    assert broker.process.wait(5) == 0
+    assert broker.process.wait(30) == 0
 
 
 def test_publisher_finishes_its_qos_2(start_file_broker, connect, topic):
     """A PUBREL under way is answered with PUBCOMP before the end."""
-    broker = start_file_broker({"server": {"drain_seconds": 10}})
+    broker = start_file_broker({"server": {"drain_seconds": 60}})
     publisher = connect(V5, broker=broker)
     publisher.send_publish(topic, b"x", qos=2, packet_id=1)
     publisher.expect(PacketType.PUBREC)
@@ -80,7 +80,7 @@ def test_publisher_finishes_its_qos_2(start_file_broker, connect, topic):
     publisher.send_ack(PacketType.PUBREL, 1)
     publisher.expect(PacketType.PUBCOMP, packet_id=1)
     publisher.expect_disconnect(Reason.SERVER_SHUTTING_DOWN)
-    assert broker.process.wait(5) == 0
+    assert broker.process.wait(30) == 0
 
 
 def test_client_that_never_acknowledges_is_cut_at_the_limit(start_file_broker, connect, version, topic):
@@ -89,19 +89,19 @@ def test_client_that_never_acknowledges_is_cut_at_the_limit(start_file_broker, c
     started = time.monotonic()
     broker.process.send_signal(signal.SIGTERM)
     subscriber.expect_disconnect(Reason.SERVER_SHUTTING_DOWN)
-    assert broker.process.wait(5) == 0
-    assert 0.8 < time.monotonic() - started < 5
+    assert broker.process.wait(30) == 0
+    assert 0.8 < time.monotonic() - started < 20
 
 
 def test_second_sigterm_and_sigint_do_no_harm(start_file_broker, connect, topic):
     """Impatient supervisors send it again."""
-    broker, subscriber, publish = busy_broker(start_file_broker, connect, V311, drain_seconds=10, topic=topic)
+    broker, subscriber, publish = busy_broker(start_file_broker, connect, V311, drain_seconds=60, topic=topic)
     for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGHUP):
         broker.process.send_signal(number)
         broker.await_event("draining")
     subscriber.ack(publish)
     subscriber.expect_closed()
-    assert broker.process.wait(5) == 0
+    assert broker.process.wait(30) == 0
 
 
 def test_sigint_ends_it_as_well(start_file_broker, connect):
@@ -109,7 +109,7 @@ def test_sigint_ends_it_as_well(start_file_broker, connect):
     client = connect(V5, broker=broker)
     broker.process.send_signal(signal.SIGINT)
     client.expect_disconnect(Reason.SERVER_SHUTTING_DOWN)
-    assert broker.process.wait(5) == 0
+    assert broker.process.wait(30) == 0
 
 
 def test_unix_socket_file_is_removed(start_broker):
@@ -166,7 +166,7 @@ def test_log_level_changes_live(start_file_broker, connect):
     broker.write_settings(logging={"level": "warning"})
     start = broker.log_size()
     broker.process.send_signal(signal.SIGHUP)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while True:  # it tells of the change in the new level only, so clients have to try
         quiet_from = broker.log_size()
         connect(V5, "quiet", broker=broker).disconnect()

@@ -282,11 +282,16 @@ cdef class Lane:
     cdef public bint is_paused          # the caller does not read it now
     cdef public bint is_live            # what is in flight was sent on the connection that the client has
     cdef bint is_resumed                # PUBRELs of an earlier connection were sent again
+    cdef public list peers              # sessions of the share: one of them may have what this client may not
+    cdef readonly bytes denied_topic    # of the record at `position`, which is for one of them; None = no such record
+    cdef int64_t refused                # the offset of a record that this client is not to have, -1 = none
+    cdef bint counts_refused
     cdef readonly uint64_t delivered, acknowledged, expired, duplicates, retried, skipped, damaged
 
     cdef int keep(self, int64_t offset, uint16_t packet_id, uint8_t state) except -1
     cdef int put_runs(self, Buffer* out) except -1
     cdef int plan(self, PackTracker tracker, const RecordView* record, uint16_t part, uint32_t at) except -1
+    cdef bint is_for_peer(self, int64_t offset, const uint8_t* topic, uint32_t topic_size) except -1
     cdef bint note_seen(self, uint32_t partition, int64_t offset) except -1
     cdef Saved* take_kept(self, int64_t offset) noexcept
     cdef void drop_kept(self, int64_t offset) noexcept
@@ -380,6 +385,7 @@ cdef class QueueGroup:
     cdef public uint32_t max_deliveries
     cdef public double backoff, max_backoff, multiplier     # ms
     cdef readonly dict reasons          # of rejected messages, by offset
+    cdef public dict reason_changes     # of them: what is not stored yet, None = settled
     cdef readonly uint64_t delivered, redelivered, acknowledged, nacked, rejected, expired, damaged, filtered
 
     cdef int64_t clock(self) noexcept
@@ -391,7 +397,7 @@ cdef class QueueGroup:
     cdef int give_again(self) except -1
     cdef bint is_wanted(self, const EnvelopeView* view) except -1
     cdef bint is_readable(self, const RecordView* record, EnvelopeView* view) except -1
-    cdef int64_t delay_after(self, uint32_t deliveries) noexcept
+    cdef int64_t delay_after(self, uint32_t nacks) noexcept
     cdef int settle_stream(self, int64_t offset, uint8_t verb) except -1
     cdef QueueConsumer choose(self)
     cdef QueueConsumer find_consumer(self, uint32_t number)

@@ -20,7 +20,7 @@ cdef class Lane:
         self.identifier = identifier
         self.keeps_retain = keeps_retain
         self.is_shared = is_shared
-        self.until = -1
+        self.until = self.refused = -1
         self.pack_size = pack_size
 
     def __dealloc__(self):
@@ -196,7 +196,7 @@ cdef class Lane:
         cdef size_t position, at
         cdef uint16_t part
         cdef uint64_t records = 0
-        if self.is_closed or not parts:
+        if self.is_closed or not parts or self.denied_topic is not None:
             return True
         for item in parts:
             records += (<RecordPack?> item).count
@@ -210,8 +210,13 @@ cdef class Lane:
             position = at = 0
             while pack.next(&position, &record):
                 if record.offset >= self.position and (self.until < 0 or record.offset < self.until):
-                    self.plan(tracker, &record, part, <uint32_t> at)
+                    if self.plan(tracker, &record, part, <uint32_t> at):
+                        self.position = tracker.end_offset = record.offset
+                        break
                 at = position
+            if self.denied_topic is not None:
+                self.call()
+                break
             self.position = max(self.position, pack.next_offset)
         self.drop_kept(self.position)
         if tracker.count:
@@ -226,6 +231,7 @@ cdef class Lane:
             self.change()
         return True
 
+    # 1: the record is not for this client but for another one of the share, and everything behind it waits.
     cdef int plan(self, PackTracker tracker, const RecordView* record, uint16_t part, uint32_t at) except -1:
         cdef Session s = self.session
         cdef Hub hub = s.hub
@@ -235,10 +241,16 @@ cdef class Lane:
         cdef uint8_t state = ENTRY_PLANNED, flags = 0
         cdef uint16_t packet_id = 0
         cdef Slot* slot = NULL
+        cdef bint is_denied
         if record.value_size == NO_VALUE or get_envelope(record.value, record.value_size, &view, &hub._lane_props):
             self.damaged += 1           # not ours: somebody else wrote into the topic
             return 0
         qos = min(view.qos if view.delivery_qos == NO_DELIVERY_QOS else view.delivery_qos, self.qos_limit)
+        is_denied = (self.is_shared and s.acl is not None
+                     and not s.acl.allows(view.topic, view.topic_size, ACL_RECEIVE))
+        if is_denied and self.is_for_peer(record.offset, view.topic, view.topic_size):
+            self.denied_topic = PyBytes_FromStringAndSize(<const char*> view.topic, view.topic_size)
+            return 1
         if record.offset < self.kept_end:
             kept = self.take_kept(record.offset)
             if kept == NULL:
@@ -264,9 +276,9 @@ cdef class Lane:
             self.expired += 1           # takes no packet id [MQTT-3.3.2-5]
             hub.counters.dropped[<int> DROP_EXPIRED] += 1
             return 0
-        if (self.is_shared and s.acl is not None
-                and not s.acl.allows(view.topic, view.topic_size, ACL_RECEIVE)):
-            count_drop(s, DROP_DENIED)
+        if is_denied:
+            if record.offset != self.refused or self.counts_refused:
+                count_drop(s, DROP_DENIED)
             if slot != NULL:
                 window_release(&s.window, slot)
             return 0
@@ -279,6 +291,29 @@ cdef class Lane:
             slot.extras = <Extras*> <size_t> tracker.count
         tracker.put(record.offset, part, at, qos, packet_id, state, flags)
         return 0
+
+    # Of a record that the client may not have: whether another one of the share may. What it was sent once is its own.
+    cdef bint is_for_peer(self, int64_t offset, const uint8_t* topic, uint32_t topic_size) except -1:
+        cdef Session s = self.session, peer
+        if self.peers is None or self.until >= 0 or offset == self.refused:
+            return False
+        if offset < self.kept_end:
+            self.drop_kept(offset)
+            if (self.kept_at == self.kept_count or self.kept[self.kept_at].offset != offset
+                    or self.kept[self.kept_at].packet_id or self.kept[self.kept_at].state == ENTRY_DONE):
+                return False
+        for item in self.peers:
+            peer = <Session?> item
+            if peer is not s and (peer.acl is None or peer.acl.allows(topic, topic_size, ACL_RECEIVE)):
+                return True
+        return False
+
+    def refuse(self, *, bint counts):
+        """The record it waits at is passed over, because another one has it or, if it `counts`, nobody. It goes on when
+        it is read again from `position` on."""
+        self.refused = self.position
+        self.counts_refused = counts
+        self.denied_topic = None
 
     # Whether the source's record is new here; if so it is not the next time.
     cdef bint note_seen(self, uint32_t partition, int64_t offset) except -1:
@@ -526,7 +561,8 @@ cdef class Lane:
     def has_room(self):
         """Whether another pack may be read: as many as are sent at once are made ready behind them."""
         cdef Connection c = self.session.connection
-        return not self.is_closed and c is not None and c.writable and lane_has_room(self)
+        return (not self.is_closed and self.denied_topic is None and c is not None and c.writable
+                and lane_has_room(self))
 
     @property
     def needs_context(self):

@@ -29,7 +29,7 @@ cdef struct PendingEntry:
     uint32_t hash_next
     uint16_t deliveries     # 65535 means that or more
     uint8_t state
-    uint8_t reason          # of a DEAD one: 1 = rejected, 2 = max-deliveries
+    uint8_t reason          # of a DEAD one: 1 = rejected, 2 = max-deliveries; of others: how often it was nacked
 
 
 cdef class PendingList:
@@ -75,3 +75,7 @@ cdef class PendingList:
     cdef const PendingEntry* find(self, int64_t offset) noexcept
     # When something is due next, ms; -1 = never.
     cdef int64_t next_due(self) noexcept
+
+
+cdef enum:
+    LASTING = 0x80000000    # numbers of consumers from here on mean the same after a restart

@@ -15,7 +15,8 @@ The life of an entry
 - Only a CLAIMED entry has an owner, and only the owner settles, nacks or buries it. In the other states nobody has it,
   and every consumer is refused (NOT_YOURS). The broker itself, consumer 0, may do all of it in every state: dead
   letters, messages that expired while pending, administration.
-- A claim that was restored with keep_claims has lost its owner's number: whoever of the group settles it may.
+- A claim that was restored with keep_claims has lost its owner's number, unless that is a lasting one: whoever of the
+  group settles it may.
 - `deliveries` counts claims. Neither a nack nor a release nor a time-out changes it.
 
 What is stored
@@ -26,7 +27,8 @@ second delivery of something settled, never a message. Formats, version 1 (a ver
     head    cursor, committed: int64, little-endian
     window  per entry, in the order of offsets: offset & 255 (one byte), state (one byte), deliveries (varint), and
             of a DEAD one the reason (one byte), of a CLAIMED or WAITING one how far its due time is from that of the
-            entry with a due time before it (zigzag varint; the first: from 0)
+            entry with a due time before it (zigzag varint; the first: from 0), and of a CLAIMED one its consumer if
+            that is a lasting one, else 0 (varint)
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -47,7 +49,7 @@ cdef enum:
     WINDOW_SIZE = 256
     FORMAT = 1
     HEAD_SIZE = 17
-    LARGEST_WINDOW = 1 + 256 * 15   # offset, state, deliveries (3), due (10)
+    LARGEST_WINDOW = 1 + 256 * 20   # offset, state, deliveries (3), due (10), consumer (5)
     BY_REJECTION = 1
     BY_DELIVERIES = 2
 
@@ -67,7 +69,8 @@ include "pending_format.pxi"
 
 
 cdef tuple describe(const PendingEntry* entry):
-    return (entry.offset, entry.state, entry.consumer, entry.deliveries, entry.due, entry.reason)
+    reason = entry.reason if entry.state == ENTRY_DEAD else 0
+    return (entry.offset, entry.state, entry.consumer, entry.deliveries, entry.due, reason)
 
 
 @final
@@ -153,6 +156,8 @@ cdef class PendingList:
         if not may_settle(&self.entries[index], consumer):
             return NOT_YOURS
         mark_changed(self, offset)
+        if self.entries[index].reason < 255:
+            self.entries[index].reason += 1
         become_timed(self, index, ENTRY_WAITING, due)
         if deliveries != NULL:
             deliveries[0] = self.entries[index].deliveries
@@ -190,6 +195,25 @@ cdef class PendingList:
 
     cdef int64_t next_due(self) noexcept:
         return self.entries[self.heap[0]].due if self.heap_count else -1
+
+    def count_of(self, uint32_t consumer):
+        """Entries this consumer has; walks the whole list."""
+        cdef uint32_t index = self.first
+        cdef uint32_t found = 0
+        while index != NONE:
+            if self.entries[index].consumer == consumer and self.entries[index].state == ENTRY_CLAIMED:
+                found += 1
+            index = self.entries[index].next
+        return found
+
+    def cap_due(self, int64_t latest):
+        """Nothing waits longer than until then: the clock may have been set back since it was stored."""
+        cdef uint32_t index = self.first
+        while index != NONE:
+            if self.entries[index].heap_at != NONE and self.entries[index].due > latest:
+                self.entries[index].due = latest
+                heap_fill(self, self.entries[index].heap_at, index)
+            index = self.entries[index].next
 
     def py_claim(self, int64_t offset, uint32_t consumer, int64_t due):
         """The record at `offset` goes to `consumer` for the first time; OverflowError when the list is full."""
@@ -246,7 +270,8 @@ cdef class PendingList:
         return self.committed_offset()
 
     def take_due(self, int64_t now_ms, uint32_t most, uint32_t max_deliveries):
-        """(offset, deliveries, what it became, who had it) of at most `most` entries whose time has come, the earliest first.
+        """(offset, deliveries, what it became, who had it) of at most `most` entries whose time has come, the earliest
+        first.
 
         DEAD is what was delivered `max_deliveries` times or more (0 = there is no limit), READY everything else."""
         cdef list taken = []
@@ -350,9 +375,10 @@ cdef class PendingList:
             self.cursor = max(cursor, self.entries[self.last].offset + 1)
         return committed
 
-    def load_window(self, int64_t number, bytes data not None, *, bint keep_claims=False):
+    def load_window(self, int64_t number, bytes data not None, *, bint keep_claims=False, bint keep_lasting=False):
         """The entries of one window, at most once each. Any order of the windows is right; rising or falling numbers
-        are quick. What was claimed becomes READY, or with keep_claims stays claimed, by nobody known, until it is due.
+        are quick. What was claimed becomes READY, or with keep_claims stays claimed until it is due, with keep_lasting
+        only what lasting consumers have.
         The limit does not hold here: nothing that was pending is lost when it was lowered."""
         cdef PendingEntry found[WINDOW_SIZE]
         cdef int count, i
@@ -371,7 +397,10 @@ cdef class PendingList:
             self.entries[index].deliveries = found[i].deliveries
             if found[i].state == ENTRY_DEAD:
                 become_dead(self, index, found[i].reason)
-            elif found[i].state == ENTRY_WAITING or (found[i].state == ENTRY_CLAIMED and keep_claims):
+            elif found[i].state == ENTRY_WAITING or (found[i].state == ENTRY_CLAIMED and (
+                    keep_claims or (keep_lasting and found[i].consumer))):
+                self.entries[index].consumer = found[i].consumer
+                self.entries[index].reason = found[i].reason
                 become_timed(self, index, <EntryState> found[i].state, found[i].due)
             else:
                 become_ready(self, index)

@@ -258,7 +258,6 @@ cdef void entry_remove(PendingList pending, uint32_t index) noexcept:
 cdef inline void become_timed(PendingList pending, uint32_t index, EntryState state, int64_t due) noexcept:
     cdef PendingEntry* entry = &pending.entries[index]
     entry.due = due
-    entry.reason = 0
     if entry.heap_at != NONE:
         heap_fill(pending, entry.heap_at, index)
     else:
@@ -276,7 +275,6 @@ cdef void become_ready(PendingList pending, uint32_t index) noexcept:
     pending.ready_count += 1
     entry.state = ENTRY_READY
     entry.consumer = 0
-    entry.reason = 0
     entry.due = 0
 
 

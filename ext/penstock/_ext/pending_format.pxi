@@ -62,6 +62,8 @@ cdef bytes build_window(PendingList pending, int64_t window):
             distance = <int64_t> (<uint64_t> entry.due - <uint64_t> before)
             out = put_varint(out, (<uint64_t> distance << 1) ^ <uint64_t> (distance >> 63))
             before = entry.due
+            if entry.state == ENTRY_CLAIMED:
+                out = put_varint(out, entry.consumer if entry.consumer >= LASTING else 0)
         index = entry.next
     return PyBytes_FromStringAndSize(<char*> data, out - data)
 
@@ -89,6 +91,7 @@ cdef int parse_window(const uint8_t* data, Py_ssize_t size, int64_t window, Pend
         data = get_varint(data + 2, end, &value)
         entry.deliveries = <uint16_t> min(value, <uint64_t> MOST_DELIVERIES)
         entry.reason = 0
+        entry.consumer = 0
         entry.due = 0
         if entry.state == ENTRY_DEAD:
             if data == end:
@@ -99,5 +102,8 @@ cdef int parse_window(const uint8_t* data, Py_ssize_t size, int64_t window, Pend
             data = get_varint(data, end, &value)
             before = <int64_t> (<uint64_t> before + ((value >> 1) ^ (0 - (value & 1))))
             entry.due = before
+            if entry.state == ENTRY_CLAIMED:
+                data = get_varint(data, end, &value)
+                entry.consumer = <uint32_t> value
         count += 1
     return count

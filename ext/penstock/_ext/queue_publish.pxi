@@ -337,7 +337,8 @@ cdef uint8_t settle_by_publish(Connection c, Session s, QueueSlot* slot, const P
         result = consumer.group.settle_one(consumer, offset, slot.verb)
         if result == RESOLVED:
             if found.reason_size and slot.verb == VERB_REJECT and not queue.is_stream:
-                consumer.group.reasons[offset] = found.reason[:found.reason_size].decode("utf-8", "replace")
+                reason = found.reason[:found.reason_size].decode("utf-8", "replace")
+                consumer.group.reasons[offset] = consumer.group.reason_changes[offset] = reason
             return TEXT_NONE
         text = TEXT_NOT_YOURS if result == OTHERS_MESSAGE else TEXT_NOT_PENDING
     return text

@@ -77,11 +77,13 @@ cdef class QueueConsumer:
     """One subscription of one client, as a member of a group."""
 
     def __init__(self, QueueGroup group not None, Session session not None, *, uint8_t qos=1, uint32_t prefetch=100,
-                 uint32_t identifier=0, bint settles_by_ack=False):
+                 uint32_t identifier=0, bint settles_by_ack=False, uint32_t number=0):
+        """`number` is given to a client whose session outlives the process; see pending.LASTING."""
         self.group = group
         self.session = session
         session.hub.consumer_numbers += 1
-        self.number = session.hub.consumer_numbers
+        self.number = number if number else session.hub.consumer_numbers
+        self.unsettled = group.pending.count_of(self.number) if number else 0
         self.qos = qos
         self.prefetch = max(prefetch, 1)
         self.identifier = identifier
@@ -152,6 +154,7 @@ cdef class QueueGroup:
         self.packs = []
         self.again = []
         self.reasons = {}
+        self.reason_changes = {}
         self.visibility = 30_000
         self.max_deliveries = 11
         self.backoff, self.max_backoff, self.multiplier = 5_000.0, 300_000.0, 2.0
@@ -412,6 +415,12 @@ cdef class QueueGroup:
                 entry = self.pending.find(record.offset)
                 if entry == NULL or entry.state != ENTRY_READY:
                     continue
+                if entry.deliveries >= self.max_deliveries:
+                    # its consumer left, or the broker ended, while it had it for the last time
+                    self.pending.bury(record.offset, 0, REASON_DELIVERIES)
+                    self.change()
+                    self.call()
+                    continue
                 if (record.value_size == NO_VALUE
                         or get_envelope(record.value, record.value_size, &view, &hub._lane_props)
                         or (view.expires_at and view.expires_at <= hub.wall)):
@@ -504,7 +513,7 @@ cdef class QueueGroup:
                 result = self.pending.bury(offset, consumer.number, REASON_DELIVERIES)
                 self.call()
             else:
-                delay = self.delay_after(entry.deliveries if entry != NULL else 1)
+                delay = self.delay_after(entry.reason + 1 if entry != NULL else 1)
                 result = self.pending.nack(offset, consumer.number, self.clock() + delay, NULL)
         if result != SETTLED:
             return UNKNOWN_MESSAGE if result == NOT_PENDING else OTHERS_MESSAGE
@@ -522,11 +531,11 @@ cdef class QueueGroup:
         self.note()
         return RESOLVED
 
-    # Milliseconds a message waits after its n-th delivery was refused.
-    cdef int64_t delay_after(self, uint32_t deliveries) noexcept:
+    # Milliseconds a message waits after its n-th nack.
+    cdef int64_t delay_after(self, uint32_t nacks) noexcept:
         cdef double delay = self.backoff
         cdef uint32_t i
-        for i in range(1, deliveries):
+        for i in range(1, nacks):
             delay *= self.multiplier
             if delay >= self.max_backoff:
                 break
@@ -553,7 +562,8 @@ cdef class QueueGroup:
         self.pending.settle(offset, 0)
         if consumer is not None and consumer.unsettled:
             consumer.unsettled -= 1
-        self.reasons.pop(offset, None)
+        if self.reasons.pop(offset, None) is not None:
+            self.reason_changes[offset] = None
         self.change()
         self.note()
         return True

@@ -9,7 +9,16 @@ from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, genera
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from penstock.core.metrics import PREFIX, ClientSample, Family, Number, describe, describe_clients
+from penstock.core.metrics import (
+    PREFIX,
+    ClientSample,
+    Family,
+    Number,
+    ShareSample,
+    describe,
+    describe_clients,
+    describe_shares,
+)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Several scrapers cost no more than one, and a client in a loop costs little.
@@ -18,16 +27,22 @@ CACHE_SECONDS = 1.0
 
 ReadCounters = Callable[[], Mapping[str, Number]]
 ReadClients = Callable[[], Iterable[ClientSample]]
+ReadShares = Callable[[], Iterable[ShareSample]]
 
 
 class BrokerCollector(Collector):
-    """Reads the counters once per scrape, and those of the clients that are shown one by one."""
+    """Reads the counters once per scrape, and those of the clients and shares that are shown one by one."""
 
     def __init__(
-        self, read_counters: ReadCounters, read_clients: ReadClients | None = None, most_clients: int = 0
+        self,
+        read_counters: ReadCounters,
+        read_clients: ReadClients | None = None,
+        read_shares: ReadShares | None = None,
+        most_clients: int = 0,
     ) -> None:
         self._read_counters = read_counters
         self._read_clients = read_clients
+        self._read_shares = read_shares
         self._most_clients = most_clients
 
     def describe(self) -> list[Metric]:
@@ -38,6 +53,8 @@ class BrokerCollector(Collector):
         families = describe(self._read_counters())
         if self._read_clients is not None and self._most_clients:
             families += describe_clients(self._read_clients(), self._most_clients)
+        if self._read_shares is not None and self._most_clients:
+            families += describe_shares(self._read_shares(), self._most_clients)
         for family in families:
             yield _as_metric(family)
 
@@ -61,11 +78,12 @@ class MetricsPage:
         clock: Callable[[], float] = time.monotonic,
         *,
         read_clients: ReadClients | None = None,
+        read_shares: ReadShares | None = None,
         most_clients: int = 0,
     ) -> None:
         self._clock = clock
         self._registry = CollectorRegistry()
-        self._registry.register(BrokerCollector(read_counters, read_clients, most_clients))
+        self._registry.register(BrokerCollector(read_counters, read_clients, read_shares, most_clients))
         ProcessCollector(registry=self._registry)
         build = Gauge(f"{PREFIX}build_info", "The version that runs; always 1.", ["version"], registry=self._registry)
         build.labels(version).set(1)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from penstock.admin.token import publish_access, withdraw_access
 from penstock.core import exit_codes
 from penstock.core.errors import PenstockError
-from penstock.core.metrics import ClientSample, Number
+from penstock.core.metrics import ClientSample, Number, ShareSample
 from penstock.core.settings.address import Address, parse_address
 from penstock.core.settings.model import AdminSettings
 
@@ -50,8 +50,8 @@ class AdminServer:
     """/metrics, /healthz, /readyz and the commands on `settings.address`; nothing at all when that is empty.
 
     `data_dir` is where commands find the address and the token; without one there are no commands. `applications` does
-    those about APPLICATION clients and `read_clients` gives their numbers, `sessions`, `retained` and `queues` do the
-    rest. All may be set until it starts.
+    those about APPLICATION clients, `read_clients` and `read_shares` give their numbers, `sessions`, `retained` and
+    `queues` do the rest. All may be set until it starts.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class AdminServer:
         retained: RetainedControl | None = None,
         queues: QueueControl | None = None,
         read_clients: Callable[[], Iterable[ClientSample]] | None = None,
+        read_shares: Callable[[], Iterable[ShareSample]] | None = None,
     ) -> None:
         self._settings = settings
         self._checks = checks
@@ -76,6 +77,7 @@ class AdminServer:
         self.retained = retained
         self.queues = queues
         self.read_clients = read_clients
+        self.read_shares = read_shares
         self._stop: Callable[[], None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.address = settings.address
@@ -112,6 +114,7 @@ class AdminServer:
             self._read_counters,
             package_version(),
             read_clients=self.read_clients,
+            read_shares=self.read_shares,
             most_clients=self._settings.per_client_metrics,
         )
         app = build_app(metrics, self._checks, self._build_commands(listening))

@@ -58,7 +58,11 @@ class ConnectionClosed(PenstockError):
 
 
 class Client:
-    """One connection. Made by `connect`; `messages` must be read, or the broker is slowed down."""
+    """One connection. Made by `connect`; `messages` must be read, or the broker is slowed down.
+
+    A message is acknowledged when `acknowledge` is called, not when it arrives: what nobody has looked at stays with
+    the broker, for the next connection of the session.
+    """
 
     def __init__(self, stream: Stream, request: ConnectRequest, *, max_inflight: int, debug: bool) -> None:
         self._stream = stream
@@ -67,8 +71,9 @@ class Client:
         self._debug = debug
         self._answers: dict[int, asyncio.Future[list[int]]] = {}
         self._connack: asyncio.Future[packets.ConnackPacket] = asyncio.get_running_loop().create_future()
-        self._messages: asyncio.Queue[Message | None] = asyncio.Queue(_QUEUE)
-        self._incomplete: set[int] = set()
+        self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._room = asyncio.Event()
+        self._incomplete: dict[int, bool] = {}  # packet ids of QoS 2: whether PUBREC was sent
         self._aliases: dict[int, str] = {}
         self._window = asyncio.Semaphore(max_inflight)
         self._last_id = 0
@@ -162,11 +167,22 @@ class Client:
         """Messages as they come, until `close`; raises ConnectionClosed when the broker ends it."""
         while True:
             message = await self._messages.get()
+            self._room.set()
             if message is None:
                 if self._ended is not None and not self._is_closing:
                     raise self._ended
                 return
             yield message
+
+    def acknowledge(self, message: Message) -> None:
+        """The message need not come again. It does when the connection has ended meanwhile."""
+        if self._ended is not None:
+            return
+        if message.qos == 1:
+            self._send(f"PUBACK (Mid: {message.packet_id})", self._ack(PUBACK, message.packet_id))
+        elif message.qos == 2:
+            self._incomplete[message.packet_id] = True
+            self._send(f"PUBREC (Mid: {message.packet_id})", self._ack(PUBREC, message.packet_id))
 
     async def close(self, **properties: Any) -> None:
         """Say goodbye and hang up."""
@@ -189,6 +205,7 @@ class Client:
                 break
         answer: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
         self._answers[self._last_id] = answer
+        self._room.set()
         return self._last_id, answer
 
     def _send(self, what: str, packet: bytes) -> None:
@@ -266,14 +283,17 @@ class Client:
             raise ConnectionClosed("the broker used a topic alias it never defined")
         message = Message(topic, packet.payload, packet.qos, packet.retain, packet.packet_id, packet.properties)
         self._note(f"received PUBLISH (q{message.qos}, m{message.packet_id}, {message.topic!r})")
-        is_repeat = message.qos == 2 and message.packet_id in self._incomplete
-        if not is_repeat:
-            await self._messages.put(message)
-        if message.qos == 1:
-            self._send(f"PUBACK (Mid: {message.packet_id})", self._ack(PUBACK, message.packet_id))
-        elif message.qos == 2:
-            self._incomplete.add(message.packet_id)
-            self._send(f"PUBREC (Mid: {message.packet_id})", self._ack(PUBREC, message.packet_id))
+        if message.qos == 2 and message.packet_id in self._incomplete:
+            if self._incomplete[message.packet_id]:
+                self.acknowledge(message)
+            return
+        if message.qos == 2:
+            self._incomplete[message.packet_id] = False
+        self._messages.put_nowait(message)
+        # Whoever waits for an answer does not read messages, and the answer may come behind them.
+        while self._messages.qsize() >= _QUEUE and not self._answers:
+            self._room.clear()
+            await self._room.wait()
 
     def _handle_ack(self, packet_type: int, body: bytes) -> None:
         packet_id = int.from_bytes(body[:2])
@@ -282,7 +302,7 @@ class Client:
             f"received {({4: 'PUBACK', 5: 'PUBREC', 6: 'PUBREL', 7: 'PUBCOMP'})[packet_type]} (Mid: {packet_id})"
         )
         if packet_type == PUBREL:
-            self._incomplete.discard(packet_id)
+            self._incomplete.pop(packet_id, None)
             self._send(f"PUBCOMP (Mid: {packet_id})", self._ack(PUBCOMP, packet_id))
         elif packet_type == PUBREC and reason < _FIRST_FAILURE:
             self._send(f"PUBREL (Mid: {packet_id})", self._ack(PUBREL, packet_id))

@@ -180,6 +180,7 @@ async def _print_messages(client: Client, options: SubscribeOptions) -> None:
         if options.retained_only and not message.retain:
             return
         if not options.is_printed(message):
+            client.acknowledge(message)
             continue
         if options.remove_retained and message.retain:
             await client.publish(message.topic, b"", qos=message.qos, retain=True)
@@ -187,6 +188,7 @@ async def _print_messages(client: Client, options: SubscribeOptions) -> None:
         sys.stdout.buffer.flush()
         if options.settle:
             await _settle(client, message, options)
+        client.acknowledge(message)
         printed += 1
         if printed == options.count:
             return

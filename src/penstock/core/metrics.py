@@ -1,8 +1,8 @@
 """What the broker counts, under the names operators see: the counters of the hub as families of metrics.
 
 The hub keeps plain numbers under plain keys; this table gives each its name, meaning and labels. Labels are a QoS or a
-cause, never a topic: the number of time series does not grow with the traffic. Only APPLICATION clients have numbers of
-their own, and of them only as many as a setting allows, those that are furthest behind.
+cause, never a topic: the number of time series does not grow with the traffic. Only APPLICATION clients and their
+shared subscriptions have numbers of their own, and of each only as many as a setting allows, those furthest behind.
 """
 
 from __future__ import annotations
@@ -38,13 +38,23 @@ class Family:
 
 class ClientSample(NamedTuple):
     """The numbers of one APPLICATION client: messages it has not acknowledged and those under way, and what happened
-    to it since the broker started."""
+    to its session since the broker started."""
 
     client_id: str
     lag: int
     in_flight: int
     retries: int
     expired: int
+    given_up: int = 0
+
+
+class ShareSample(NamedTuple):
+    """The numbers of one shared subscription of APPLICATION clients."""
+
+    share: str
+    lag: int
+    in_flight: int
+    members: int
 
 
 EXACT: dict[str, Meaning] = {
@@ -91,10 +101,16 @@ EXACT: dict[str, Meaning] = {
     "application_clients": Meaning("application_clients", "gauge", "Persistent APPLICATION clients."),
     "application_connected": Meaning("application_connected", "gauge", "Those of them that are connected here."),
     "application_lag_total": Meaning("application_lag", "gauge", "Messages in their topics not yet acknowledged."),
+    "application_shared_lag_total": Meaning(
+        "application_shared_lag", "gauge", "Messages of their shared subscriptions not yet acknowledged."
+    ),
     "application_in_flight": Meaning("application_in_flight", "gauge", "Messages sent to them, not yet acknowledged."),
     "application_dispatched": Meaning("application_dispatched", "counter", "Messages put into their topics."),
     "application_retries_total": Meaning("application_retries", "counter", "Messages not acknowledged in time."),
     "application_expired_total": Meaning("application_expired", "counter", "Messages that expired in their topics."),
+    "application_given_up_total": Meaning(
+        "application_given_up", "counter", "Messages that were never acknowledged and are lost for their client."
+    ),
     "application_delivered_total": Meaning("application_delivered", "counter", "Messages sent to them."),
     "application_acknowledged_total": Meaning("application_acknowledged", "counter", "Messages they acknowledged."),
     "application_duplicates_skipped_total": Meaning(
@@ -134,6 +150,13 @@ BY_CLIENT: dict[str, Meaning] = {
     "in_flight": Meaning("application_client_in_flight", "gauge", "Messages sent, not yet acknowledged.", "client"),
     "retries": Meaning("application_client_retries", "counter", "Messages not acknowledged in time.", "client"),
     "expired": Meaning("application_client_expired", "counter", "Messages that expired in its topic.", "client"),
+    "given_up": Meaning("application_client_given_up", "counter", "Messages lost: never acknowledged.", "client"),
+}
+# A field of ShareSample to its family.
+BY_SHARE: dict[str, Meaning] = {
+    "lag": Meaning("application_share_lag", "gauge", "Messages of the share not yet acknowledged.", "share"),
+    "in_flight": Meaning("application_share_in_flight", "gauge", "Messages sent, not yet acknowledged.", "share"),
+    "members": Meaning("application_share_members", "gauge", "Clients in the share, connected or not.", "share"),
 }
 LONGEST_LABEL = 128
 
@@ -170,19 +193,31 @@ def _meaning_of(key: str) -> tuple[Meaning, str]:
 
 def describe_clients(clients: Iterable[ClientSample], most: int) -> list[Family]:
     """The families of at most so many clients: those with the largest lag, by name where it is the same."""
-    chosen = heapq.nsmallest(most, clients, key=lambda client: (-client.lag, client.client_id))
+    named = ((client.client_id, client) for client in clients)
+    return _describe_furthest(named, most, BY_CLIENT)
+
+
+def describe_shares(shares: Iterable[ShareSample], most: int) -> list[Family]:
+    """The same for shared subscriptions."""
+    return _describe_furthest(((share.share, share) for share in shares), most, BY_SHARE)
+
+
+def _describe_furthest(
+    samples: Iterable[tuple[str, ClientSample | ShareSample]], most: int, meanings: Mapping[str, Meaning]
+) -> list[Family]:
+    chosen = heapq.nsmallest(most, samples, key=lambda named: (-named[1].lag, named[0]))
     # Two samples under one label would make the whole page unreadable, so a label is given once.
-    labelled = {_client_label(client.client_id): client for client in reversed(chosen)}
+    labelled = {_short_label(name): sample for name, sample in reversed(chosen)}
     return [
-        Family(meaning, sorted((label, getattr(client, name)) for label, client in labelled.items()))
-        for name, meaning in BY_CLIENT.items()
+        Family(meaning, sorted((label, getattr(sample, name)) for label, sample in labelled.items()))
+        for name, meaning in meanings.items()
         if labelled
     ]
 
 
-def _client_label(client_id: str) -> str:
-    """The client id; a very long one as its beginning and a digest of all of it."""
-    if len(client_id) <= LONGEST_LABEL:
-        return client_id
-    digest = hashlib.sha256(client_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return f"{client_id[: LONGEST_LABEL - 33]}~{digest}"
+def _short_label(name: str) -> str:
+    """The name; a very long one as its beginning and a digest of all of it."""
+    if len(name) <= LONGEST_LABEL:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{name[: LONGEST_LABEL - 33]}~{digest}"

@@ -21,13 +21,13 @@ from penstock.core.settings.application import ApplicationSettings
 from penstock.delivery.contexts import OWN, Contexts, make_key
 from penstock.delivery.lane_book import LaneBook, Place
 from penstock.delivery.pack_reader import PackReader
+from penstock.delivery.retained_appends import RetainedAppends
 from penstock.delivery.shared import SharedDelivery, patiently
 from penstock.logs.base import Consumer, Log, LogError, TopicPartition, parse_properties
 from penstock.persistence.application_names import ApplicationNames
 
 log = get_logger("penstock.application")
 
-GROUP = "application-persisted-msg-consumer-group"
 CLAIMS_SECONDS = 0.5
 
 
@@ -49,8 +49,9 @@ class ApplicationDelivery:
         self.contexts = contexts
         self._properties = parse_properties(settings.topic_properties)
         self.book = LaneBook(hub, contexts, settings)
-        self._reader = PackReader(log_provider.consumer(GROUP), settings.max_poll_records, self.book.save)
+        self._reader = PackReader(log_provider.consumer(names.clients_group), settings.max_poll_records, self.book.save)
         self.shared = SharedDelivery(hub, log_provider, contexts, names, settings, book=self.book)
+        self.retained = RetainedAppends(log_provider, self._is_current, self.make_again)
         self._sessions: dict[str, Session] = {}  # with a feed, connected or not
         self._topics: dict[str, str] = {}  # client ids of the topics that are there
         self._starts: dict[str, int] = {}  # where a new session begins in a topic that was there
@@ -72,6 +73,7 @@ class ApplicationDelivery:
         self._spawn(self._finish_claims())
 
     async def stop(self) -> None:
+        self.retained.stop()
         await self.book.stop()
         await self.shared.stop()
         await self._reader.stop()
@@ -135,6 +137,7 @@ class ApplicationDelivery:
         """The session is open, its client is not answered yet."""
         self._take(session)
         if is_new:
+            self.book.forget([session.client_id])
             key = self._key(session)
             self.contexts.remove([key])
             start = self._starts.pop(session.client_id, 0)
@@ -174,7 +177,7 @@ class ApplicationDelivery:
 
     def ended(self, session: Session) -> None:
         """The session is over: what was kept for it goes, unless the client has a new one already."""
-        if self._sessions.get(session.client_id) is not session:
+        if not self._is_current(session):
             return
         del self._sessions[session.client_id]
         self.shared.ended(session)
@@ -236,14 +239,8 @@ class ApplicationDelivery:
 
     def send_retained(self, session: Session, topic_filter: bytes, options: int, identifier: int) -> None:
         """Retained messages for a new subscription; those with QoS > 0 of APPLICATION clients go through their logs."""
-        for feed, partition, pack in self._hub.send_retained(session, topic_filter, options, identifier):
-            self._spawn(self._append(feed.topic, partition, pack))
-
-    async def _append(self, topic: str, partition: int, pack: Any) -> None:
-        try:
-            await self._log.producer.send(topic, partition, pack)
-        except LogError as error:
-            log.error("retained messages are lost for a new subscription", topic=topic, error=str(error))
+        for feed, _, pack in self._hub.send_retained(session, topic_filter, options, identifier):
+            self.retained.add(session, feed.topic, pack)
 
     # ---- the rest ----
 
@@ -265,6 +262,9 @@ class ApplicationDelivery:
         """Whether the client's topic is known to be there."""
         topic = self._names.client_topic(client_id)
         return topic in self._topics and topic not in self._removals
+
+    def _is_current(self, session: Session) -> bool:
+        return self._sessions.get(session.client_id) is session
 
     def find(self, client_id: str) -> Session | None:
         return self._sessions.get(client_id)

@@ -5,6 +5,7 @@ A context belongs to one partition on its way to one client (a lane). All of the
     c <client> <topic> <partition>   a client's own topic
     s <group> <topic> <partition>    a shared topic; the value begins with the client that has it
     q <client> <topic> <partition>   QoS 2 messages of a shared topic that a client still has to finish
+    o <client> <topic> <partition>   messages of a shared topic that only this client may have, which is away
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ RETRY_SECONDS = 1.0
 OWN = "c"
 SHARED = "s"
 CLAIMED = "q"
+OFFERED = "o"
 
 
 def make_key(kind: str, owner: str, topic: str, partition: int) -> bytes:

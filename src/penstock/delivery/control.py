@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from penstock._ext.connection import Lane, Session, read_context
+from penstock._ext.connection import Session, read_context
 from penstock._ext.packets import split_share
 from penstock.core.errors import ConflictError, NotFoundError
 from penstock.core.logging import get_logger
-from penstock.core.metrics import ClientSample
+from penstock.core.metrics import ClientSample, ShareSample
 from penstock.delivery.application import ApplicationDelivery
-from penstock.delivery.contexts import SHARED, make_key
 from penstock.delivery.shared import Share
 from penstock.logs.base import Consumer, Log, LogError, TopicPartition, Watermarks
 
@@ -36,6 +35,7 @@ class ApplicationOverview:
         self._end_session = end_session
         self._consumer: Consumer | None = None
         self._lags: dict[str, int] = {}
+        self._share_lags: dict[bytes, int] = {}
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -117,7 +117,7 @@ class ApplicationOverview:
     async def _describe(self, session: Session) -> dict[str, Any]:
         assert session.feed is not None
         lanes = session.lanes_now
-        own = next((lane for lane in lanes if not lane.is_shared), None)
+        totals = self._delivery.book.totals_of(session)
         committed = self._delivery.committed_of(session)
         end = (await self._watermarks(TopicPartition(session.feed.topic, 0))).end
         self._lags[session.client_id] = max(0, end - committed)
@@ -132,33 +132,32 @@ class ApplicationOverview:
             "committed_offset": committed,
             "in_flight": sum(lane.in_flight for lane in lanes),
             "packs_in_flight": sum(lane.packs for lane in lanes),
-            "retries": _sum(lanes, "retried"),
-            "expired": _sum(lanes, "expired"),
-            "delivered": 0 if own is None else own.delivered,
-            "acknowledged": 0 if own is None else own.acknowledged,
+            "retries": totals["retried"],
+            "given_up": totals["skipped"],
+            "expired": totals["expired"],
+            "delivered": totals["delivered"],
+            "acknowledged": totals["acknowledged"],
             "shared": [await self._describe_share(share) for share in self._delivery.shared.shares_of(session)],
         }
 
     async def _describe_share(self, share: Share) -> dict[str, Any]:
         name, plain = split_share(share.share_filter)
-        lag = 0
-        for partition in sorted(share.partitions):
-            end = (await self._watermarks(TopicPartition(share.topic, partition))).end
-            lane = share.lanes.get(partition)
-            if lane is not None:
-                committed = lane.committed
-            else:
-                stored = self._delivery.contexts.get(make_key(SHARED, share.group, share.topic, partition))
-                committed = 0 if stored is None else read_context(stored.partition(b"\0")[2])["committed"]
-            lag += max(0, end - committed)
         return {
             "share": (name or b"").decode(),
             "filter": plain.decode(),
             "topic": share.topic,
             "group": share.group,
             "partitions": len(share.partitions),
-            "lag": lag,
+            "lag": await self._find_share_lag(share),
         }
+
+    async def _find_share_lag(self, share: Share) -> int:
+        lag = 0
+        for partition in sorted(share.partitions):
+            end = (await self._watermarks(TopicPartition(share.topic, partition))).end
+            lag += max(0, end - self._delivery.shared.committed_of(share, partition))
+        self._share_lags[share.share_filter] = lag
+        return lag
 
     # ---- metrics ----
 
@@ -174,8 +173,20 @@ class ApplicationOverview:
                     self._lags[session.client_id] = max(0, end - self._delivery.committed_of(session))
                 except LogError as error:
                     log.debug("the lag of a client is not known", client_id=session.client_id, error=str(error))
-            self._lags = {name: lag for name, lag in self._lags.items() if self._delivery.find(name) is not None}
+            for share in self._delivery.shared.shares():
+                try:
+                    await self._find_share_lag(share)
+                except LogError as error:
+                    log.debug("the lag of a share is not known", topic=share.topic, error=str(error))
+            self._forget_those_that_ended()
             await asyncio.sleep(max(REFRESH_SECONDS, REST * (loop.time() - began)))
+
+    def _forget_those_that_ended(self) -> None:
+        self._lags = {name: lag for name, lag in self._lags.items() if self._delivery.find(name) is not None}
+        shares = {share.share_filter for share in self._delivery.shared.shares()}
+        self._share_lags = {name: lag for name, lag in self._share_lags.items() if name in shares}
+        book = self._delivery.book
+        book.forget([name for name in book.clients_known() if self._delivery.find(name) is None])
 
     def counters(self) -> dict[str, int]:
         totals = self._delivery.book.totals()
@@ -184,9 +195,11 @@ class ApplicationOverview:
             "application_clients": len(sessions),
             "application_connected": sum(session.connection is not None for session in sessions),
             "application_lag_total": sum(self._lags.values()),
+            "application_shared_lag_total": sum(self._share_lags.values()),
             "application_in_flight": self._delivery.book.in_flight,
             "application_retries_total": totals["retried"],
             "application_expired_total": totals["expired"],
+            "application_given_up_total": totals["skipped"],
             "application_delivered_total": totals["delivered"],
             "application_acknowledged_total": totals["acknowledged"],
             "application_duplicates_skipped_total": totals["duplicates"],
@@ -198,14 +211,23 @@ class ApplicationOverview:
             ClientSample(
                 session.client_id,
                 self._lags.get(session.client_id, 0),
-                sum(lane.in_flight for lane in lanes),
-                _sum(lanes, "retried"),
-                _sum(lanes, "expired"),
+                sum(lane.in_flight for lane in session.lanes_now),
+                totals["retried"],
+                totals["expired"],
+                totals["skipped"],
             )
             for session in self._delivery.sessions()
-            for lanes in (session.lanes_now,)
+            for totals in (self._delivery.book.totals_of(session),)
         ]
 
-
-def _sum(lanes: list[Lane], name: str) -> int:
-    return sum(getattr(lane, name) for lane in lanes)
+    def share_samples(self) -> Sequence[ShareSample]:
+        """Those of each share."""
+        return [
+            ShareSample(
+                share.share_filter.decode(),
+                self._share_lags.get(share.share_filter, 0),
+                sum(lane.in_flight for lane in share.lanes.values()),
+                len(share.members),
+            )
+            for share in self._delivery.shared.shares()
+        ]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from penstock._ext.connection import Hub, Lane
+from penstock._ext.connection import Hub, Lane, Session
 from penstock.core.logging import get_logger
 from penstock.core.settings.application import ApplicationSettings
 from penstock.delivery.contexts import Contexts
@@ -36,7 +36,9 @@ class LaneBook:
         self._settings = settings
         self._places: dict[Lane, Place] = {}
         self._totals = dict.fromkeys(LIVE, 0)
+        self._past: dict[str, dict[str, int]] = {}  # of lanes that are closed, by client
         self._uncommitted: dict[Lane, PackReader[Lane]] = {}
+        self.on_denied: Callable[[Lane], None] | None = None
         self._ticker: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -67,8 +69,10 @@ class LaneBook:
             return
         place.reader.remove(lane)
         context = lane.close()
+        past = self._past.setdefault(lane.session.client_id, dict.fromkeys(LIVE, 0))
         for name in LIVE:
             self._totals[name] += getattr(lane, name)
+            past[name] += getattr(lane, name)
         if keeps_context:
             self._contexts.put(place.key, place.prefix + context)
             self._uncommitted[lane] = place.reader
@@ -88,6 +92,10 @@ class LaneBook:
             if place is not None:
                 place.reader.go_on(lane)
         self.save(lanes)
+        for lane in lanes:
+            # What was sent before the message is acknowledged first: nothing of it changes hands.
+            if lane.denied_topic is not None and not lane.packs and lane in self._places and self.on_denied is not None:
+                self.on_denied(lane)
 
     async def _run(self) -> None:
         count = 0
@@ -146,6 +154,19 @@ class LaneBook:
             for name in LIVE:
                 totals[name] += getattr(lane, name)
         return totals
+
+    def totals_of(self, session: Session) -> dict[str, int]:
+        """Of one client's session since the broker started."""
+        past = self._past.get(session.client_id, {})
+        return {name: past.get(name, 0) + sum(getattr(lane, name) for lane in session.lanes_now) for name in LIVE}
+
+    def forget(self, client_ids: Iterable[str]) -> None:
+        """Their sessions are over."""
+        for client_id in client_ids:
+            self._past.pop(client_id, None)
+
+    def clients_known(self) -> Iterable[str]:
+        return self._past.keys()
 
     @property
     def in_flight(self) -> int:

@@ -14,9 +14,9 @@ from typing import Any
 
 from penstock._ext.connection import Feed, Hub, Lane, Session, read_context, split_context, write_context
 from penstock._ext.packets import split_share
-from penstock.core.logging import get_logger
+from penstock.core.logging import RateLimited, get_logger
 from penstock.core.settings.application import ApplicationSettings
-from penstock.delivery.contexts import CLAIMED, SHARED, Contexts, make_key, split_key
+from penstock.delivery.contexts import CLAIMED, OFFERED, SHARED, Contexts, make_key, split_key
 from penstock.delivery.lane_book import LaneBook, Place
 from penstock.delivery.pack_reader import PackReader
 from penstock.delivery.shares import share_out
@@ -60,6 +60,10 @@ async def patiently(work: Callable[[], Awaitable[None]]) -> None:
     await work()
 
 
+def may_receive(session: Session, topic: bytes) -> bool:
+    return session.acl is None or session.acl.may_receive(topic)
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     session: Session
@@ -76,6 +80,7 @@ class Share:
     topic: str
     reader: PackReader[Lane]
     members: dict[str, Member] = field(default_factory=dict)
+    sessions: list[Session] = field(default_factory=list)  # of the members
     partitions: set[int] = field(default_factory=set)
     starts: dict[int, int] = field(default_factory=dict)
     lanes: dict[int, Lane] = field(default_factory=dict)
@@ -100,20 +105,35 @@ class SharedDelivery:
         self._names = names
         self._settings = settings
         self._book = book
+        book.on_denied = self._hand_over
         self._properties = parse_properties(settings.shared_topic_properties)
         self._shares: dict[bytes, Share] = {}  # by $share/<name>/<filter>
         self._feeds: dict[str, Feed] = {}  # by topic
         self._partitions: dict[str, int] = {}  # of the topics that are there
         self._claims: dict[str, list[tuple[Lane, PackReader[Lane], bytes]]] = {}  # by client
         self._leaving: Session | None = None
+        self._reserved: dict[bytes, int] = {}  # filters that are being prepared, and for how many clients
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._warnings = RateLimited(interval=10.0)
 
     async def stop(self) -> None:
         for share in list(self._shares.values()):
             await share.reader.stop()
         for task in list(self._tasks):
             task.cancel()
+
+    def shares(self) -> list[Share]:
+        return list(self._shares.values())
+
+    def committed_of(self, share: Share, partition: int) -> int:
+        """The offset before which the members have everything."""
+        lane = share.lanes.get(partition)
+        if lane is not None:
+            return lane.committed
+        stored = self._contexts.get(make_key(SHARED, share.group, share.topic, partition))
+        committed = 0 if stored is None else int(read_context(stored.partition(b"\0")[2])["committed"])
+        return max(committed, share.starts.get(partition, 0))
 
     def shares_of(self, session: Session) -> list[Share]:
         return [share for share in self._shares.values() if session.client_id in share.members]
@@ -125,6 +145,36 @@ class SharedDelivery:
 
     def is_ready(self, share_filter: bytes) -> bool:
         return share_filter in self._shares or self._names.shared_topic(split_share(share_filter)[1]) is None
+
+    def reserve(self, share_filter: bytes) -> bool:
+        """Before `prepare`: False when there are as many shares as the settings allow. `release` comes after it."""
+        most = self._settings.max_shares
+        if most and share_filter not in self._reserved and len(self._shares.keys() | self._reserved.keys()) >= most:
+            suppressed = self._warnings.try_pass("max_shares")
+            if suppressed is not None:
+                log.warning(
+                    "a shared subscription is refused: there are as many as application.max_shares allows",
+                    filter=share_filter.decode(errors="replace"),
+                    max_shares=most,
+                    suppressed=suppressed,
+                )
+            return False
+        self._reserved[share_filter] = self._reserved.get(share_filter, 0) + 1
+        return True
+
+    def release(self, share_filter: bytes) -> None:
+        """What was prepared for nobody, because the client or its right to it has gone meanwhile, is removed."""
+        left = self._reserved.pop(share_filter) - 1
+        if left:
+            self._reserved[share_filter] = left
+            return
+        name, plain = split_share(share_filter)
+        topic = self._topic_of(share_filter)
+        if share_filter not in self._shares and topic in self._partitions and name is not None:
+            self._clean_up(self._names.shared_group(name, plain), topic, None)
+
+    def _topic_of(self, share_filter: bytes) -> str:
+        return self._names.shared_topic(split_share(share_filter)[1]) or ""
 
     async def prepare(self, share_filter: bytes) -> None:
         """The topic of the filter is there, and a new group begins at its end. Raises LogError."""
@@ -165,7 +215,8 @@ class SharedDelivery:
     def ids_of(self, session: Session) -> list[int]:
         """Packet ids that contexts of the client's shares and claims have in flight."""
         found: list[int] = []
-        contexts = [self._contexts.get(key) for key in self._contexts.keys(CLAIMED, session.client_id)]
+        keys = [*self._contexts.keys(CLAIMED, session.client_id), *self._contexts.keys(OFFERED, session.client_id)]
+        contexts = [self._contexts.get(key) for key in keys]
         mine = session.client_id.encode()
         for share in self.shares_of(session):
             for key in self._contexts.keys(SHARED, share.group):
@@ -199,6 +250,7 @@ class SharedDelivery:
         if share is None:
             share = self._shares[share_filter] = self._open(share_filter, self._names.shared_group(name, plain), topic)
         share.members[session.client_id] = Member(session, options, identifier)
+        share.sessions[:] = [member.session for member in share.members.values()]
         if session.connection is not None:
             self._leave(share, session.client_id)  # it may have had other options
             self._share_out(share)
@@ -233,6 +285,8 @@ class SharedDelivery:
         share = self._shares.get(share_filter)
         if share is None or share.members.pop(session.client_id, None) is None:
             return
+        share.sessions.remove(session)
+        self._contexts.remove(self._offers_of(session.client_id, share))
         self._leave(share, session.client_id)
         if share.members:
             self._share_out(share)
@@ -241,7 +295,7 @@ class SharedDelivery:
 
     def attached(self, session: Session) -> None:
         """The client is connected: what it has to finish first, then its part of every group it is in."""
-        for key in self._contexts.keys(CLAIMED, session.client_id):
+        for key in [*self._contexts.keys(CLAIMED, session.client_id), *self._contexts.keys(OFFERED, session.client_id)]:
             self._finish_claims(session, key)
         for share in self.shares_of(session):
             self._share_out(share)
@@ -260,6 +314,7 @@ class SharedDelivery:
 
     def ended(self, session: Session) -> None:
         self._contexts.remove(self._contexts.keys(CLAIMED, session.client_id))
+        self._contexts.remove(self._contexts.keys(OFFERED, session.client_id))
         for share in self.shares_of(session):
             self.unsubscribed(session, share.share_filter)
 
@@ -268,24 +323,41 @@ class SharedDelivery:
         del self._shares[share.share_filter]
         self._hub.feed_group(share.share_filter, None)
         self._contexts.remove(self._contexts.keys(SHARED, share.group))
-        if any(other.topic == share.topic for other in self._shares.values()):
-            self._spawn(share.reader.stop())
-            return
-        self._feeds.pop(share.topic, None)
-        self._partitions.pop(share.topic, None)
-        self._removals[share.topic] = self._spawn(self._remove(share))
+        self._clean_up(share.group, share.topic, share.reader)
 
-    async def _remove(self, share: Share) -> None:
+    def _clean_up(self, group: str, topic: str, reader: PackReader[Lane] | None) -> None:
+        is_used = any(other.topic == topic for other in self._shares.values())
+        is_used = is_used or any(self._topic_of(name) == topic for name in self._reserved)
+        if not is_used:
+            self._feeds.pop(topic, None)
+            self._partitions.pop(topic, None)
+        before = self._removals.get(topic)
+        self._removals[topic] = self._spawn(self._remove(group, topic, reader, before, keeps_topic=is_used))
+
+    async def _remove(
+        self,
+        group: str,
+        topic: str,
+        reader: PackReader[Lane] | None,
+        before: asyncio.Task[None] | None,
+        *,
+        keeps_topic: bool,
+    ) -> None:
         try:
-            await share.reader.stop()
+            if before is not None:
+                await asyncio.wait([before])
+            if reader is not None:
+                await reader.stop()
             if self._settings.remove_topics == "session-end":
-                await self._log.admin.delete_group(share.group)
-                await self._log.admin.delete(share.topic)
-                log.info("the topic of a shared subscription was removed", topic=share.topic)
+                await self._log.admin.delete_group(group)
+                if not keeps_topic:
+                    await self._log.admin.delete(topic)
+                    log.info("the topic of a shared subscription was removed", topic=topic)
         except LogError as error:
-            log.warning("the topic of a shared subscription cannot be removed", topic=share.topic, error=str(error))
+            log.warning("the topic of a shared subscription cannot be removed", topic=topic, error=str(error))
         finally:
-            self._removals.pop(share.topic, None)
+            if self._removals.get(topic) is asyncio.current_task():
+                del self._removals[topic]
 
     # ---- partitions ----
 
@@ -308,16 +380,8 @@ class SharedDelivery:
 
     def _start(self, share: Share, partition: int, member: Member) -> None:
         client_id = member.session.client_id
-        lane = Lane(
-            member.session,
-            share.topic,
-            partition,
-            qos=member.options & QOS,
-            identifier=member.identifier,
-            keeps_retain=bool(member.options & RETAIN_AS_PUBLISHED),
-            is_shared=True,
-            pack_size=self._settings.shared_max_poll_records,
-        )
+        lane = self._new_lane(member, share.topic, partition)
+        lane.peers = share.sessions
         key = make_key(SHARED, share.group, share.topic, partition)
         context = self._context_for(client_id, key)
         start = share.starts.get(partition, 0)
@@ -327,6 +391,21 @@ class SharedDelivery:
             lane.start_at(start)
         share.lanes[partition] = lane
         self._book.open(lane, Place(key, client_id.encode() + b"\0", share.reader))
+
+    def _new_lane(self, member: Member, topic: str, partition: int) -> Lane:
+        return Lane(
+            member.session,
+            topic,
+            partition,
+            qos=member.options & QOS,
+            identifier=member.identifier,
+            keeps_retain=bool(member.options & RETAIN_AS_PUBLISHED),
+            is_shared=True,
+            pack_size=self._settings.shared_max_poll_records,
+        )
+
+    def _member(self, session: Session, group: str) -> Member | None:
+        return next((one.members[session.client_id] for one in self.shares_of(session) if one.group == group), None)
 
     def _context_for(self, client_id: str, key: bytes) -> bytes | None:
         """What the client goes on with. What another one has still to finish is kept for that one."""
@@ -351,6 +430,39 @@ class SharedDelivery:
         if session is not None and session.connection is not None and session is not self._leaving:
             self._finish_claims(session, own, is_live=True)  # its partition has moved, it has not
 
+    def _hand_over(self, lane: Lane) -> None:
+        """Its client may not have the next message, but another member may: it goes on with the partition, or gets that
+        one message when it is back. Nobody is left who may: the message is dropped."""
+        share = next((one for one in self._shares.values() if one.lanes.get(lane.partition) is lane), None)
+        topic = lane.denied_topic
+        if share is None or topic is None:
+            return
+        able = [member for member in share.members.values() if may_receive(member.session, topic)]
+        online = [one for one in able if one.session.connection is not None and one.session is not self._leaving]
+        if online:
+            owners = [other.session for other in share.lanes.values()]
+            del share.lanes[lane.partition]
+            self._book.close(lane)
+            self._start(share, lane.partition, min(online, key=lambda one: owners.count(one.session)))
+            return
+        if able:
+            self._keep_for(able[0].session.client_id, share, lane)
+        lane.refuse(counts=not able)
+        lane.is_paused = False
+        share.reader.add(lane)
+
+    def _keep_for(self, client_id: str, share: Share, lane: Lane) -> None:
+        own = make_key(OFFERED, client_id, f"{share.topic}{IN_GROUP}{share.group}", lane.partition)
+        at = lane.position
+        runs = [(at, 0, 1, "planned")]
+        offer = {"committed": at, "end": at + 1, "last_packet_id": 0, "seen": {}, "in_flight": runs}
+        before = self._contexts.get(own)
+        self._contexts.put(own, write_context(offer) if before is None else merge_claims(before, write_context(offer)))
+
+    def _offers_of(self, client_id: str, share: Share) -> list[bytes]:
+        name = f"{share.topic}{IN_GROUP}{share.group}"
+        return [key for key in self._contexts.keys(OFFERED, client_id) if split_key(key)[2] == name]
+
     def _leave(self, share: Share, client_id: str) -> None:
         for partition, lane in list(share.lanes.items()):
             if lane.session.client_id == client_id:
@@ -367,8 +479,14 @@ class SharedDelivery:
             self._book.close(lane, keeps_context=False)
             self._claims[session.client_id].remove((lane, reader, key))
             self._spawn(reader.stop())
-        _, _, name, partition = split_key(key)
-        lane = Lane(session, name.partition(IN_GROUP)[0], partition, is_shared=True)
+        kind, _, name, partition = split_key(key)
+        topic, _, group = name.partition(IN_GROUP)
+        # What was sent keeps its QoS; what is sent for the first time has that of the subscription.
+        member = self._member(session, group) if kind == OFFERED else None
+        if member is None:
+            lane = Lane(session, topic, partition, is_shared=True)
+        else:
+            lane = self._new_lane(member, topic, partition)
         lane.restore(context)
         lane.until = read_context(context)["end"]
         lane.is_live = is_live

@@ -28,10 +28,10 @@ from penstock.logs.base import (
     TopicNotFound,
     TopicPartition,
 )
+from penstock.persistence.log_names import DISPATCH_GROUP
 
 log = get_logger("penstock.dispatch")
 
-GROUP = "msg-all-consumer-group"
 INSTANCE = "dispatcher"
 RECORDS_AT_ONCE = 4_000
 POLL_SECONDS = 5.0
@@ -58,7 +58,7 @@ class Dispatcher:
         make_topic: MakeTopic,
         *,
         devices: DeviceDelivery | None = None,
-        group: str = GROUP,
+        group: str = DISPATCH_GROUP,
     ) -> None:
         self._group = group
         self._hub = hub

@@ -56,12 +56,14 @@ class Ingest:
         *,
         received: ReceivedIds | None = None,
         queues: QueueManager | None = None,
+        retained_topic: str = RETAINED_TOPIC,
     ) -> None:
         self._hub = hub
         self._received = received
         self._queues = queues
         self._log = log_provider
         self._topic = topic
+        self._retained_topic = retained_topic
         self._partitions = partitions
         self._properties = properties
         self._batches: deque[_Batch] = deque()
@@ -136,7 +138,7 @@ class Ingest:
             if changed:
                 self._queues.save(changed, partial(self._on_saved, batch))
         if retained is not None:
-            producer.append(RETAINED_TOPIC, 0, retained, partial(self._on_done, batch, retained.count))
+            producer.append(self._retained_topic, 0, retained, partial(self._on_done, batch, retained.count))
         if waiting == 0:
             self._on_logged(batch)
         for partition, pack in packs:

@@ -1,7 +1,7 @@
 """Names of the topics and groups of APPLICATION clients, made so that two clients or two filters never share one.
 
 client topic    [prefix.]tbmq.msg.app.<client>
-client group    [prefix.]application-persisted-msg-consumer-group-<client>
+clients' group  [prefix.]application-persisted-msg-consumer-group
 shared topic    [prefix.]tbmq.msg.app.shared.<filter>
 shared group    [prefix.]application-shared-msg-consumer-group-<share>-<shared topic>
 
@@ -22,7 +22,7 @@ import re
 
 CLIENT_TOPIC = "tbmq.msg.app."
 SHARED_TOPIC = "tbmq.msg.app.shared."
-CLIENT_GROUP = "application-persisted-msg-consumer-group-"
+CLIENTS_GROUP = "application-persisted-msg-consumer-group"
 SHARED_GROUP = "application-shared-msg-consumer-group-"
 LONGEST = 249  # what Kafka takes
 LONGEST_SHARE = 128
@@ -45,6 +45,7 @@ class ApplicationNames:
         self._hashes_filters = shared_topic_validation
         self.client_topics = self._before + CLIENT_TOPIC
         self.shared_topics = self._before + SHARED_TOPIC
+        self.clients_group = self._before + CLIENTS_GROUP
 
     def client_topic(self, client_id: str) -> str | None:
         """None where the id has other characters than letters and digits and the settings say not to hash it: that
@@ -52,10 +53,6 @@ class ApplicationNames:
         if not self._hashes_clients and not _PLAIN_CLIENT.fullmatch(client_id):
             return None
         return self.client_topics + self._client_name(client_id)
-
-    def client_group(self, client_id: str) -> str:
-        """The group that reads the client's topic; only its offset matters."""
-        return f"{self._before}{CLIENT_GROUP}{self._client_name(client_id)}"
 
     def shared_topic(self, topic_filter: bytes) -> str | None:
         """Of a filter without its `$share/<name>/`. None where it has characters that no name can have and the settings

@@ -43,12 +43,15 @@ class EventLog:
         self._waiting: list[bytes] = []
         self._under_way = 0
         self._is_scheduled = False
+        self._is_started = False
         self.recorded = 0
         self.lost = 0
 
     async def start(self, properties: Mapping[str, str] = PROPERTIES) -> None:
-        """Makes the topic if need be. Raises LogError when that is not possible now."""
+        """Makes the topic if need be; events wait for it. Raises LogError when that is not possible now."""
         await self._log.admin.create(self._topic, 1, properties)
+        self._is_started = True
+        self.flush()
 
     @property
     def pending(self) -> int:
@@ -96,6 +99,8 @@ class EventLog:
     def flush(self) -> None:
         """Hands over what was recorded in this iteration."""
         self._is_scheduled = False
+        if not self._is_started:
+            return
         values, self._waiting = self._waiting, []
         if not values:
             return

@@ -17,10 +17,10 @@ RECORDS_AT_ONCE = 5_000
 SILENCE_SECONDS = 2.0
 
 
-async def restore_retained(hub: Hub, log_provider: Log) -> int:
+async def restore_retained(hub: Hub, log_provider: Log, topic: str = RETAINED_TOPIC) -> int:
     """Reads what was retained into the hub, before anybody can subscribe; how many messages there are."""
-    await log_provider.admin.create(RETAINED_TOPIC, 1, PROPERTIES)
-    place = TopicPartition(RETAINED_TOPIC, 0)
+    await log_provider.admin.create(topic, 1, PROPERTIES)
+    place = TopicPartition(topic, 0)
     consumer = log_provider.consumer("")
     damaged = 0
     try:

@@ -111,14 +111,22 @@ class _Table:
 
 
 class StateLog:
-    """See StateStore in stores/base.py; the log is opened and closed by who made it. The tables are the topics' names.
+    """See StateStore in stores/base.py; the log is opened and closed by who made it. The tables are the topics' names,
+    behind the prefix of the installation where there is one.
 
     What the log refuses for a while is sent again, in its place; after PATIENCE_SECONDS the callers are told. The order
     of changes holds within a table; a crash may find one table ahead of another by what was under way.
     """
 
-    def __init__(self, log_provider: Log, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        log_provider: Log,
+        properties: Mapping[str, str] | None = None,
+        *,
+        topic_of: Callable[[str], str] = str,
+    ) -> None:
         self._log = log_provider
+        self._topic_of = topic_of
         self._properties = {**PROPERTIES, **(properties or {})}
         self._tables: dict[str, _Table] = {}
         self._changes: dict[str, dict[bytes, bytes | None]] = {}
@@ -130,6 +138,7 @@ class StateLog:
     async def load(self, table: str, on_record: OnRecord) -> int:
         """Waits for a log that cannot be reached."""
         newest: dict[bytes, bytes | None] = {}
+        topic = self._topic_of(table)
 
         def note(key: bytes | None, value: bytes | None) -> None:
             if key is not None and key != MARKER:
@@ -137,17 +146,17 @@ class StateLog:
 
         while True:
             try:
-                await self._log.admin.create(table, 1, self._properties)
+                await self._log.admin.create(topic, 1, self._properties)
                 marker = RecordPack()
                 marker.append(b"", MARKER)
-                await self._log.producer.send(table, 0, marker)
+                await self._log.producer.send(topic, 0, marker)
                 newest.clear()
-                await read_state(self._log, table, note)
+                await read_state(self._log, topic, note)
                 break
             except LogError as error:
                 if not error.is_retryable:
-                    raise StoreError(f"the state in {table} cannot be read: {error}") from error
-                self._warn(f"the state in {table} cannot be read: {error}")
+                    raise StoreError(f"the state in {topic} cannot be read: {error}") from error
+                self._warn(f"the state in {topic} cannot be read: {error}")
             await asyncio.sleep(RETRY_SECONDS)
         count = 0
         for key, value in newest.items():
@@ -173,7 +182,7 @@ class StateLog:
         self._batch, self._changes = None, {}
         for name in changes:
             if name not in self._tables:
-                self._tables[name] = _Table(name, self._log, self._on_stored)
+                self._tables[name] = _Table(self._topic_of(name), self._log, self._on_stored)
         # Each table takes part, if only to say that what came before is done: batches are done in their order. And one
         # part more, so that the batch is not done before all of them have begun.
         batch.waiting = len(self._tables) + 1

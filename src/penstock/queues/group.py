@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from penstock._ext.connection import QueueConsumer, QueueGroup, Session
 from penstock._ext.pending import DEAD, READY, WAITING
@@ -22,6 +23,7 @@ log = get_logger("penstock.queues")
 FETCHED_AT_ONCE = 500
 RETRY_SECONDS = 1.0
 SOONEST = 0.001
+LASTING = 0x80000000  # pending.pxd
 STATES = {WAITING: "waiting", READY: "ready", DEAD: "dead"}
 
 
@@ -114,7 +116,10 @@ class Group:
         if stored.head is not None:
             core.pending.load_head(stored.head)
         for number, value in sorted(stored.windows):
-            core.pending.load_window(number, value)
+            core.pending.load_window(number, value, keep_lasting=True)
+        core.reasons.update(stored.reasons)
+        longest = max(core.visibility, int(core.max_backoff))
+        core.pending.cap_due(core.clock_ms + longest)  # the clock may have been set back since
         if stored.committed is not None:
             core.seek(stored.committed)
         self._arm()
@@ -197,14 +202,22 @@ class Group:
 
     # ---- members ----
 
-    def join(self, session: Session, *, qos: int, prefetch: int, identifier: int, settles_by_ack: bool) -> Member:
+    def join(
+        self, session: Session, *, qos: int, prefetch: int, identifier: int, settles_by_ack: bool, is_lasting: bool
+    ) -> Member:
         self.last_used = time.time()
         if not self.members:
             if self.is_stream:
                 self.core.seek(self.core.committed)  # what lies between is read again
             self._start_reading()
         core = QueueConsumer(
-            self.core, session, qos=qos, prefetch=prefetch, identifier=identifier, settles_by_ack=settles_by_ack
+            self.core,
+            session,
+            qos=qos,
+            prefetch=prefetch,
+            identifier=identifier,
+            settles_by_ack=settles_by_ack,
+            number=crc32(session.client_id.encode()) | LASTING if is_lasting else 0,
         )
         member = Member(core)
         self.members.append(member)
@@ -216,7 +229,8 @@ class Group:
         """What it has goes to the others at once."""
         if member not in self.members:
             return
-        self.last_used = self.queue.last_used = time.time()
+        self.last_used = time.time()
+        self.queue.used()
         if self.is_stream:
             self.auto_commit()
         self.members.remove(member)

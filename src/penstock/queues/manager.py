@@ -338,6 +338,7 @@ class QueueManager:
             prefetch=record.prefetch,
             identifier=record.identifier,
             settles_by_ack=record.settles_by_ack,
+            is_lasting=session.expiry_interval > 0,
         )
         membership.members.append((group, member))
 
@@ -408,7 +409,7 @@ class QueueManager:
 
     def _soonest_end(self) -> float:
         ends = [
-            queue.definition.expires_after + queue.last_used - time.time()
+            queue.definition.expires_after + queue.idle_since - time.monotonic()
             for queue in self.queues.values()
             if not queue.definition.durable and not queue.has_consumers
         ]
@@ -418,7 +419,7 @@ class QueueManager:
         self.spawn(self._tidy_all())
 
     async def _tidy_all(self) -> None:
-        now = time.time()
+        now = time.monotonic()
         for queue in list(self.queues.values()):
             try:
                 if queue.has_ended(now):

@@ -51,7 +51,7 @@ class Queue:
         self.core.owner = self
         self.head = 0
         self.groups: dict[str, Group] = {}
-        self.last_used = time.time()
+        self.used()
         self.dropped = 0
         self.dead = 0
         self.is_closing = False
@@ -113,10 +113,14 @@ class Queue:
     def has_consumers(self) -> bool:
         return any(group.members for group in self.groups.values())
 
+    def used(self) -> None:
+        self.last_used = time.time()
+        self.idle_since = time.monotonic()  # the time of day may be set
+
     def has_ended(self, now: float) -> bool:
         """An ephemeral queue that nobody has used for long enough."""
         definition = self.definition
-        return not definition.durable and not self.has_consumers and now - self.last_used >= definition.expires_after
+        return not definition.durable and not self.has_consumers and now - self.idle_since >= definition.expires_after
 
     # ---- its log ----
 
@@ -156,7 +160,7 @@ class Queue:
 
     def append_pack(self, pack: RecordPack, on_done: OnDone) -> None:
         """What one loop iteration published, in order."""
-        self.last_used = time.time()
+        self.used()
         if self._is_made and not self._waiting:
             self._append(pack, on_done)
             return

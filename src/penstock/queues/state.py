@@ -22,7 +22,7 @@ MEMBERS = "tbmq.queue.members"
 RETRY_SECONDS = 0.5
 
 # Kinds of records in STATE, behind the queue's and the group's name.
-GROUP, HEAD, COMMITTED, WINDOW, REMOVED = b"g", b"h", b"c", b"w", b"r"
+GROUP, HEAD, COMMITTED, WINDOW, REMOVED, REASON = b"g", b"h", b"c", b"w", b"r", b"x"
 SEPARATOR = b"\0"
 
 OnSaved = Callable[[StoreError | None], None]
@@ -55,6 +55,7 @@ class StoredGroup:
     head: bytes | None = None
     committed: int | None = None
     windows: list[tuple[int, bytes]] = field(default_factory=list)
+    reasons: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -65,7 +66,7 @@ class StoredQueue:
 
 def state_key(queue: str, group: str, kind: bytes, number: int = 0) -> bytes:
     key = SEPARATOR.join((queue.encode(), group.encode(), kind))
-    return key + number.to_bytes(8, "big") if kind == WINDOW else key
+    return key + number.to_bytes(8, "big") if kind in (WINDOW, REASON) else key
 
 
 def member_key(client_id: str, topic_filter: str) -> bytes:
@@ -95,6 +96,11 @@ class QueueState:
                 committed = group.committed.to_bytes(8, "big")
                 changes.append((STATE, state_key(queue, identity, COMMITTED), committed))
                 continue
+            if group.reason_changes:
+                reasons, group.reason_changes = group.reason_changes, {}
+                for offset, reason in reasons.items():
+                    value = None if reason is None else reason.encode()
+                    changes.append((STATE, state_key(queue, identity, REASON, offset), value))
             # The head last: a cursor without what is pending before it would lose messages.
             changes += [(STATE, state_key(queue, identity, WINDOW, number), value) for number, value in windows]
             if head is not None:
@@ -145,6 +151,7 @@ class QueueState:
         kinds = (GROUP, HEAD, COMMITTED)
         changes: list[Change] = [(STATE, state_key(queue, identity, kind), None) for kind in kinds]
         changes += [(STATE, state_key(queue, identity, WINDOW, number), None) for number in numbers]
+        changes += [(STATE, state_key(queue, identity, REASON, offset), None) for offset in group.reasons]
         self.store(changes)
 
     async def load(self) -> tuple[dict[str, bytes], dict[str, StoredQueue], dict[tuple[str, str], MemberRecord]]:
@@ -186,5 +193,7 @@ def _read_state(queues: dict[str, StoredQueue], key: bytes, value: bytes) -> Non
         stored.head = value
     elif kind == COMMITTED:
         stored.committed = int.from_bytes(value, "big")
+    elif kind.startswith(REASON):
+        stored.reasons[int.from_bytes(kind[1:], "big")] = value.decode()
     else:
         stored.windows.append((int.from_bytes(kind[1:], "big"), value))

@@ -205,9 +205,11 @@ class LmdbDeviceStore:
         self.statistics.refused += 1
         return StoreFull(f"{self._pending_bytes} bytes wait for the disk already", "give it again later")
 
-    def _on_turn(self, calls: list[_Call], problem: str) -> None:
+    def _on_turn(self, calls: list[_Call], problem: str, has_written: bool) -> None:
         self.statistics.commits += 1
-        self._note(problem)
+        # who only reads, or removes what is not there, learns nothing about the disk
+        if problem or has_written:
+            self._note(problem)
         for call in calls:
             self._pending_bytes -= call.size
             try:
@@ -251,17 +253,18 @@ class LmdbDeviceStore:
                         break
                     first = self._calls.get_nowait()
             if calls:
-                problem = self._turn(calls)
+                problem, has_written = self._turn(calls)
                 with contextlib.suppress(RuntimeError):  # the loop was closed without closing the store
-                    self._loop.call_soon_threadsafe(self._on_turn, calls, problem)
+                    self._loop.call_soon_threadsafe(self._on_turn, calls, problem, has_written)
         self._environment.close()
 
-    def _turn(self, calls: list[_Call]) -> str:
-        """Does everything or nothing; says what is wrong with the store."""
+    def _turn(self, calls: list[_Call]) -> tuple[str, bool]:
+        """Does everything or nothing; says what is wrong with the store, and whether the disk had a say in it."""
         while True:
             try:
+                before = self._environment.commits
                 self._transact(calls)
-                return ""
+                return "", self._environment.commits != before
             except lmdb.MapFullError:
                 self._tables.forget()
                 self._environment.grow()
@@ -274,7 +277,7 @@ class LmdbDeviceStore:
                     log.exception("an operation on the store failed")
                 for call in calls:
                     call.result = failure
-                return failure.message
+                return failure.message, False
 
     def _transact(self, calls: list[_Call]) -> None:
         now = int(self._clock() * 1000)

@@ -63,6 +63,11 @@ class LmdbStore:
         """Doubles the space in the file; only between transactions."""
         self._environment.set_mapsize(2 * self._environment.info()["map_size"])
 
+    @property
+    def commits(self) -> int:
+        """Grows with every commit that the disk took. One that had nothing to change succeeds on any disk."""
+        return int(self._environment.info()["last_txnid"])
+
     def begin(self, *, write: bool) -> lmdb.Transaction:
         return self._environment.begin(write=write)
 

@@ -138,9 +138,10 @@ class LmdbStateStore:
         await asyncio.sleep(0)
         os.close(self._lock)
 
-    def _on_done(self, count: int, callbacks: list[OnStored], problem: str) -> None:
+    def _on_done(self, count: int, callbacks: list[OnStored], problem: str, has_written: bool) -> None:
         self._pending -= count
-        self._note(problem)
+        if problem or has_written:
+            self._note(problem)
         error = StoreError(problem) if problem else None
         for on_done in callbacks:
             try:
@@ -228,14 +229,17 @@ class LmdbStateStore:
         if not changes and not callbacks:
             return
         problem = ""
+        has_written = False  # removing what is not there asks nothing of the disk, and says nothing about it
         try:
             if changes:
+                before = self._environment.commits
                 self._environment.write((self._space(table), *encode_pair(key, value)) for table, key, value in changes)
+                has_written = self._environment.commits != before
         except Exception as error:
             problem = _describe(error, self._path)
             if isinstance(error, lmdb.PanicError):
                 self._reopen()
-        self._tell(self._on_done, len(changes), callbacks, problem)
+        self._tell(self._on_done, len(changes), callbacks, problem, has_written)
 
     def _reopen(self) -> None:
         """After a failed write of its head LMDB refuses everything until it is opened again."""

@@ -26,7 +26,7 @@ class CountingFile(PasswordFile):
 
     def verify(self, username, password):
         self.calls += 1
-        self.gate.wait(5)
+        self.gate.wait(30)
         return super().verify(username, password)
 
 
@@ -161,13 +161,16 @@ def test_the_loop_goes_on_while_a_password_is_checked(make):
         authenticator = make()
         longest = 0.0
         checking = asyncio.create_task(authenticator.authenticate("alice", b"secret"))
-        last = time.perf_counter()
+        turns = 0
+        last = time.thread_time()
         while not checking.done():
             await asyncio.sleep(0)
-            longest = max(longest, time.perf_counter() - last)
-            last = time.perf_counter()
+            turns += 1
+            longest = max(longest, time.thread_time() - last)
+            last = time.thread_time()
         assert await checking
-        # The verification itself takes about 25 ms; the machine may be busy, so only a block of the whole is an error.
-        assert longest < 0.2
+        # The machine may be busy, so it is the time of this thread that counts: the verification alone takes more.
+        assert longest < 0.02
+        assert turns > 2
 
     asyncio.run(scenario())

@@ -104,6 +104,6 @@ def test_globs_as_everybody_knows_them(pattern, text):
 
 
 def test_a_long_client_id_does_not_hold_up_the_broker():
-    started = time.perf_counter()
+    started = time.thread_time()
     assert not matches_glob("*a" * 200 + "*b*c", "a" * 65_535)
-    assert time.perf_counter() - started < 0.5
+    assert time.thread_time() - started < 0.5

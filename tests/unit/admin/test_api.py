@@ -24,7 +24,7 @@ GUARDED = {"Authorization": f"Bearer {TOKEN}"}
 def ask(
     server: AdminServer, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
 ) -> tuple[int, Any, http.client.HTTPResponse]:
-    connection = http.client.HTTPConnection(server.address, timeout=10)
+    connection = http.client.HTTPConnection(server.address, timeout=30)
     connection.request(method, path, body, GUARDED if headers is None else headers)
     response = connection.getresponse()
     text = response.read()
@@ -74,7 +74,7 @@ def test_nothing_without_the_token(server, control):
 
 
 def test_two_tokens_are_none(server):
-    with socket.create_connection(server.address.split(":"), timeout=10) as stream:
+    with socket.create_connection(server.address.split(":"), timeout=30) as stream:
         header = f"Authorization: Bearer {TOKEN}\r\n"
         stream.sendall(f"GET /api/v1/applications HTTP/1.1\r\nHost: x\r\n{header}{header}\r\n".encode())
         assert stream.recv(100).startswith(b"HTTP/1.1 401")
@@ -153,7 +153,7 @@ def test_a_body_is_bounded(server):
 
 def test_a_body_that_does_not_come(server, monkeypatch):
     monkeypatch.setattr(commands, "BODY_SECONDS", 0.1)
-    with socket.create_connection(server.address.split(":"), timeout=10) as stream:
+    with socket.create_connection(server.address.split(":"), timeout=30) as stream:
         stream.sendall(
             f"POST /api/v1/applications/one/reset HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n"
             f"Authorization: Bearer {TOKEN}\r\n\r\n{{".encode()

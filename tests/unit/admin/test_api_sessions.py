@@ -28,7 +28,7 @@ def ask(tmp_path, world):
     with serving(tmp_path, None, TOKEN, world) as server:
 
         def request(method, path, token=TOKEN):
-            connection = http.client.HTTPConnection(server.address, timeout=10)
+            connection = http.client.HTTPConnection(server.address, timeout=30)
             connection.request(method, f"/api/v1{path}", headers={"Authorization": f"Bearer {token}"})
             response = connection.getresponse()
             document = json.loads(response.read())
@@ -108,7 +108,7 @@ def test_a_topic_may_be_any_text(ask, world, topic):
 
 def test_a_broker_without_them_has_no_such_paths(tmp_path):
     with serving(tmp_path, None, TOKEN) as server:
-        connection = http.client.HTTPConnection(server.address, timeout=10)
+        connection = http.client.HTTPConnection(server.address, timeout=30)
         connection.request("GET", "/api/v1/sessions", headers={"Authorization": f"Bearer {TOKEN}"})
         assert connection.getresponse().status == 404
         connection.close()

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.admin.collector import MetricsPage
 from penstock.admin.server import AdminError, AdminServer
-from penstock.core.metrics import ClientSample
+from penstock.core.metrics import ClientSample, ShareSample
 from penstock.core.settings.model import AdminSettings
 
 COUNTERS = {
@@ -48,7 +48,7 @@ def serve(test: Any, checks: dict[str, Any] | None = None) -> None:
         finally:
             await server.stop()
 
-    uvloop.run(asyncio.wait_for(run(), 20))
+    uvloop.run(asyncio.wait_for(run(), 60))
 
 
 def test_metrics_are_what_prometheus_reads():
@@ -100,6 +100,18 @@ def test_clients_have_metrics_of_their_own_as_many_as_allowed():
     assert samples["penstock_application_client_lag", 'we"ird\n'] == 9
     assert samples["penstock_application_client_retries_total", 'we"ird\n'] == 2
     assert samples["penstock_application_client_expired_total", "b"] == 0
+
+
+def test_so_have_shares():
+    shares = [
+        ShareSample("$share/g/a/#", 5, 1, 2),
+        ShareSample("$share/g/b", 6, 0, 1),
+        ShareSample("$share/h/b", 4, 0, 1),
+    ]
+    page = MetricsPage(dict, "1", read_shares=lambda: shares, most_clients=2).render().decode()
+    assert 'penstock_application_share_lag{share="$share/g/a/#"} 5.0' in page
+    assert 'penstock_application_share_members{share="$share/g/b"} 1.0' in page
+    assert "$share/h" not in page
 
 
 def test_health_and_the_page_that_lists_everything():
@@ -163,7 +175,7 @@ def test_sigterm_stays_the_brokers():
         received = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, received.set)
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.wait_for(received.wait(), 5)
+        await asyncio.wait_for(received.wait(), 30)
         assert (await get(server, "/healthz"))[0] == 200
 
     serve(test)
@@ -177,7 +189,7 @@ def test_a_client_that_hangs_does_not_hold_up_the_end():
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"GET /metrics HTTP/1.1\r\n")
         await asyncio.sleep(0.05)
-        await asyncio.wait_for(server.stop(), 6)
+        await asyncio.wait_for(server.stop(), 30)
         writer.close()
 
     uvloop.run(test())

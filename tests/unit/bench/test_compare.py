@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,10 @@ def test_the_load_options_of_a_scenario_are_printed(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out.startswith("--scenario fanin --n 50")
 
 
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
 @needs_mosquitto
 def test_a_frozen_broker_does_nothing_until_it_is_thawed() -> None:
     broker = Broker("mosquitto", COMMANDS["mosquitto"])
@@ -76,7 +81,10 @@ def test_a_frozen_broker_does_nothing_until_it_is_thawed() -> None:
         assert broker.answers()
         broker.freeze()
         (pid,) = process_tree(broker.pids()[0])
-        assert Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+        deadline = time.monotonic() + 30
+        while state_of(pid) != "T":
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         assert cpu_seconds([pid]) >= 0
         broker.thaw()
         assert broker.answers()

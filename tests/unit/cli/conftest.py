@@ -63,7 +63,7 @@ def free_port():
 
 
 def wait_until_listening(port, process, log):
-    for _ in range(200):
+    for _ in range(2_000):
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
             return

@@ -301,7 +301,7 @@ def test_serve_says_where_it_listens_and_ends_with_0(cli, tmp_path):
     assert f"mqtt://127.0.0.1:{port}" in "".join(lines)
     assert cli.run("pub", "-p", port, "-t", "demo/hello", "-m", "hi", "-q", 1)[0] == 0
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert all(json.loads(line)["level"] == "info" for line in err.decode().splitlines())
 

@@ -382,7 +382,7 @@ def test_beside_a_running_broker(broker, cli, run, tmp_path):
     follower = cli.start("log", "read", "tbmq.msg.all", "-f", "--json", "-n", "3", "--data-dir", live)
     for number in range(3):
         assert cli.run("pub", "-p", broker, "-t", f"live/{number}", "-m", number, "-q", 1)[0] == 0
-    out, err = follower.communicate(timeout=20)
+    out, err = follower.communicate(timeout=60)
     assert (follower.returncode, err) == (0, b"")
     assert [json.loads(line)["topic"] for line in out.splitlines()] == ["live/0", "live/1", "live/2"]
     records = {topic["topic"]: topic["records"] for topic in json.loads(run("topics", "--json", where=live))}
@@ -399,7 +399,7 @@ def test_follow_ends_with_ctrl_c(broker, cli, tmp_path):
     follower = cli.start("log", "read", "tbmq.msg.all", "-f", "--from", "end", "--data-dir", tmp_path / "live")
     time.sleep(2)
     follower.send_signal(2)
-    _, err = follower.communicate(timeout=10)
+    _, err = follower.communicate(timeout=60)
     assert (follower.returncode, err) == (0, b"")
 
 

@@ -33,7 +33,7 @@ class Subscriber:
                 return
 
     def output(self):
-        out, err = self.process.communicate(timeout=20)
+        out, err = self.process.communicate(timeout=60)
         return self.process.returncode, out, "".join(self.noise) + err.decode()
 
 
@@ -50,9 +50,9 @@ def test_messages_go_through(cli, any_broker, topic, version):
 def test_works_with_the_real_clients(cli, broker, topic):
     assert cli.run("pub", "-p", broker.open, "-t", topic, "-m", "ours", "-q", 2, "-r")[0] == 0
     theirs = ["mosquitto_sub", "-p", str(broker.open), "-t", topic, "-C", "1", "-W", "15", "-q", "2"]
-    assert subprocess.run(theirs, capture_output=True, check=True, timeout=20).stdout == b"ours\n"
+    assert subprocess.run(theirs, capture_output=True, check=True, timeout=60).stdout == b"ours\n"
     subscriber = Subscriber(cli, "-p", broker.open, "-t", topic, "-R", "-C", 1, "-W", 15)
-    subprocess.run(["mosquitto_pub", "-p", str(broker.open), "-t", topic, "-m", "theirs"], check=True, timeout=20)
+    subprocess.run(["mosquitto_pub", "-p", str(broker.open), "-t", topic, "-m", "theirs"], check=True, timeout=60)
     assert subscriber.output()[:2] == (0, b"theirs\n")
 
 
@@ -144,6 +144,19 @@ def test_a_session_is_kept(cli, broker, topic):
     assert cli.run("sub", "-p", broker.open, *client, "-U", "nothing", "-W", 1)[:2] == (27, b"")
 
 
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_was_not_printed_stays_with_the_broker(cli, broker, topic, qos):
+    """More messages wait than the command reads ahead: -E takes none of them, -C as many as it prints."""
+    session = ("-p", broker.open, "-c", "-i", f"kept-{topic[-8:]}", "-q", qos, "-t", topic)
+    assert cli.run("sub", *session, "-E")[0] == 0
+    lines = "".join(f"{number}\n" for number in range(1_200)).encode()
+    assert cli.run("pub", "-p", broker.open, "-t", topic, "-q", qos, "-l", input=lines)[0] == 0
+    assert cli.run("sub", *session, "-E")[0] == 0
+    assert cli.run("sub", *session, "-C", 2, "-W", 15)[:2] == (0, b"0\n1\n")
+    expected = "".join(f"{number}\n" for number in range(2, 1_200)).encode()
+    assert cli.run("sub", *session, "-C", 1_198, "-W", 15)[:2] == (0, expected)
+
+
 def test_over_websocket(cli, broker, topic):
     big = b"x" * 70_000
     subscriber = Subscriber(cli, "--ws", "-p", broker.web, "-t", topic, "-q", 1, "-C", 3, "-W", 15, "-F", "%l")
@@ -232,7 +245,7 @@ def test_a_broker_that_dies_leaves_a_count_and_no_traceback(cli, tmp_path_factor
             lines += (b"received PUBACK", b"received PUBCOMP")[qos == 2] in line if qos else b"sending PUBLISH" in line
         mortal.process.kill()
         mortal.process.wait()
-        _, err = publisher.communicate(b"".join(b"%d\n" % number for number in range(50)), timeout=20)
+        _, err = publisher.communicate(b"".join(b"%d\n" % number for number in range(50)), timeout=60)
     told = [line for line in err.decode().splitlines() if not line.startswith("Client ")]
     assert publisher.returncode == 1
     assert told[0] == "penstock: the broker closed the connection"

@@ -63,6 +63,7 @@ def test_only_the_clients_that_are_furthest_behind_have_metrics_of_their_own():
         "application_client_in_flight": ("gauge", "client"),
         "application_client_retries": ("counter", "client"),
         "application_client_expired": ("counter", "client"),
+        "application_client_given_up": ("counter", "client"),
     }
     assert families["application_client_lag"].samples == [("c0999", 999), ("c1999", 999), ("c2999", 999)]
     assert families["application_client_expired"].samples == [("c0999", 3), ("c1999", 3), ("c2999", 3)]

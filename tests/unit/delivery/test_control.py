@@ -176,6 +176,73 @@ def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scenario)
 
 
+def test_metrics_of_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits in shared topics is counted once for each share name, whoever is connected."""
+    monkeypatch.setattr("penstock.delivery.control.REFRESH_SECONDS", 0.02)
+
+    async def scenario(node: Node) -> None:
+        overview = node.applications.overview
+        client = await node.connect("a")
+        await node.subscribe(client, b"$share/g/s/+")
+        share = node.delivery.shared.shares_of(client.session)[0]
+        await node.until(lambda: len(share.lanes) == 2)
+        await node.publish("s/1", range(8))
+        await Reader(client, says_nothing=True).until(8)
+        await node.until(lambda: overview.counters()["application_shared_lag_total"] == 8)
+        assert overview.counters()["application_lag_total"] == 0
+        assert list(overview.share_samples()) == [("$share/g/s/+", 8, 8, 1)]
+        client.lose()
+        assert list(overview.share_samples()) == [("$share/g/s/+", 8, 0, 1)]
+        other = await node.connect("b")
+        await node.subscribe(other, b"$share/h/s/+")  # begins at the end
+        await node.until(lambda: len(overview.share_samples()) == 2)
+        await asyncio.sleep(0.05)
+        assert overview.counters()["application_shared_lag_total"] == 8
+        node.end(client.session)
+        await node.until(lambda: overview.counters()["application_shared_lag_total"] == 0)
+        assert list(overview.share_samples()) == [("$share/h/s/+", 0, 0, 1)]
+
+    run(scenario, shared_partitions=2)
+
+
+def test_counters_of_a_client_last_as_long_as_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.delivery.control.REFRESH_SECONDS", 0.02)
+
+    async def scenario(node: Node) -> None:
+        overview = node.applications.overview
+        client = await client_with(node, 10, 4)
+        client.lose()
+        await Reader(client := await node.connect("a")).until(6)
+        shown = await overview.show("a")
+        assert (shown["delivered"], shown["acknowledged"]) == (16, 10)
+        client.lose()
+        shown = await overview.show("a")
+        assert (shown["delivered"], shown["acknowledged"]) == (16, 10)
+        node.end(client.session)
+        await node.connect("a")
+        assert (await overview.show("a"))["delivered"] == 0
+        node.end(client.session)
+        await node.until(lambda: not list(node.delivery.book.clients_known()))
+
+    run(scenario)
+
+
+def test_given_up_messages_are_counted() -> None:
+    async def scenario(node: Node) -> None:
+        client = await client_with(node, 3)
+        (lane,) = client.session.lanes_now
+        await asyncio.sleep(0.02)
+        node.hub.tick()
+        lane.sweep(1, 0, 0, True)
+        client.lose()
+        assert (await node.applications.overview.show("a"))["given_up"] == 3
+        assert node.applications.counters()["application_given_up_total"] == 3
+        (sample,) = node.applications.overview.samples()
+        assert sample.given_up == 3
+
+    run(scenario)
+
+
 def test_a_topic_that_is_gone_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lag of one client is not known: those of the others are."""
     monkeypatch.setattr("penstock.delivery.control.REFRESH_SECONDS", 0.02)
@@ -186,6 +253,6 @@ def test_a_topic_that_is_gone_does_not_hide_the_others(monkeypatch: pytest.Monke
         await node.log.admin.delete(TOPIC)
         await node.fill("tbmq.msg.app.b", range(5))
         samples = node.applications.overview.samples
-        await node.until(lambda: {sample[0]: sample[1] for sample in samples()}["b"] == 5, 2.0)
+        await node.until(lambda: {sample[0]: sample[1] for sample in samples()}["b"] == 5, 30.0)
 
     run(scenario)

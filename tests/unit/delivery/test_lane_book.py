@@ -42,7 +42,7 @@ class Stage:
     def stored(self, key: bytes) -> bytes | None:
         return self.store.tables.get(TABLE, {}).get(key)
 
-    async def until(self, condition: Callable[[], object], seconds: float = 5.0) -> None:
+    async def until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
         async with asyncio.timeout(seconds):
             while not condition():  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.005)
@@ -56,7 +56,7 @@ def run(scenario: Callable[[Stage], Awaitable[None]], **settings: Any) -> None:
         stage.book.start()
         stage.reader.start()
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await scenario(stage)
         finally:
             await stage.book.stop()
@@ -91,8 +91,8 @@ def test_what_was_acknowledged_is_written_soon() -> None:
         stage.book.save([lane])
         await stage.until(lambda: len(client.take()) == 3)
         client.say(PUBACK, 1)
-        await stage.until(lambda: read_context(stage.stored(key) or lane.peek())["committed"] == 1, 1.0)
-        await stage.until(lambda: (stage.stored(key) or b"") == lane.peek(), 1.0)
+        await stage.until(lambda: read_context(stage.stored(key) or lane.peek())["committed"] == 1, 30.0)
+        await stage.until(lambda: (stage.stored(key) or b"") == lane.peek(), 30.0)
         saves = stage.contexts.saves
         await asyncio.sleep(0.25)
         assert stage.contexts.saves == saves  # nothing changed, nothing is written

@@ -275,7 +275,7 @@ def test_more_partitions_by_setting_than_the_topic_has() -> None:
         try:
             again = Reader(await other.connect("a"))
             await other.publish("s", range(100, 120))
-            await other.until(lambda: sum(number >= 100 for number in again.look()) == 20, 4.0)
+            await other.until(lambda: sum(number >= 100 for number in again.look()) == 20, 30.0)
         finally:
             await other.stop()
 

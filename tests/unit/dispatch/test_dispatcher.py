@@ -12,11 +12,12 @@ from penstock._ext.connection import Feed, Hub, Session
 from penstock._ext.envelope import decode, encode
 from penstock._ext.segment import RecordPack
 from penstock.dispatch import dispatcher as module
-from penstock.dispatch.dispatcher import GROUP, Dispatcher
+from penstock.dispatch.dispatcher import Dispatcher
 from penstock.logs.base import Appended, Committed, LogError, LogUnavailable, TopicPartition
 from penstock.logs.memory import MemoryLog
 from penstock.logs.sending import send
 from penstock.logs.topics import now_ms
+from penstock.persistence.log_names import DISPATCH_GROUP
 
 INGEST = "tbmq.msg.all"
 PARTITIONS = 2
@@ -100,10 +101,10 @@ class Stage:
         ]
 
     def committed(self, partition: int = 0) -> int:
-        found = self.log.get_committed(GROUP, TopicPartition(INGEST, partition))
+        found = self.log.get_committed(DISPATCH_GROUP, TopicPartition(INGEST, partition))
         return -1 if found is None else found.offset
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
         async with asyncio.timeout(seconds):
             while not condition():  # noqa: ASYNC110 - there is no event for what is in a log
                 await asyncio.sleep(0.005)
@@ -116,7 +117,7 @@ async def staged() -> AsyncIterator[Stage]:
     await log.admin.create(INGEST, PARTITIONS)
     stage = Stage(log)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             yield stage
     finally:
         await stage.dispatcher.stop()
@@ -449,7 +450,7 @@ def test_a_last_commit_that_fails_does_not_keep_the_member_in_the_group() -> Non
         await stage.publish("x", b"0")
         await stage.until(lambda: stage.payloads("a") == [b"0"])
         await stage.dispatcher.stop()
-        assert not stage.log.coordinator.members_of(GROUP)
+        assert not stage.log.coordinator.members_of(DISPATCH_GROUP)
 
     run(scenario)
 

@@ -62,14 +62,14 @@ async def running(
         await log.close()
 
 
-async def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - the processor has no event for what is counted
             await asyncio.sleep(0.005)
 
 
 async def until_committed(committed: Callable[[], Awaitable[int]], offset: int) -> None:
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(60):
         while await committed() != offset:  # noqa: ASYNC110 - nor has the log one for commits
             await asyncio.sleep(0.005)
 

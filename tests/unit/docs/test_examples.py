@@ -49,7 +49,7 @@ METRIC_PAGES = tuple(
     f"docs/{name}.md"
     for name in ("application-clients", "architecture", "device-clients", "flow-control", "monitoring", "operations")
 )
-SECONDS = 20
+SECONDS = 60
 
 PENSTOCK = """#!{python}
 import os, sys
@@ -69,7 +69,7 @@ case " $* " in *" -p "*) exec {real} "$@" ;; *) exec {real} -h 127.0.0.1 -p {por
 # Where the real one is missing.
 CURL = """#!{python}
 import sys, urllib.request
-sys.stdout.write(urllib.request.urlopen("http://" + sys.argv[-1], timeout=10).read().decode())
+sys.stdout.write(urllib.request.urlopen("http://" + sys.argv[-1], timeout=30).read().decode())
 """
 # A command in the background has to be at work before the next line: a subscriber subscribed, a broker listening.
 AWAIT = """#!{python}
@@ -82,7 +82,7 @@ def is_there(wanted):
         return True
     except OSError:
         return False
-deadline = time.monotonic() + 15
+deadline = time.monotonic() + 30
 while not is_there(sys.argv[1]):
     if time.monotonic() > deadline:
         sys.exit("nothing came of the command in the background: " + sys.argv[1])
@@ -206,7 +206,7 @@ class Workshop:
 
     def metrics(self) -> set[str]:
         url = f"http://127.0.0.1:{self._admin_port}/metrics"
-        text = urllib.request.urlopen(url, timeout=10).read().decode()
+        text = urllib.request.urlopen(url, timeout=30).read().decode()
         return set(re.findall(r"^(penstock_\w+)", text, re.M))
 
 

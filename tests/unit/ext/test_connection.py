@@ -30,7 +30,7 @@ def run(scenario: Scenario, **settings: str) -> None:
         for listener in broker.listeners:
             await listener.start()
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await scenario(broker, int(broker.listeners[0].address.rpartition(":")[2]))
         finally:
             await broker.close()

@@ -27,7 +27,7 @@ class Client:
     def __init__(self, port: int) -> None:
         import socket  # noqa: PLC0415  # only the thread that speaks needs it
 
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
         self.buffer = b""
 
     def take(self) -> tuple[int, bytes]:

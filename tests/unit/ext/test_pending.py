@@ -374,7 +374,7 @@ class TestChanges:
         for offset in range(256):
             pending.claim(offset, A, 1_790_000_000_000 + 4 * offset)
         _, [(_, value)] = pending.take_changes()
-        assert len(value) < 256 * 5
+        assert len(value) < 256 * 6
 
 
 class TestRestoring:

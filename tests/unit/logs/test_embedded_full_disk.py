@@ -63,7 +63,7 @@ def test_a_full_disk_fails_appends_and_recovers(small_disk: Path) -> None:
             assert [number_of(r) for r in await read_all(log, "t")] == list(range(written))
             ballast.unlink()
             # nobody appends: the log finds out by itself
-            await until(lambda: log.check() is True, 10)
+            await until(lambda: log.check() is True, 30.0)
             appended = await log.producer.send("t", 0, numbered(written, 100, 1_000))
             assert appended.base_offset == written
         async with opened(small_disk) as log:
@@ -86,7 +86,7 @@ def test_only_what_does_not_fit_fails(small_disk: Path) -> None:
                 for topic, results in told.items():
                     log.producer.append(topic, 0, numbered(0, 200, 1_000), results.append)
                 await asyncio.sleep(0.01)
-            await until(lambda: sum(map(len, told.values())) == 40, 10)
+            await until(lambda: sum(map(len, told.values())) == 40, 30.0)
             assert any(isinstance(result, LogUnavailable) for results in told.values() for result in results)
             ballast.unlink()
             for topic, results in told.items():

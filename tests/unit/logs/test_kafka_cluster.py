@@ -52,7 +52,7 @@ def test_topics_that_can_lose_records_are_named(
 
         again = KafkaLog(KafkaSettings(bootstrap_servers=kafka_cluster.bootstrap))
         await again.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while "can lose acknowledged records" not in caplog.text:  # noqa: ASYNC110 - said in the background
                 await asyncio.sleep(0.05)
         await again.close()

@@ -18,6 +18,7 @@ from penstock.logs.base import Appended, LogError, LogUnavailable, TopicNotFound
 from penstock.logs.kafka import KafkaLog, KafkaSettings
 from tests.support.kafka_cluster import KafkaCluster, free_ports
 from tests.support.log_load import Load, assert_nothing_lost, pack_of, read_all
+from tests.support.waiting import until
 
 
 @asynccontextmanager
@@ -140,7 +141,7 @@ def test_the_loop_goes_on_while_records_are_written_and_polled(kafka: KafkaClust
                 longest, last = max(longest, time.monotonic() - last), time.monotonic()
             await load.stop()
             await polling
-            assert longest < 0.25
+            assert longest < 1.0  # a call that waits would wait for some seconds
 
     uvloop.run(scenario())
 
@@ -149,7 +150,7 @@ def test_statistics_become_counters(kafka: KafkaCluster, topic: str) -> None:
     async def scenario() -> None:
         async with opened(kafka, statistics_interval_ms=100) as log:
             counters = log.counters()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 # statistics come every 100 ms and may be older than what was sent last
                 while not (
                     counters["kafka_brokers_up"] and counters["kafka_rtt_avg_ms"] and counters["kafka_sent_records"]
@@ -169,7 +170,7 @@ def test_without_kafka_everything_starts_and_appends_fail_in_time(topic: str) ->
         log = KafkaLog(KafkaSettings(bootstrap_servers=f"127.0.0.1:{port}", delivery_timeout_ms=1_000))
         started = time.monotonic()
         await log.start()
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < 20
         assert f"127.0.0.1:{port}" in str(log.check())
         with pytest.raises(LogUnavailable):
             await asyncio.wait_for(log.producer.send(topic, 0, pack_of(b"x")), 20)
@@ -191,7 +192,7 @@ def test_after_a_fatal_error_a_new_producer_takes_over(kafka: KafkaCluster, topi
             for number in range(100):
                 log.producer.append(topic, 0, pack_of(b"%d" % number), results.append)
             log.producer.on_client_error(KafkaError(KafkaError._FATAL, "out of sequence", fatal=True))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(results) < 100:  # noqa: ASYNC110 - callbacks fill it
                     await asyncio.sleep(0.01)
             assert all(result.is_retryable for result in results if isinstance(result, LogError))
@@ -211,8 +212,7 @@ def test_a_broker_restarted_under_load_loses_nothing(kafka: KafkaCluster, topic:
             load = Load(log, topic, 4)
             await load.reach(2_000)
             await asyncio.to_thread(kafka.terminate, 1)
-            await asyncio.sleep(0.5)
-            assert log.check() is not True
+            await until(lambda: log.check() is not True)
             appended = load.count
             kafka.restart(1)
             await load.reach(5_000)
@@ -234,7 +234,7 @@ def test_a_log_started_without_kafka_works_when_kafka_comes(kafka: KafkaCluster,
             sending = asyncio.ensure_future(log.producer.send(topic, 0, pack_of(b"early")))
             kafka.restart(1)
             assert (await asyncio.wait_for(sending, 30)).base_offset == 0
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while log.check() is not True:  # noqa: ASYNC110 - what readiness does
                     await asyncio.sleep(0.05)
 

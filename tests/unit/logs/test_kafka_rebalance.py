@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import confluent_kafka
 import pytest
 import uvloop
 
-from penstock.logs.base import Committed, TopicPartition
+from penstock.logs.base import Committed, LogUnavailable, TopicPartition
 from penstock.logs.kafka import KafkaLog, KafkaSettings
+from penstock.logs.kafka.consumer import KafkaConsumer
 from tests.support.kafka_cluster import KafkaCluster
-from tests.support.log_load import Load
+from tests.support.log_load import Load, pack_of
 
 PARTITIONS = 6
 
@@ -71,7 +74,7 @@ class Member:
                 await asyncio.shield(self._consumer.commit({place: Committed(fetched.next_offset)}))
 
 
-async def until(is_true: object, seconds: float = 20.0) -> None:
+async def until(is_true: object, seconds: float = 30.0) -> None:
     assert callable(is_true)
     async with asyncio.timeout(seconds):
         while not is_true():  # noqa: ASYNC110 - the group's own pace
@@ -145,3 +148,55 @@ def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(kafka:
         await log.close()
 
     uvloop.run(scenario())
+
+
+@pytest.mark.slow
+def test_a_member_that_lost_its_place_for_good_joins_again(kafka: KafkaCluster, topic: str) -> None:
+    """To librdkafka it is a fatal error that its place was given away, and it may have been itself that took it, when
+    it joined anew after an outage."""
+
+    async def scenario() -> None:
+        log = KafkaLog(KafkaSettings(bootstrap_servers=kafka.bootstrap, heartbeat_interval_ms=300))
+        await log.start()
+        await log.admin.create(topic, 2)
+        places = [TopicPartition(topic, number) for number in range(2)]
+        told: list[str] = []
+        member = log.consumer(f"group-{topic}", instance_id="node-1")
+        member.subscribe(
+            [topic], lambda given: told.append(f"+{len(given)}"), lambda gone: told.append(f"-{len(gone)}")
+        )
+        await read_until(member, lambda: member.assignment() == places)
+        await asyncio.to_thread(take_place, kafka, topic)
+        with pytest.raises(LogUnavailable, match="out"):
+            await read_until(member, lambda: False)
+        await log.producer.send(topic, 1, pack_of(b"to be read"))
+        assert await read_until(member, lambda: member.assignment() == places) == [b"to be read"]
+        await member.commit()
+        assert told == ["+2", "-2", "+2"]
+        await log.close()
+
+    uvloop.run(scenario())
+
+
+def take_place(kafka: KafkaCluster, topic: str) -> None:
+    """Another one under the same instance id comes and goes."""
+    names = {"group.id": f"group-{topic}", "group.instance.id": "node-1"}
+    strategy = {"partition.assignment.strategy": "cooperative-sticky"}
+    other = confluent_kafka.Consumer({"bootstrap.servers": kafka.bootstrap, **names, **strategy})
+    other.subscribe([topic])
+    deadline = time.monotonic() + 30
+    while not other.assignment():
+        assert time.monotonic() < deadline
+        other.poll(0.05)
+    other.close()
+
+
+async def read_until(member: KafkaConsumer, is_true: Callable[[], bool]) -> list[bytes]:
+    """Everything that it reads until then, and until nothing comes any more."""
+    found: list[bytes] = []
+    async with asyncio.timeout(60):
+        while True:
+            fetched = await member.poll(100, 0.5)
+            found += [record.value or b"" for one in fetched for record in one.pack]
+            if is_true() and not fetched:
+                return found

@@ -110,7 +110,7 @@ def test_a_full_producer_refuses_or_waits() -> None:
         producer.send(TPI, QueueMessage("k", bytes(900)))
         with pytest.raises(QueueFull):
             producer.send(TPI, QueueMessage("k", bytes(900)))
-        await asyncio.wait_for(producer.send_and_wait(TPI, QueueMessage("k", bytes(900))), 5)
+        await asyncio.wait_for(producer.send_and_wait(TPI, QueueMessage("k", bytes(900))), 30)
 
     with_log(scenario)
 

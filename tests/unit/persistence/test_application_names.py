@@ -21,13 +21,11 @@ def sha(text):
 
 def test_a_client_of_letters_and_digits_keeps_its_name():
     assert NAMES.client_topic("Client7") == "tbmq.msg.app.Client7"
-    assert NAMES.client_group("Client7") == "application-persisted-msg-consumer-group-Client7"
 
 
 @pytest.mark.parametrize("client_id", ["a-b", "a.b", "a/b", "ä", "a\n", "a b", " ", "x" * 237, "ab" * 32, "AB" * 32])
 def test_other_clients_are_hashed(client_id):
     assert NAMES.client_topic(client_id) == f"tbmq.msg.app.{sha(client_id)}"
-    assert NAMES.client_group(client_id).endswith(f"-group-{sha(client_id)}")
 
 
 def test_the_longest_name_is_kafkas():
@@ -36,7 +34,7 @@ def test_the_longest_name_is_kafkas():
     assert prefixed.client_topic("x" * 227) == "site.one.tbmq.msg.app." + "x" * 227
     assert len(prefixed.client_topic("x" * 227)) == 249
     assert prefixed.client_topic("x" * 228) == f"site.one.tbmq.msg.app.{sha('x' * 228)}"
-    assert prefixed.client_group("c") == "site.one.application-persisted-msg-consumer-group-c"
+    assert prefixed.clients_group == "site.one.application-persisted-msg-consumer-group"
 
 
 def test_without_validation_clients_with_other_characters_have_no_topic():
@@ -99,7 +97,6 @@ PREFIXES = st.sampled_from(["", "p", "a-b", "tbmq.msg.app.shared.q", "x-tbmq.msg
 def test_two_clients_never_share_a_name(one, other, prefix):
     names = ApplicationNames(prefix)
     assert (names.client_topic(one) == names.client_topic(other)) == (one == other)
-    assert (names.client_group(one) == names.client_group(other)) == (one == other)
 
 
 @given(st.data(), PREFIXES)

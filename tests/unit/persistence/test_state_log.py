@@ -54,7 +54,7 @@ def run(work: Callable[[MoodyLog, StateLog], Awaitable[None]]) -> None:
         log = MoodyLog()
         await log.start()
         store = StateLog(log)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await store.load("t", lambda key, value: None)
             log.moody.appended.clear()
             log.moody.tries = 0

@@ -85,6 +85,30 @@ def test_a_failing_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     run(test())
 
 
+def test_who_asks_nothing_of_the_disk_learns_nothing_about_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading succeeds on a bad disk, and so does removing what is not there."""
+    monkeypatch.setattr(lmdb_device, "PROBE_SECONDS", 60.0)
+
+    async def test() -> None:
+        async with opened(LmdbDeviceStore(tmp_path / "device", DeviceSettings())) as store:
+            caller = Caller(store)
+            await caller.add(CLIENT, b"before")
+            with monkeypatch.context() as bad_disk:
+                bad_disk.setattr(lmdb_queues.QueueTables, "end", fail)
+                (result,) = await result_of(store.add, [Addition(CLIENT, caller.pack([b"a"]))])
+                assert isinstance(result, StoreFull)
+            assert await caller.values(CLIENT) == [b"before"]
+            await caller.remove(CLIENT, 99)
+            assert "disk is full" in str(store.check())
+            await caller.add(CLIENT, b"after")
+            assert store.check() is True
+
+    def fail(self: Any) -> None:
+        raise lmdb.DiskError("No space left on device")
+
+    run(test())
+
+
 def test_a_wrong_key_of_a_record_harms_nobody_else(tmp_path: Path) -> None:
     async def test() -> None:
         async with opened(LmdbDeviceStore(tmp_path / "device", DeviceSettings())) as store:
@@ -173,7 +197,7 @@ def test_a_busy_loop_does_not_starve_the_store(tmp_path: Path) -> None:
         async with opened(LmdbDeviceStore(tmp_path / "device", DeviceSettings())) as store:
             caller = Caller(store)
             adding = asyncio.create_task(caller.add(CLIENT, *[b"x"] * 2000))
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 30
             while not adding.done():
                 sum(range(20_000))
                 await asyncio.sleep(0)

@@ -301,7 +301,7 @@ def test_pubrel_comes_at_once(open_app, publisher, topic, version):
     publisher.publish(topic, b"x", qos=2)
     packet = client.expect_publish(topic, b"x", qos=2)
     client.send_ack(PUBREC, packet.packet_id)
-    client.expect(PUBREL, packet_id=packet.packet_id, timeout=5)
+    client.expect(PUBREL, packet_id=packet.packet_id)
     client.close()
     client = open_app(version)
     client.expect(PUBREL, packet_id=packet.packet_id)

@@ -80,7 +80,7 @@ def test_modes_of_writing(open_app, backlog, publisher, topic, version):
     client.expect_payloads(payloads)
     for number in range(5):
         publisher.publish(topic, b"live %d" % number, qos=1)
-        client.expect_publish(topic, b"live %d" % number, ack=True, timeout=5)
+        client.expect_publish(topic, b"live %d" % number, ack=True)
 
 
 @pytest.mark.parametrize("settings", [{"application.max_clients": 2}])

@@ -40,7 +40,7 @@ class Member:
 
     def stop(self):
         self._leaving.set()
-        self._thread.join(10)
+        self._thread.join(30)
         assert not self._thread.is_alive()
         return self.payloads
 

@@ -40,6 +40,7 @@ ALIASES = {
     **{name: Alias(f"kafka.{setting}", _same) for name, setting in ENVIRONMENT_ALIASES.items()},
     "NETTY_WRITE_BUFFER_HIGH_WATER_MARK": Alias("limits.write_high_watermark", _kilobytes, "in KB"),
     "NETTY_WRITE_BUFFER_LOW_WATER_MARK": Alias("limits.write_low_watermark", _kilobytes, "in KB"),
+    "TB_KAFKA_PREFIX": Alias("queue.prefix", _same),
     "TB_KAFKA_MSG_ALL_TOPIC": Alias("ingest.topic", _same),
     "TB_KAFKA_MSG_ALL_TOPIC_PROPERTIES": Alias("ingest.properties", _same),
     "MQTT_MAX_IN_FLIGHT_MSGS": Alias("limits.max_inflight", _same),

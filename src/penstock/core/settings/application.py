@@ -46,6 +46,13 @@ class ApplicationSettings(Section, frozen=True):
         Meta(ge=1, le=10_000),
         about("partitions of the topic of a shared subscription: the most members that work at the same time"),
     ] = 16
+    max_shares: Annotated[
+        Natural,
+        about(
+            "shared subscriptions, share name and filter, at once: on Kafka each is a consumer with threads and "
+            "connections of its own; over it, new ones are refused; 0 = no limit"
+        ),
+    ] = 100
     max_poll_records: Annotated[Records, about("messages of a pack of a client's own topic")] = 200
     shared_max_poll_records: Annotated[Records, about("messages of a pack of a shared subscription")] = 500
     pack_timeout: Annotated[

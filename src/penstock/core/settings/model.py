@@ -244,7 +244,7 @@ class AdminSettings(Section, frozen=True):
     per_client_metrics: Annotated[
         int,
         Meta(ge=0, le=10_000),
-        about("APPLICATION clients with metrics of their own: those with the largest lag; 0 = none"),
+        about("APPLICATION clients and shares with metrics of their own: those with the largest lag; 0 = none"),
     ] = 100
 
 

@@ -60,13 +60,30 @@ def _prepare(
 ) -> None:
     applications = front.applications
     if applications is not None:
-        new = [name for name, _, error in packet.entries if not error]
-        new = applications.delivery.unprepared(connection.session, new)
+        new = _reserve_shared(front, connection.session, packet)
         if new:
             connection.pause_reading()
             front.spawn(_prepare_shared(front, connection, packet, new, queues))
             return
     _subscribe(front, connection, packet, queues)
+
+
+def _reserve_shared(front: MqttFrontend, session: Session, packet: SubscribePacket) -> list[bytes]:
+    """Filters whose topic and group have to be made first; nothing is made for those that will be refused."""
+    assert front.applications is not None
+    delivery = front.applications.delivery
+    granted = [
+        name
+        for name, _, error in packet.entries
+        if name.startswith(b"$share/") and not (error or _refusal(front, session, name, packet.identifier))
+    ]
+    unprepared = dict.fromkeys(delivery.unprepared(session, granted))
+    reserved = [name for name in unprepared if delivery.shared.reserve(name)]
+    refused = unprepared.keys() - set(reserved)
+    for index, (name, options, error) in enumerate(packet.entries):
+        if name in refused and not error:
+            packet.entries[index] = (name, options, int(Reason.QUOTA_EXCEEDED))
+    return reserved
 
 
 async def _prepare_shared(
@@ -92,6 +109,9 @@ async def _prepare_shared(
             _subscribe(front, connection, packet, queues)
         else:
             _subscribe_absent(front, session, packet)
+    finally:
+        for topic_filter in filters:
+            front.applications.delivery.shared.release(topic_filter)
     if connection.is_connected and connection.is_writable and not connection.is_blocked:
         connection.resume_reading()
 
@@ -174,6 +194,8 @@ def _refusal(front: MqttFrontend, session: Session, topic_filter: bytes, identif
         return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED  # [MQTT3-3.8.3-2]
     if session.acl is not None and not session.acl.may_subscribe(plain):
         return Reason.NOT_AUTHORIZED
+    if front.applications is not None and session.feed is not None and front.applications.delivery.retained.is_full:
+        return Reason.QUOTA_EXCEEDED  # its retained messages could not be kept: those of others wait for the log
     trie = front.hub.trie
     if trie.count(session) >= limits.max_subscriptions and not trie.has(session, topic_filter):
         return Reason.QUOTA_EXCEEDED

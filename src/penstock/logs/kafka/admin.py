@@ -24,6 +24,7 @@ from penstock.logs.base import (
     LATEST,
     Committed,
     LogError,
+    LogUnavailable,
     OffsetOutOfRange,
     TopicDescription,
     TopicNotFound,
@@ -88,7 +89,7 @@ class KafkaAdmin:
                 raise
         await self.create(topic, properties=properties_of(self._settings, topic))
         log.info("topic created", topic=topic)
-        return len((await self._describe(topic)).partitions)
+        return len((await self._describe_new(topic)).partitions)
 
     async def describe(self, topic: str) -> TopicDescription:
         partitions = len((await self._describe(topic)).partitions)
@@ -210,6 +211,17 @@ class KafkaAdmin:
         if found.error is not None:
             raise to_log_error(found.error, f"look at topic {topic!r}")
         return found
+
+    async def _describe_new(self, topic: str) -> TopicMetadata:
+        """It is there, but the broker that is asked this time may not have heard of it."""
+        deadline = time.monotonic() + REQUEST_SECONDS
+        while True:
+            try:
+                return await self._describe(topic)
+            except TopicNotFound as error:
+                if time.monotonic() > deadline:
+                    raise LogUnavailable(f"Kafka is slow to create topic {topic!r}") from error
+            await asyncio.sleep(0.02)
 
     def _forget(self, topic: str) -> None:
         self._names = None

@@ -8,6 +8,7 @@ not wanted yet (of a paused partition, or too much of a busy one) waits on the s
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, TypeVar
@@ -47,6 +48,8 @@ SLICE_SECONDS = 0.02
 # Python looks for garbage after 700 new objects, and messages are objects: fewer of them at a time, and it never does.
 MESSAGES_AT_ONCE = 400
 SEEK_SECONDS = 5.0
+# If it is another process that has taken the place, the two do not take it from each other all the time.
+REPLACEMENT_SECONDS = 10.0
 
 
 class KafkaConsumer:
@@ -63,6 +66,7 @@ class KafkaConsumer:
         health: Health,
         is_cooperative: bool = True,
     ) -> None:
+        self._new_client = new_client
         self._client = new_client()
         self._questions = Questions(self._client, group, auto_offset_reset)
         self._group = group
@@ -92,6 +96,9 @@ class KafkaConsumer:
         self._has_new_assignment = False
         self._failure: Message | None = None
         self._revoked: set[TopicPartition] = set()
+        self._names: list[str] = []
+        self._out = ""  # why librdkafka will never read anything again
+        self._next_replacement = 0.0
         self.resets = 0
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -159,11 +166,7 @@ class KafkaConsumer:
         names = sorted(set(topics))
         # a pattern stands for topics that are not known here
         self._topics |= {*names, ""} if any(name.startswith("^") for name in names) else set(names)
-        self._worker.submit(
-            lambda: self._client.subscribe(
-                names, on_assign=self._take, on_revoke=self._give_back, on_lost=self._give_back
-            )
-        )
+        self._worker.submit(lambda: self._join(names))
 
     async def poll(
         self, max_records: int = 500, timeout: float = 1.0, max_per_partition: int | None = None
@@ -267,12 +270,9 @@ class KafkaConsumer:
 
     async def seek_to_time(self, partition: TopicPartition, timestamp_ms: int) -> int:
         self._shelf.find(partition)
-
-        def find() -> int:
-            found = self._questions.offsets({partition: timestamp_ms})[partition]
-            return found if found >= 0 else self._questions.watermarks(partition).end
-
-        offset = await self._submit(f"find a time in {text(partition)}", find)
+        offset = await self._submit(
+            f"find a time in {text(partition)}", lambda: self._questions.offset_at(partition, timestamp_ms)
+        )
         await self.seek(partition, offset)
         return offset
 
@@ -296,7 +296,7 @@ class KafkaConsumer:
         asked = [named(partition, one.offset, one.metadata) for partition, one in offsets.items()]
 
         if asked:
-            await self._submit("commit offsets", lambda: self._questions.commit(asked))
+            await self._submit("commit offsets", lambda: self._commit(asked))
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Committed | None]:
         chosen = list(partitions)
@@ -309,13 +309,7 @@ class KafkaConsumer:
 
     async def lag(self) -> dict[TopicPartition, int]:
         positions = {partition: place.position for partition, place in self._shelf.places.items()}
-
-        def measure() -> dict[TopicPartition, int]:
-            known = self._questions.locate([partition for partition, position in positions.items() if position is None])
-            known |= {partition: position for partition, position in positions.items() if position is not None}
-            return {one: end - known[one] for one, end in self._questions.offsets(dict.fromkeys(known, LATEST)).items()}
-
-        return await self._submit("measure the lag", measure)
+        return await self._submit("measure the lag", lambda: self._questions.lag(positions))
 
     async def close(self) -> None:
         """Who processes the partitions is told to give them back and may commit for the last time."""
@@ -365,6 +359,25 @@ class KafkaConsumer:
             raise to_log_error(error, doing) from None
 
     # From here on in the thread.
+
+    def _join(self, names: list[str]) -> None:
+        self._names = names
+        self._client.subscribe(names, on_assign=self._take, on_revoke=self._give_back, on_lost=self._give_back)
+
+    def _replace_client(self) -> None:
+        """librdkafka fails for good when its place in the group was given to another of the same instance id. That may
+        have been itself: after an outage it joins anew while an answer to its old self is still on its way."""
+        if time.monotonic() < self._next_replacement:
+            raise LogUnavailable(f"the consumer of group {self._group!r} is out: {self._out}")
+        log.error("kafka consumer failed for good and is replaced", group=self._group, reason=self._out)
+        self._next_replacement = time.monotonic() + REPLACEMENT_SECONDS
+        self._give_up(list(self._applied))
+        old, self._client = self._client, self._new_client()
+        self._questions = Questions(self._client, self._group, self._reset)
+        self._out, self._failure = "", None
+        # what it still wants to say is nobody's business, and may take it a while
+        threading.Thread(target=old.close, name=f"kafka-consumer-{self._group}-old", daemon=True).start()
+        self._join(self._names)
 
     def _apply(self, starts: Mapping[TopicPartition, int | None], moves: Mapping[TopicPartition, int]) -> None:
         """Takes effect with the next poll, so that a seek before it needs no round trip through the old position."""
@@ -416,6 +429,8 @@ class KafkaConsumer:
             self._worker.serve_waiting()
             if self._is_closing:
                 return []
+            if self._out and self._is_subscribed:
+                self._replace_client()
             if self._has_new_assignment:
                 self._start_assigned()
             self._revoked.clear()
@@ -490,8 +505,9 @@ class KafkaConsumer:
         if code in (KafkaError._PARTITION_EOF, KafkaError._MAX_POLL_EXCEEDED):
             log.warning("kafka consumer", group=self._group, reason=error.str())
             return
-        if error.fatal():
-            raise LogError(f"the consumer of group {self._group!r} is out: {error.str()}")
+        if error.fatal() or code == KafkaError._FATAL:
+            self._out = error.str()
+            raise LogUnavailable(f"the consumer of group {self._group!r} is out: {error.str()}")
         if message.topic() is None:
             place, failed = None, to_log_error(error, "read from Kafka")
         else:
@@ -505,6 +521,14 @@ class KafkaConsumer:
             return
         failed.partition = place
         raise failed
+
+    def _commit(self, asked: list[confluent_kafka.TopicPartition]) -> None:
+        try:
+            self._questions.commit(asked)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError._FATAL:
+                self._out = error.args[0].str()
+            raise
 
     def _seek(self, partition: TopicPartition, offset: int, move: int) -> int:
         if offset in (EARLIEST, LATEST):
@@ -528,6 +552,8 @@ class KafkaConsumer:
 
     def _take(self, client: confluent_kafka.Consumer, assigned: list[confluent_kafka.TopicPartition]) -> None:
         """New partitions: who processes them hears of it first, and may still seek."""
+        if client is not self._client:
+            return  # it is about to end
         places = [TopicPartition(one.topic, one.partition) for one in assigned]
         moves = {place: next(MOVES) for place in places}
         self._moves |= moves
@@ -550,7 +576,14 @@ class KafkaConsumer:
 
     def _give_back(self, client: confluent_kafka.Consumer, revoked: list[confluent_kafka.TopicPartition]) -> None:
         """The group waits until who processes these partitions is done with them."""
-        places = [TopicPartition(one.topic, one.partition) for one in revoked]
+        if client is self._client:
+            self._give_up([TopicPartition(one.topic, one.partition) for one in revoked])
+        if self._is_cooperative:
+            client.incremental_unassign(revoked)
+        else:
+            client.unassign()
+
+    def _give_up(self, places: list[TopicPartition]) -> None:
         self._revoked.update(places)
         for place in places:
             self._moves.pop(place, None)
@@ -565,7 +598,3 @@ class KafkaConsumer:
         self._worker.run_on_loop(tell)
         self._worker.run_on_loop(drop)
         self._applied.difference_update(places)
-        if self._is_cooperative:
-            client.incremental_unassign(revoked)
-        else:
-            client.unassign()

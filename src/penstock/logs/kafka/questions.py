@@ -83,6 +83,17 @@ class Questions:
             time.sleep(0.02)
         return answer
 
+    def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
+        """Of the first record at or after the time, or the end."""
+        found = self.offsets({partition: timestamp_ms})[partition]
+        return found if found >= 0 else self.watermarks(partition).end
+
+    def lag(self, positions: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
+        """Records between each position (None: where reading will start) and the end."""
+        known = self.locate([partition for partition, position in positions.items() if position is None])
+        known |= {partition: position for partition, position in positions.items() if position is not None}
+        return {one: end - known[one] for one, end in self.offsets(dict.fromkeys(known, LATEST)).items()}
+
     def locate(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where reading will start, of partitions of which nothing was read."""
         asked = list(partitions)

@@ -1,0 +1,26 @@
+"""Names of the topics and groups of one installation, all of them behind `queue.prefix`: installations with different
+prefixes may share a Kafka. Those of APPLICATION clients are in application_names.py, those of queues between services
+in partition/names.py."""
+
+from __future__ import annotations
+
+from penstock.core.settings.model import Settings
+from penstock.partition.settings import parse_settings
+from penstock.persistence.retained import RETAINED_TOPIC
+from penstock_schema.event import TOPIC as EVENTS_TOPIC
+
+DISPATCH_GROUP = "msg-all-consumer-group"
+
+
+class LogNames:
+    def __init__(self, settings: Settings) -> None:
+        self.prefix = parse_settings(settings.queue).prefix
+        self.ingest_topic = self.of(settings.ingest.topic)
+        self.retained_topic = self.of(RETAINED_TOPIC)
+        self.events_topic = self.of(EVENTS_TOPIC)
+        # Nodes that share a Kafka each serve clients of their own, so each of them reads everything.
+        node = f"-{settings.server.node_id}" if settings.log.provider == "kafka" else ""
+        self.dispatch_group = self.of(f"{DISPATCH_GROUP}{node}")
+
+    def of(self, name: str) -> str:
+        return f"{self.prefix}.{name}" if self.prefix else name

@@ -1,0 +1,50 @@
+"""`queue.prefix` stands before every topic and group, so that installations may share a Kafka."""
+
+from tests.support.application import until
+from tests.support.kafka_topics import own_topics
+from tests.support.packets import V5
+
+PREFIX = "penstock.site"
+SETTINGS = {"queue.prefix": PREFIX}
+TOPICS = {
+    "tbmq.client.app.context",
+    "tbmq.client.received",
+    "tbmq.client.session",
+    "tbmq.client.subscriptions",
+    "tbmq.events",
+    "tbmq.msg.all",
+    "tbmq.msg.retained",
+}
+
+
+def test_every_topic_and_group_has_the_prefix(*, broker, open_app, publisher, topic, app_id, new_name):
+    client = open_app(V5)
+    shared = new_name("shared")
+    client.subscribe(topic, qos=1)
+    client.subscribe(f"$share/s/{shared}", qos=1)
+    publisher.publish(topic, b"kept", qos=1, retain=True)
+    client.expect_publish(topic, b"kept", qos=1, ack=True)
+    publisher.publish(shared, b"x", qos=1)
+    client.expect_publish(shared, b"x", qos=1, ack=True)
+    wanted = TOPICS | {f"tbmq.msg.app.{app_id}", f"tbmq.msg.app.shared.{shared}"}
+    if broker.cluster is None:
+        found = {path.name for path in (broker.data_dir / "log").iterdir() if path.is_dir()}
+        wanted -= {name for name in wanted if name.startswith("tbmq.client.")}  # they are in LMDB
+        assert found >= {f"{PREFIX}.{name}" for name in wanted}
+        assert all(name.startswith(f"{PREFIX}.") for name in found if "tbmq." in name)
+    else:
+        found = own_topics(broker.cluster.bootstrap)
+        assert found >= {f"{PREFIX}.{name}" for name in wanted}
+        assert not {name for name in found if not name.startswith(f"{PREFIX}.")}
+
+    def find_groups():
+        groups = {entry["group"] for entry in broker.command_json("log", "offsets")}
+        return groups if len(groups) >= 3 else None
+
+    node = "" if broker.cluster is None else f"-{broker.settings.get('server.node_id', 'penstock')}"
+    groups = until(find_groups, 10, "the offsets of three groups")
+    assert groups == {
+        f"{PREFIX}.msg-all-consumer-group{node}",
+        f"{PREFIX}.application-persisted-msg-consumer-group",
+        f"{PREFIX}.application-shared-msg-consumer-group-s-{PREFIX}.tbmq.msg.app.shared.{shared}",
+    }
