@@ -97,7 +97,9 @@ class Queue:
     @property
     def depth(self) -> int:
         """Messages some group has yet to settle; all of them where there is no group, and of a stream."""
-        return self.tail - self.head if self.core.is_stream else self.core.depth
+        start = self.head if self.core.is_stream else self.core.floor
+        removed = self.core.removed
+        return max(self.tail - start - (0 if removed is None else removed.count_from(start)), 0)
 
     @property
     def bytes(self) -> int | None:
@@ -266,7 +268,8 @@ class Queue:
 
     def update_floor(self) -> None:
         """What every group has done with."""
-        self.core.floor = min((group.committed for group in self.groups.values()), default=self.head)
+        floor = min((group.committed for group in self.groups.values()), default=self.head)
+        self.core.floor = floor if self.core.removed is None else self.core.removed.first_kept(floor)
 
     # ---- commands ----
 
@@ -294,6 +297,7 @@ class Queue:
         for group in self.groups.values():
             for offset in offsets:
                 group.core.settle(offset)
+        self.update_floor()
         if self.definition.durable:
             key = state.state_key(self.name, "", state.REMOVED)
             self._manager.state.store([(state.STATE, key, removed.encode())])
