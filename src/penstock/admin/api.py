@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import re
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
@@ -118,8 +119,17 @@ def build_api(
     routes += [] if sessions is None else _session_routes(sessions)
     routes += [] if retained is None else _retained_routes(retained)
     mount = Mount(PATH, routes=[*routes, Route("/{path:path}", _unknown)])
+    for route in (mount, *mount.routes):
+        _take_any_text(route)
     mount.app = guarded(mount.app)
     return mount
+
+
+def _take_any_text(route: BaseRoute) -> None:
+    """A client id may hold line ends, which Starlette's patterns do not match, or leave out at the end: `a` would be
+    taken for `a` and a line end."""
+    assert isinstance(route, Mount | Route)
+    route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$") + r"\Z", re.DOTALL)
 
 
 def _application_routes(control: ApplicationControl | None) -> list[BaseRoute]:
