@@ -207,8 +207,8 @@ cdef int ack_kept(Connection c, Session s, Slot* slot, uint8_t packet_type, cons
     return 0
 
 
-# Of a record of a shared topic that the client may not have: whether another one of the share may. Then the lane waits at
-# it. What the client was sent once is its own all the same.
+# Of a record of a shared topic that the client may not have: whether another one of the share may. Then the lane waits
+# at it. What the client was sent once is its own all the same.
 cdef bint leave_to_peer(Lane lane, int64_t offset, const uint8_t* topic, uint32_t topic_size) except -1:
     cdef Session peer
     if lane.peers is None or lane.until >= 0 or offset == lane.refused:

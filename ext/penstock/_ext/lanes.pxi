@@ -5,7 +5,7 @@
 cdef enum:
     MOST_IDS = 64               # subscription identifiers of a copy that are sent
     MOST_PLANNED = 60_000       # packet ids of a session that lanes may have
-    PLANNED_AHEAD = 4           # windows of what may be in flight that are planned, so that contexts are durable in time
+    PLANNED_AHEAD = 4           # windows of what may be in flight that are planned: contexts are durable in time
     PACK_BYTES = 1_048_576      # of each pack in flight and of one behind it: large messages are planned less far ahead
 
 
