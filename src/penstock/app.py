@@ -104,8 +104,7 @@ class Broker:
     def __init__(self, loaded: Loaded) -> None:
         check(loaded.settings)
         self._loaded = loaded
-        self.settings = loaded.settings
-        settings = self.settings
+        settings = self.settings = loaded.settings
         self.names = LogNames(settings)
         loop = asyncio.get_running_loop()
         self._loop = loop
@@ -150,9 +149,8 @@ class Broker:
         )
         self.registry.on_end = self._on_session_end
         if self.applications is not None:
-            self.admin.applications = self.applications.overview
-            self.admin.read_clients = self.applications.overview.samples
-            self.admin.read_shares = self.applications.overview.share_samples
+            overview = self.admin.applications = self.applications.overview
+            self.admin.read_clients, self.admin.read_shares = overview.samples, overview.share_samples
         self.admin.sessions = SessionControl(self.registry, self.device_store)
         self.admin.retained = RetainedControl(self.hub)
         if self.queues is not None:
