@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from penstock._ext.segment import RecordPack
 from penstock.logs.base import Consumer, Log, LogError, TopicPartition
@@ -26,33 +26,40 @@ class Fetcher:
     async def fetch(self, topic: str, offsets: Sequence[int]) -> list[RecordPack]:
         """Packs that have these records (in ascending order) and perhaps others; what is gone from the log is not
         among them. Raises LogError."""
+        return await self._read_runs(topic, _runs_of(offsets))
+
+    async def read(self, topic: str, offset: int, count: int) -> list[RecordPack]:
+        """From the offset on, at most so many records."""
+        return await self._read_runs(topic, [(offset, offset + count - 1)]) if count else []
+
+    async def _read_runs(self, topic: str, runs: Iterable[tuple[int, int]]) -> list[RecordPack]:
         packs: list[RecordPack] = []
-        place = TopicPartition(topic, 0)
         async with self._turns:
             consumer = self._idle.pop() if self._idle else self._log.consumer(group="")
             try:
-                at = 0
-                while at < len(offsets):
-                    end = at + 1
-                    while end < len(offsets) and offsets[end] - offsets[end - 1] <= NEAR:
-                        end += 1
-                    packs += await _read_run(consumer, place, offsets[at], offsets[end - 1])
-                    at = end
+                for first, last in runs:
+                    packs += await _read_run(consumer, TopicPartition(topic, 0), first, last)
             except BaseException:
                 await consumer.close()
                 raise
             self._idle.append(consumer)
         return packs
 
-    async def read(self, topic: str, offset: int, count: int) -> list[RecordPack]:
-        """From the offset on, at most so many records."""
-        packs = await self.fetch(topic, [offset, *([offset + count - 1] if count > 1 else [])]) if count else []
-        return [pack for pack in packs if pack.next_offset > offset]
-
     async def close(self) -> None:
         idle, self._idle = self._idle, []
         for consumer in idle:
             await consumer.close()
+
+
+def _runs_of(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First and last of those that lie close to each other."""
+    at = 0
+    while at < len(offsets):
+        end = at + 1
+        while end < len(offsets) and offsets[end] - offsets[end - 1] <= NEAR:
+            end += 1
+        yield offsets[at], offsets[end - 1]
+        at = end
 
 
 async def _read_run(consumer: Consumer, place: TopicPartition, first: int, last: int) -> list[RecordPack]:

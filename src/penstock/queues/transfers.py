@@ -207,7 +207,7 @@ def _is_wanted(queue: Queue, message: Stored, topic_filter: str) -> bool:
 
 def _first_open(queue: Queue) -> int:
     """What every group of a classic queue has settled is still in the log for a while, and nobody's any more."""
-    return queue.head if queue.definition.type == "stream" else max(queue.head, queue.tail - queue.depth)
+    return queue.head if queue.definition.type == "stream" else max(queue.head, queue.core.floor)
 
 
 def _open_test(queue: Queue) -> Callable[[int], bool]:

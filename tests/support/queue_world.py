@@ -1,0 +1,91 @@
+"""Durable queues with their logs and state in memory, and consumers without a network: what they claim, a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+
+import uvloop
+
+from penstock._ext.connection import Hub, Session
+from penstock._ext.envelope import encode
+from penstock._ext.packets import encode_publish_properties
+from penstock._ext.segment import RecordPack
+from penstock.core.settings.queues import QueueManagerSettings
+from penstock.logs.memory import MemoryLog
+from penstock.queues.control import QueueControl
+from penstock.queues.definitions import QueueDefinition
+from penstock.queues.group import Group
+from penstock.queues.manager import QueueManager
+from penstock.queues.queue import Queue
+from penstock.session.registry import Opening, SessionRegistry
+from penstock.stores.memory import MemorySessionStore
+from penstock.stores.memory_state import MemoryStateStore
+
+NOW = 1_700_000_000.0
+
+
+class QueueWorld:
+    """`control` has the time NOW; the manager has that of the machine."""
+
+    def __init__(self, settings: QueueManagerSettings) -> None:
+        loop = asyncio.get_running_loop()
+        self.hub = Hub(loop)
+        self.log = MemoryLog()
+        self.store = MemoryStateStore()
+        self.manager = QueueManager(self.hub, self.log, MemoryLog(), self.store, loop, settings=settings)
+        self.control = QueueControl(self.manager, clock=lambda: NOW)
+        self._registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop)
+        self._numbers = itertools.count()
+
+    @property
+    def queues(self) -> dict[str, Queue]:
+        return self.manager.queues
+
+    async def fill(self, name: str, keys: list[str] | tuple[str, ...] = (), **definition: object) -> Queue:
+        """A queue with a message for each key, whose payload is the key."""
+        queue = await self.manager.create(QueueDefinition(name=name, **definition))  # type: ignore[arg-type]
+        await queue.make()
+        for key in keys:
+            await queue.append(record_of(f"$queue/{name}/{key}", key.encode()))
+        return queue
+
+    def join(self, queue: Queue, group: str, client_id: str = "", *, filter: str = "") -> Group:
+        """The group, with one consumer more if there is a client."""
+        made = queue.group(group, filter)
+        if client_id:
+            session, _ = self._registry.open(Opening(client_id, None, False, 3600, None, 5))
+            made.join(session, qos=1, prefetch=100, identifier=0, settles_by_ack=False)
+        return made
+
+    def claim(self, group: Group, count: int) -> None:
+        """The first consumer has the next so many messages."""
+        number = group.members[0].core.number if group.members else 1
+        for offset in range(group.cursor, group.cursor + count):
+            group.core.pending.claim(offset, number, group.core.clock_ms + 30_000)
+        group.queue.update_floor()
+
+
+def in_world(work: Callable[[QueueWorld], Awaitable[None]], settings: QueueManagerSettings | None = None) -> None:
+    async def run() -> None:
+        world = QueueWorld(settings or QueueManagerSettings())
+        await world.log.start()
+        await world.manager.start()
+        try:
+            await work(world)
+        finally:
+            await world.manager.close()
+
+    uvloop.run(run())
+
+
+def record_of(
+    topic: str, payload: bytes, *, pairs: list[tuple[str, str]] | None = None, timestamp: int = int(NOW * 1000)
+) -> RecordPack:
+    """A message as the broker logs it."""
+    pack = RecordPack()
+    props = encode_publish_properties(user_properties=pairs) if pairs else b""
+    value = encode(topic, payload, 1, client_id="c", received_at=timestamp, props=props)
+    pack.append(value, key=topic.encode(), timestamp=timestamp)
+    return pack
