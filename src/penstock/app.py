@@ -24,10 +24,11 @@ from penstock.core.logging import configure_logging, get_logger
 from penstock.core.ports import AuthExchangeFactory, Scheduler
 from penstock.core.settings import ListenerSettings, Settings
 from penstock.core.settings.checks import is_anonymous_allowed
+from penstock.core.settings.hub_limits import hub_limits
 from penstock.core.settings.loader import Loaded
 from penstock.core.settings.reload import diff
 from penstock.delivery.device import DeviceDelivery
-from penstock.dispatch.dispatcher import GROUP
+from penstock.dispatch.dispatcher import GROUP, group_of
 from penstock.dispatch.ingest import Ingest
 from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.frontends.mqtt.admission import Admission
@@ -45,6 +46,7 @@ from penstock.persistence.received import ReceivedIds
 from penstock.persistence.retained import restore_retained
 from penstock.persistence.sessions import SessionKeeper
 from penstock.persistence.state_log import StateLog
+from penstock.session.cluster import Cluster
 from penstock.session.control import SessionControl
 from penstock.session.events import SessionEvents
 from penstock.session.registry import SessionRegistry
@@ -117,7 +119,7 @@ class Broker:
         self.keeper = SessionKeeper(self.state, self.hub.trie, loop, node=node)
         self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop, self.keeper)
         self.device_store = make_device_store(settings, self.log)
-        self.received = ReceivedIds(self.state)
+        self.received = ReceivedIds(self.state, is_shared=bool(node))
         self.applications = self._make_applications()
         self.frontend = MqttFrontend(
             settings=settings,
@@ -129,6 +131,7 @@ class Broker:
             applications=self.applications,
         )
         self.node = make_node(settings, self.log, loop)
+        self.cluster = self.frontend.cluster = self._make_cluster()
         self.ingest = None if self.log is None else make_ingest(settings, self.hub, self.log, self.received)
         self.listeners = [self._make_listener(index) for index in range(len(settings.listeners))]
         self.admin = AdminServer(
@@ -218,6 +221,8 @@ class Broker:
             await self.ingest.stop()
         if self.events is not None:
             await self.events.stop()
+        if self.cluster is not None:
+            await self.cluster.stop()
         if self.applications is not None:
             await self.applications.stop()
         await self._close_sessions()
@@ -268,12 +273,16 @@ class Broker:
         if self.applications is not None:
             await self.applications.start()
             prepare = self.applications.restore
+        if self.cluster is not None:
+            await self.cluster.start()
         if self.log is not None:
             retained = await restore_retained(self.hub, self.log)
             log.info("retained messages restored", messages=retained)
         count = await self.registry.restore(self.access.program_for, prepare)
         if self.log is not None:
             await self.received.restore(self.registry.get)
+        if self.cluster is not None:
+            await self.cluster.open()
         log.info("sessions restored", sessions=count, seconds=round(self._loop.time() - started, 3))
 
     def _on_session_end(self, session: Session) -> None:
@@ -373,6 +382,21 @@ class Broker:
             connected_until=self.keeper.connected_until,
         )
 
+    def _make_cluster(self) -> Cluster | None:
+        settings = self.settings
+        if settings.log.provider != "kafka" or self.log is None or self.node is None or self.applications is None:
+            return None
+        return Cluster(
+            self.hub,
+            self.log,
+            members=self.node,
+            registry=self.registry,
+            applications=self.applications,
+            node=settings.server.node_id,
+            prefix=parse_settings(settings.queue).prefix,
+            program_for=self.access.program_for,
+        )
+
     def _make_listener(self, index: int) -> Listener:
         settings = self.settings.listeners[index]
         context = ListenerContext(settings, is_anonymous_allowed(settings, self.settings.access))
@@ -399,6 +423,7 @@ class Broker:
             "loop_lag": self._lag,
             **({} if self.log is None else {f"log_{name}": value for name, value in self.log.counters().items()}),
             **({} if self.node is None else self.node.counters()),
+            **({} if self.cluster is None else self.cluster.counters()),
             **({} if self.events is None else self.events.counters()),
             **({} if self.applications is None else self.applications.counters()),
         }
@@ -473,8 +498,7 @@ def make_state_store(settings: Settings, log_provider: Log | None, loop: asyncio
 
 
 def dispatch_group(settings: Settings) -> str:
-    """Nodes that share a Kafka each serve clients of their own, so each of them reads everything."""
-    return f"{GROUP}-{settings.server.node_id}" if settings.log.provider == "kafka" else GROUP
+    return group_of(settings.server.node_id) if settings.log.provider == "kafka" else GROUP
 
 
 def make_device_store(settings: Settings, log_provider: Log | None) -> DeviceStore | None:
@@ -522,36 +546,6 @@ def make_ingest(settings: Settings, hub: Hub, log_provider: Log, received: Recei
     ingest = settings.ingest
     properties = parse_properties(ingest.properties)
     return Ingest(hub, log_provider, ingest.topic, ingest.partitions, properties, received=received)
-
-
-def hub_limits(settings: Settings) -> dict[str, int | float | str | bool]:
-    """The limits the compiled hub knows, by its names."""
-    limits, mqtt = settings.limits, settings.mqtt
-    names = (
-        "max_packet_size",
-        "connect_packet_size",
-        "max_topic_levels",
-        "max_topic_length",
-        "max_user_properties",
-        "receive_maximum",
-        "max_inflight",
-        "max_queued_messages",
-        "max_queued_bytes",
-        "queue_overflow",
-        "topic_alias_maximum",
-        "max_retained_messages",
-        "max_retained_bytes",
-        "write_high_watermark",
-        "write_low_watermark",
-        "connect_timeout",
-        "backpressure_seconds",
-    )
-    return {
-        **{name: getattr(limits, name) for name in names},
-        "maximum_qos": mqtt.maximum_qos,
-        "retain_available": mqtt.retain_available,
-        "shared_strategy": mqtt.shared_strategy,
-    }
 
 
 def apply_live(old: Settings, live: dict[str, object]) -> Settings:

@@ -166,22 +166,22 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
             if busy is not None:
                 c.wait_for(busy)
                 return 1
-        if is_logged(hub, view.qos) and hub.ingest_pending > hub.ingest_limit:
+        if is_logged(hub, view.qos, view.retain) and hub.ingest_pending > hub.ingest_limit:
             c.wait_for_log()
             return 1
-        if is_logged(hub, view.qos):
+        if is_logged(hub, view.qos, view.retain):
             ticket = hub.ticket + 1             # of the batch that leaves at the end of this iteration
         if view.has_expiry:
             expires_at = hub.wall + <int64_t> view.expiry * 1000
         if match.target_count or match.group_count:
-            route(hub, &view, match, s, expires_at)  # [MQTT-4.5.0-1] [MQTT3-4.5.0-1]
+            route(hub, &view, match, s, expires_at, hub.is_spread and ticket)  # [MQTT-4.5.0-1] [MQTT3-4.5.0-1]
         else:
             hub.counters.unmatched += 1
             verdict = NO_MATCHING_SUBSCRIBERS
         if view.retain:  # [MQTT-3.3.1-8] [MQTT3-3.3.1-12]
             store_retained(hub, &view, expires_at)
         if ticket:
-            log_publish(hub, &view, s, expires_at, topic.partition)
+            log_publish(hub, &view, s, expires_at, topic.partition, match)
     else:
         # MQTT 3 has no way to say no but to close; it is told yes, and the message goes nowhere [MQTT3-3.3.5-2]
         verdict = NOT_AUTHORIZED

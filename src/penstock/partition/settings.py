@@ -184,7 +184,8 @@ def parse_settings(document: Mapping[str, Any]) -> QueueSettings:
         else:
             _put(nested, name, value)
     try:
-        return msgspec.convert(nested, QueueSettings)
+        # what comes from the environment and from flags is text
+        return msgspec.convert(nested, QueueSettings, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(f"queue: {error}") from None
 

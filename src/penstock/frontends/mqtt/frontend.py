@@ -15,6 +15,7 @@ from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.frontends.mqtt import handle_auth, handle_connect, handle_disconnect, handle_subscribe, handle_unsubscribe
 from penstock.frontends.mqtt.admission import Admission
 from penstock.frontends.mqtt.answers import DurableAnswers
+from penstock.session.cluster import Cluster
 from penstock.session.events import SessionEvents
 from penstock.session.registry import SessionRegistry
 
@@ -53,6 +54,7 @@ class MqttFrontend:
         self.enhanced = enhanced
         self.applications = applications
         self.events: SessionEvents | None = None
+        self.cluster: Cluster | None = None
         self.answers = DurableAnswers(hub, registry, None if applications is None else applications.delivery)
         self.is_draining = False
         self._tasks: set[asyncio.Task[None]] = set()
