@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.support.application import AppBroker
+from tests.support.application import AppBroker, until
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_fixtures import shared_cluster
 from tests.support.kafka_topics import forget_topics
@@ -32,6 +32,12 @@ def start_node(
     return AppBroker(directory, "kafka", own, cluster=kafka)
 
 
+def await_listening(broker: AppBroker) -> None:
+    """The first start makes all topics, and the machine may be busy."""
+    until(lambda: broker.process.poll() is not None or "sessions restored" in broker.log(), 60, "the broker's start")
+    broker.wait_until_listening()
+
+
 @contextlib.contextmanager
 def running_cluster(directory: Path, settings: Mapping[str, Any] | None = None) -> Iterator[dict[str, AppBroker]]:
     """The brokers by name, when they know each other."""
@@ -45,7 +51,7 @@ def running_cluster(directory: Path, settings: Mapping[str, Any] | None = None) 
             (directory / node).mkdir()
             brokers[node] = start_node(directory / node, node, kafka, redis, settings)
         for broker in brokers.values():
-            broker.wait_until_listening()
+            await_listening(broker)
         yield brokers
     finally:
         for broker in brokers.values():

@@ -250,26 +250,33 @@ class Dispatcher:
         """Calls `remove` between two rounds; what of each partition was dispatched before, durably by now."""
         async with self._turn:
             remove()
-            return {place.partition: self._position(place) for place in self._assigned} if self._is_active else {}
+            return {place.partition: offset for place, offset in (await self._where()).items()}
 
-    def _position(self, place: TopicPartition) -> int:
-        if place in self._done or self._consumer is None:
-            return self._done.get(place, 0)
-        return self._consumer.position(place)
+    async def _where(self) -> dict[TopicPartition, int]:
+        """Of every partition, also of those the group has not given to us yet."""
+        if not self._is_active or self._consumer is None:
+            return {}
+        partitions = (await self._log.admin.describe(self._topic)).partitions
+        places = [TopicPartition(self._topic, number) for number in range(partitions)]
+        unknown = [place for place in places if place not in self._done]
+        if unknown:
+            for place, committed in (await self._consumer.committed(unknown)).items():
+                self._done.setdefault(place, 0 if committed is None else committed.offset)
+        return {place: self._done[place] for place in places}
 
     async def adopt(self, starts: Mapping[int, int], insert: Callable[[], None]) -> int:
         """Calls `insert` between two rounds, which puts sessions into the trie, marked as adopted; everything from
         `starts` on that was dispatched here already is repeated for them. How many records were. Raises LogError."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CATCH_UP_SECONDS
-        wanted = {TopicPartition(self._topic, number): offset for number, offset in starts.items()}
         while True:
             async with self._turn:
-                here = {place: self._position(place) for place in wanted if place in self._assigned}
+                here = await self._where()
+                wanted = {place: starts[place.partition] for place in here if place.partition in starts}
                 # Who has been served elsewhere further than we are, waits until we are there.
-                if loop.time() > deadline or all(here[place] >= wanted[place] for place in here):
+                if loop.time() > deadline or all(here[place] >= start for place, start in wanted.items()):
                     insert()
-                    missed = {place: (wanted[place], end) for place, end in here.items() if wanted[place] < end}
+                    missed = {place: (start, here[place]) for place, start in wanted.items() if start < here[place]}
                     return await self._repeat(missed) if missed else 0
             await asyncio.sleep(STALL_SECONDS)
 

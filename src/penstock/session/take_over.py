@@ -18,6 +18,7 @@ import time
 from array import array
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 
@@ -39,7 +40,7 @@ from penstock.persistence.session_records import (
     decode_subscriptions,
 )
 from penstock.persistence.state_tail import StateTail
-from penstock.rpc.errors import RpcError
+from penstock.rpc.errors import RequestTimeout, RpcError
 from penstock.rpc.responder import Responder
 from penstock.rpc.template import RequestTemplate
 from penstock.rpc.wire import Request
@@ -55,7 +56,10 @@ CATCH_UP_SECONDS = 5.0
 STORE_SECONDS = 5.0
 POLL_SECONDS = 0.005
 BATCH_SECONDS = 0.02
-MOST_GIVEN = 10_000
+MOST_REMEMBERED = 10_000
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Ask(msgspec.Struct, array_like=True):
@@ -68,6 +72,8 @@ class Answer(msgspec.Struct, array_like=True):
     had: bool = False
     positions: dict[int, int] = {}
     """Of each partition of the log of all messages: what is before it was dispatched to the client."""
+    yielded: int = 0
+    """The time of a claim of its own that it gave up for this one: what it asks for that claim is void."""
 
 
 @dataclass(slots=True, eq=False)
@@ -137,6 +143,7 @@ class TakeOver:
         )
         self._claims: dict[str, Claim] = {}
         self._given: dict[str, dict[int, int]] = {}  # sessions given away lately: how far they were dispatched
+        self._void: dict[tuple[str, str], int] = {}  # claims of other brokers that were given up for ours
         self._silent: dict[str, float] = {}  # brokers that did not answer, since when
         self._batches: dict[str, _Batch] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -200,11 +207,15 @@ class TakeOver:
         try:
             answer = await self._template.send(data, timeout=ASK_SECONDS, to=topic)
         except (RpcError, LogError) as error:
-            self._silent[name] = time.monotonic()
+            if isinstance(error, RequestTimeout):
+                self._silent[name] = time.monotonic()
             log.warning("a broker does not answer, clients go on without it", node=name, error=str(error))
             return None
         self._silent.pop(name, None)
-        return msgspec.msgpack.decode(answer, type=Answer)
+        decoded = msgspec.msgpack.decode(answer, type=Answer)
+        if decoded.yielded:
+            _put_bounded(self._void, (claim.client_id, name), decoded.yielded)
+        return decoded
 
     async def _take_up(self, client_id: str, given: Answer | None) -> None:
         async with asyncio.timeout(CATCH_UP_SECONDS):
@@ -300,13 +311,16 @@ class TakeOver:
         ask = msgspec.msgpack.decode(request.data, type=Ask)
         mine = self._claims.get(ask.client_id)
         answer = Answer()
-        if mine is not None and (mine.at, self._node) > (ask.at, ask.node):
+        is_later = mine is not None and (mine.at, self._node) > (ask.at, ask.node)
+        if is_later or self._void.get((ask.client_id, ask.node), 0) >= ask.at:
             return msgspec.msgpack.encode(answer)  # that one has to let go, and is asked to
+        session = self._registry.get(ask.client_id)
         if mine is not None:
             mine.is_lost = True
-        session = self._registry.get(ask.client_id)
         if session is not None:
             answer = await self._give_away(session)
+        if mine is not None:
+            answer.yielded = mine.at
         return msgspec.msgpack.encode(answer)
 
     async def _give_away(self, session: Session) -> Answer:
@@ -321,9 +335,7 @@ class TakeOver:
         if session.connection is not None or self._registry.get(client_id) is not session:
             return Answer()  # it came back, which is later
         positions = await self._applications.give_away(session, lambda: self._registry.give_away(session))
-        while len(self._given) >= MOST_GIVEN:
-            del self._given[next(iter(self._given))]
-        self._given[client_id] = positions
+        _put_bounded(self._given, client_id, positions)
         self.given_away += 1
         log.info("a session went to another broker", client_id=client_id)
         return Answer(True, positions)
@@ -384,3 +396,11 @@ class TakeOver:
             "take_over_pending": calls["pending_requests_count"],
             "take_over_timeouts": calls["request_timeout_count"],
         }
+
+
+def _put_bounded(known: dict[K, V], key: K, value: V) -> None:
+    """Those that were put first go when there are too many."""
+    known.pop(key, None)
+    while len(known) >= MOST_REMEMBERED:
+        del known[next(iter(known))]
+    known[key] = value

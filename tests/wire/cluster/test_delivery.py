@@ -12,8 +12,9 @@ from tests.support.packets import V5, V311, PacketType, pack_publish
 
 @pytest.mark.parametrize("version", [V311, V5])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_clean_session_at_another_broker_gets_the_message(a, b, connect, topic, version, qos):
+def test_a_clean_session_at_another_broker_gets_the_message(pair, connect, topic, version, qos):
     """Once, in order, with the QoS of its subscription, and so does one at the same broker."""
+    a, b = pair
     there = connect(version, broker=b)
     there.subscribe(topic, qos=qos)
     here = connect(version, broker=a)
@@ -27,8 +28,9 @@ def test_a_clean_session_at_another_broker_gets_the_message(a, b, connect, topic
         client.expect_nothing(0.1)
 
 
-def test_what_belongs_to_the_message_arrives(a, b, connect, topic):
+def test_what_belongs_to_the_message_arrives(pair, connect, topic):
     """Properties, and what is left of the expiry [MQTT-3.3.2-6]; not RETAIN, unless it is asked for [MQTT-3.3.1-12]."""
+    a, b = pair
     there = connect(V5, broker=b)
     there.subscribe(topic, qos=1, properties={"subscription_identifier": 7})
     publisher = connect(V5, broker=a)
@@ -41,8 +43,9 @@ def test_what_belongs_to_the_message_arrives(a, b, connect, topic):
     assert got.properties["subscription_identifier"] in (7, [7])
 
 
-def test_a_client_does_not_get_its_own_messages_back(a, b, connect, topic, client_id):
+def test_a_client_does_not_get_its_own_messages_back(pair, connect, topic, client_id):
     """No Local holds across brokers [MQTT-3.8.3-3], and the broker that took a message does not deliver it twice."""
+    a, b = pair
     client = connect(V5, client_id, broker=a)
     client.send_subscribe((topic, 0x05))
     client.receive()
@@ -56,8 +59,9 @@ def test_a_client_does_not_get_its_own_messages_back(a, b, connect, topic, clien
     echo.expect_nothing(0.2)
 
 
-def test_a_subscriber_of_another_broker_loses_nothing_of_a_burst(a, b, connect, topic):
+def test_a_subscriber_of_another_broker_loses_nothing_of_a_burst(pair, connect, topic):
     """More than its queue holds: dispatch waits for it, the log has the rest."""
+    a, b = pair
     there = connect(V5, broker=b, properties={"receive_maximum": 20})
     there.subscribe(topic, qos=1)
     local = connect(V5, broker=b)
@@ -81,8 +85,9 @@ def test_a_subscriber_of_another_broker_loses_nothing_of_a_burst(a, b, connect, 
         publishing.result()
 
 
-def test_retained_messages_are_those_of_all_brokers(a, b, connect, topic):
+def test_retained_messages_are_those_of_all_brokers(pair, connect, topic):
     """[MQTT-3.3.1-5] [MQTT-3.3.1-6]: set at one, seen at the other, replaced there and removed there."""
+    a, b = pair
     at_a, at_b = connect(V5, broker=a), connect(V5, broker=b)
 
     def seen(broker):
@@ -101,8 +106,9 @@ def test_retained_messages_are_those_of_all_brokers(a, b, connect, topic):
     assert seen(b) == {f"{topic}/1": b"third"}
 
 
-def test_brokers_agree_on_who_was_last(a, b, connect, topic):
+def test_brokers_agree_on_who_was_last(pair, connect, topic):
     """Both set the same topics at the same time: afterwards both have the same value of each."""
+    a, b = pair
     at_a, at_b = connect(V5, broker=a), connect(V5, broker=b)
     for number in range(50):
         at_a.send_publish(f"{topic}/{number}", b"a", qos=0, retain=True)
@@ -124,8 +130,9 @@ def test_brokers_agree_on_who_was_last(a, b, connect, topic):
 
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("keeps", [False, True])
-def test_a_shared_subscription_over_both_brokers(a, b, connect, topic, qos, keeps):
+def test_a_shared_subscription_over_both_brokers(pair, connect, topic, qos, keeps):
     """Each message reaches one member, and every member has its turns [MQTT-4.8.2-3]."""
+    a, b = pair
     options = persistent(V5) if keeps else {}
     members = [connect(V5, broker=broker, **options) for broker in (a, b, b)]
     for member in members:
