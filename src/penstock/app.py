@@ -393,7 +393,8 @@ class Broker:
             registry=self.registry,
             applications=self.applications,
             node=settings.server.node_id,
-            prefix=parse_settings(settings.queue).prefix,
+            settings=parse_settings(settings.queue),
+            has_own_queues=settings.device.store != "redis",
             program_for=self.access.program_for,
         )
 

@@ -15,7 +15,11 @@ from tests.support.redis_server import RedisServer
 
 NODES = ("node-a", "node-b")
 # A broker that was killed is a member until it has been silent for so long.
-MEMBERS = {"queue.cluster.heartbeat_interval": 0.5, "queue.cluster.member_timeout": 3.0}
+MEMBERS = {
+    "queue.cluster.heartbeat_interval": 0.5,
+    "queue.cluster.member_timeout": 3.0,
+    "queue.cluster.adopt_after": 3.0,
+}
 
 
 def start_node(

@@ -113,6 +113,7 @@ class ClusterSettings(Section, frozen=True):
     topic: Name = "penstock.cluster.members"
     heartbeat_interval: Annotated[float, Meta(gt=0, le=600)] = 2.0
     member_timeout: Annotated[float, Meta(gt=0, le=3_600)] = 10.0
+    adopt_after: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
 
 
 class QueueSettings(Section, frozen=True):

@@ -16,6 +16,7 @@ from penstock.dispatch.shares import ShareTable
 from penstock.logs.base import Log, LogError
 from penstock.partition.model import ServiceListChanged
 from penstock.partition.node import ClusterNode
+from penstock.partition.settings import QueueSettings
 from penstock.persistence.session_records import RecordError
 from penstock.session.registry import SessionRegistry
 from penstock.session.take_over import Claim, TakeOver
@@ -25,9 +26,7 @@ log = get_logger("penstock.cluster")
 JOIN_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 STOP_SECONDS = 2.0
-# A broker that is started again has its sessions for itself until then.
-ADOPT_SECONDS = 30.0
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 1.0
 
 
 def number_of(node: str) -> int:
@@ -36,7 +35,10 @@ def number_of(node: str) -> int:
 
 
 class Cluster:
-    """Made by app.py where the log is one that other brokers may use. On the loop."""
+    """Made by app.py where the log is one that other brokers may use. On the loop.
+
+    `has_own_queues`: the queues of DEVICE clients are where no other broker can read them.
+    """
 
     def __init__(
         self,
@@ -47,7 +49,8 @@ class Cluster:
         registry: SessionRegistry,
         applications: PersistentClients,
         node: str,
-        prefix: str,
+        settings: QueueSettings,
+        has_own_queues: bool,
         program_for: Callable[[str, str | None], AclProgram | None],
     ) -> None:
         self._hub = hub
@@ -62,11 +65,14 @@ class Cluster:
             registry,
             applications,
             node=node,
-            prefix=prefix,
+            prefix=settings.prefix,
             others=members.others,
             heard_at=members.heard_at,
             program_for=program_for,
         )
+        # A broker that is started again has its sessions for itself until then.
+        self._adopt_after = settings.cluster.adopt_after
+        self._has_own_queues = has_own_queues
         self._absent: dict[str, float] = {}
         self._is_open = False
         self._opening: asyncio.Task[None] | None = None
@@ -133,6 +139,13 @@ class Cluster:
         for name in others:
             if number_of(name) == mine:
                 log.error("two brokers have the same number: rename one of them (server.node_id)", other=name)
+        if others and self._has_own_queues:
+            self._has_own_queues = False
+            log.warning(
+                "messages that wait for DEVICE clients are on this broker's own disk: they do not follow a client to "
+                "another broker",
+                setting="device.store",
+            )
         if others:
             await self._patiently(self._applications.join)
         self._hub.spread(bool(self._members.others()))
@@ -149,7 +162,7 @@ class Cluster:
             if others and others[0] < self._node:
                 continue
             for name, since in list(self._absent.items()):
-                if now - since < ADOPT_SECONDS:
+                if now - since < self._adopt_after:
                     continue
                 try:
                     count = await self.take_over.adopt_all(name)

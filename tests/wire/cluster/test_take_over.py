@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tests.support.application import persistent, until
-from tests.support.packets import V5, V311, PacketType, Reason
+from tests.support.packets import V5, V311, PacketType, Reason, Will
 
 
 @pytest.mark.parametrize("version", [V311, V5])
@@ -163,3 +163,25 @@ def _receive(client, count):
         client.ack(packet)
         payloads.append(packet.payload)
     return payloads
+
+
+def test_the_sessions_of_a_dead_broker_are_taken_up(pair, connect, new_name, topic):
+    """Nobody comes back: after a while another broker has the sessions, publishes the wills [MQTT-3.1.2-8] and
+    gathers what is published for them."""
+    a, b = pair
+    name = new_name("client")
+    watcher = connect(V5, broker=b)
+    watcher.subscribe(f"{topic}/will", qos=1)
+    client = connect(V5, name, broker=a, **persistent(V5), will=Will(f"{topic}/will", b"gone", qos=1))
+    client.subscribe(topic, qos=1)
+    a.kill()
+    try:
+        connect(V5, broker=b).publish(topic, b"meanwhile", qos=1)
+        watcher.expect_publish(f"{topic}/will", b"gone", ack=True)
+        b.await_log("the sessions of a broker that is gone were taken up")
+        watcher.expect_nothing(0.2)
+    finally:
+        a.restart()
+    client = connect(V5, name, broker=a, **persistent(V5))
+    assert client.connack.session_present
+    assert _receive(client, 1) == [b"meanwhile"]
