@@ -46,7 +46,7 @@ from penstock.persistence.received import ReceivedIds
 from penstock.persistence.retained import restore_retained
 from penstock.persistence.sessions import SessionKeeper
 from penstock.persistence.state_log import StateLog
-from penstock.session.cluster import Cluster
+from penstock.session.cluster import Cluster, check_node
 from penstock.session.control import SessionControl
 from penstock.session.events import SessionEvents
 from penstock.session.registry import SessionRegistry
@@ -463,6 +463,7 @@ def check(settings: Settings) -> None:
         key, text = f"application.{name}", getattr(application, name)
         check_topic(key, text, "tbmq.msg.app", partitions, is_kafka=is_kafka, is_queue=True)
     if is_kafka:
+        check_node(settings.server.node_id)
         import_module("penstock.logs.kafka.settings").producer_config(settings.kafka)
 
 

@@ -10,16 +10,18 @@ from collections.abc import Awaitable, Callable
 from penstock._ext.acl import AclProgram
 from penstock._ext.connection import Hub
 from penstock._ext.partition import hash_text
+from penstock.core.errors import SettingsError
 from penstock.core.logging import RateLimited, get_logger
 from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.dispatch.shares import ShareTable
 from penstock.logs.base import Log, LogError
 from penstock.partition.model import ServiceListChanged
+from penstock.partition.names import notifications_topic
 from penstock.partition.node import ClusterNode
 from penstock.partition.settings import QueueSettings
 from penstock.persistence.session_records import RecordError
 from penstock.session.registry import SessionRegistry
-from penstock.session.take_over import Claim, TakeOver
+from penstock.session.take_over import BASE, Claim, TakeOver
 
 log = get_logger("penstock.cluster")
 
@@ -32,6 +34,14 @@ LOOK_SECONDS = 1.0
 def number_of(node: str) -> int:
     """A broker in the records it writes: a hash of its name, never 0."""
     return hash_text(node) & 0xFFFFFFFF or 1
+
+
+def check_node(node: str) -> None:
+    """Raises SettingsError for a name that cannot be part of a topic's."""
+    try:
+        notifications_topic(BASE, node)
+    except ValueError as error:
+        raise SettingsError(f"server.node_id = {node!r} is not allowed with Kafka: {error}") from None
 
 
 class Cluster:

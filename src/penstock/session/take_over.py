@@ -52,11 +52,12 @@ log = get_logger("penstock.cluster")
 BASE = "tbmq.client.session"
 TOPIC_PROPERTIES = {"retention.ms": "600000", "segment.bytes": "10485760"}
 ASK_SECONDS = 2.0
-CATCH_UP_SECONDS = 5.0
+CATCH_UP_SECONDS = 3.0
 STORE_SECONDS = 5.0
 POLL_SECONDS = 0.005
 BATCH_SECONDS = 0.02
 MOST_REMEMBERED = 10_000
+ADOPTED_AT_ONCE = 10_000
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -159,6 +160,8 @@ class TakeOver:
         await self._template.start()
         await self._responder.start()
         self.is_open = True
+        for session in self._registry.sessions():
+            self._check_owner(session.client_id, self._owners.get(session.client_id, ""))
 
     async def stop(self) -> None:
         self.is_open = False
@@ -245,9 +248,11 @@ class TakeOver:
     async def _adopt_batch(self, node: str, batch: _Batch) -> None:
         await asyncio.sleep(BATCH_SECONDS)
         del self._batches[node]
+        await self._adopt(list(batch.records.values()), await self._committed_by(node))
+
+    async def _committed_by(self, node: str) -> dict[int, int]:
         committed = await self._log.admin.group_offsets(group_of(node))
-        starts = {place.partition: offset.offset for place, offset in committed.items()}
-        await self._adopt(list(batch.records.values()), starts)
+        return {place.partition: offset.offset for place, offset in committed.items()}
 
     async def adopt_all(self, node: str) -> int:
         """Every session of a broker that is gone. Raises LogError."""
@@ -258,10 +263,9 @@ class TakeOver:
             is_taken = client_id in self._claims or self._registry.get(client_id) is not None
             if owner == node and value is not None and not is_taken:
                 records.append(decode_session(client_id, value))
-        if records:
-            batch = _Batch({record.client_id: record for record in records})
-            self._batches.setdefault(node, batch)
-            await self._adopt_batch(node, batch)
+        starts = await self._committed_by(node)
+        for first in range(0, len(records), ADOPTED_AT_ONCE):
+            await self._adopt(records[first : first + ADOPTED_AT_ONCE], starts)
         return len(records)
 
     def owners(self) -> set[str]:
@@ -369,6 +373,9 @@ class TakeOver:
         except RecordError:
             return  # of a newer broker, and told at the start
         self._owners[client_id] = owner
+        self._check_owner(client_id, owner)
+
+    def _check_owner(self, client_id: str, owner: str) -> None:
         if not self.is_open or owner in ("", self._node) or client_id in self._claims:
             return
         session = self._registry.get(client_id)

@@ -210,12 +210,15 @@ async def _claim(
     front: MqttFrontend, cluster: Cluster, connection: Connection, candidate: Candidate, expiry: int
 ) -> None:
     """Another broker may have the client: it lets go first, and its session comes here."""
+    claim = None
     try:
         claim = candidate.claim = await cluster.claim(candidate.client_id)
     except (LogError, StoreError, RecordError, TimeoutError) as error:
-        log.warning("the session of a client cannot be had", client_id=candidate.client_id, error=str(error))
-        refuse(connection, candidate.packet.version, Reason.SERVER_UNAVAILABLE, client_id=candidate.client_id)
-        return
+        if expiry or not candidate.packet.clean_start:
+            log.warning("the session of a client cannot be had", client_id=candidate.client_id, error=str(error))
+            refuse(connection, candidate.packet.version, Reason.SERVER_UNAVAILABLE, client_id=candidate.client_id)
+            return
+        # Who neither has a session nor wants one is served while nobody can be asked.
     except Exception as error:  # whatever breaks, the client is told and the loop goes on
         front.on_error(connection, error)
         refuse(connection, candidate.packet.version, Reason.UNSPECIFIED_ERROR, client_id=candidate.client_id)
@@ -224,7 +227,8 @@ async def _claim(
         if connection.is_open and not _admit(front, connection, candidate, expiry):
             await _prepare(front, connection, candidate, expiry)
     finally:
-        cluster.settle(claim)
+        if claim is not None:
+            cluster.settle(claim)
 
 
 def _admit(front: MqttFrontend, connection: Connection, candidate: Candidate, expiry: int) -> bool:
