@@ -124,6 +124,7 @@ class Broker:
         self.device_store = make_device_store(settings, self.log)
         self.received = ReceivedIds(self.state, is_shared=bool(node))
         self.applications = self._make_applications()
+        self.node = make_node(settings, self.log, loop)
         self.queues = self._make_queues()
         self.frontend = MqttFrontend(
             settings=settings,
@@ -135,7 +136,6 @@ class Broker:
             applications=self.applications,
             queues=self.queues,
         )
-        self.node = make_node(settings, self.log, loop)
         self.cluster = self.frontend.cluster = self._make_cluster()
         self.ingest = self._make_ingest()
         self.listeners = [self._make_listener(index) for index in range(len(settings.listeners))]
@@ -427,6 +427,7 @@ class Broker:
             settings=settings.queue_manager,
             definitions=configured(settings),
             prefix=self.names.prefix,
+            node=self.node if settings.log.provider == "kafka" else None,
         )
 
     def _make_cluster(self) -> Cluster | None:

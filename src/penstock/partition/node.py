@@ -10,7 +10,14 @@ from penstock.core.ports import Scheduler
 from penstock.logs.base import Log, LogError
 from penstock.partition.discovery import LogDiscovery, SingleNode
 from penstock.partition.factory import QueueFactory
-from penstock.partition.model import ClusterTopologyChange, PartitionChange, ServiceInfo, ServiceType
+from penstock.partition.model import (
+    MAIN,
+    SYSTEM_TENANT,
+    ClusterTopologyChange,
+    PartitionChange,
+    ServiceInfo,
+    ServiceType,
+)
 from penstock.partition.service import HashPartitionService
 from penstock.partition.settings import QueueSettings
 from penstock.partition.topics import default_queues, notification_bases
@@ -92,6 +99,10 @@ class ClusterNode:
     def heard_at(self, service_id: str) -> float:
         """When a member was heard last, on the monotonic clock."""
         return 0.0 if self._by_log is None else self._by_log.heard_at(service_id)
+
+    def owns(self, name: str) -> bool:
+        """Whether this node is the one that serves what is called so, as the partitions of the core are shared out."""
+        return self.partitions.is_my_partition(ServiceType.TB_CORE, MAIN, SYSTEM_TENANT, name)
 
     def counters(self) -> dict[str, int]:
         return {"cluster_members": 1 + len(list(self._discovery.others()))}
