@@ -41,7 +41,7 @@ def check(broker, publishers):
         assert len(logged) <= publisher.sent
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_nothing_acknowledged_is_lost_by_kill_9(start_log_broker):
     """[MQTT-4.3.2-4] [MQTT-4.3.3-8]: the receiver owns what it has acknowledged."""
     seed = time.time_ns()
