@@ -105,8 +105,7 @@ class Broker:
         self._loaded = loaded
         self.settings = loaded.settings
         settings = self.settings
-        loop = asyncio.get_running_loop()
-        self._loop = loop
+        loop = self._loop = asyncio.get_running_loop()
         self.hub = Hub(loop, match_cache=settings.limits.match_cache, **hub_limits(settings))
         self.access = AccessControl(settings.access)
         self.hub.trie.checks_acl = bool(settings.access.acl_file)
