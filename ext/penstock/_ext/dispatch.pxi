@@ -144,8 +144,8 @@ cdef int dispatch_to_shares(Hub hub, const RecordView* record, const EnvelopeVie
     return 0
 
 
-# Every record of the pack that is for persistent clients, and everything that another broker took. Stops before a record
-# whose subscriber cannot take more now: hub.dispatch_position is where to go on, -1 at the end.
+# Every record of the pack that is for persistent clients, and everything that another broker took. Stops before a
+# record whose subscriber cannot take more now: hub.dispatch_position is where to go on, -1 at the end.
 cdef uint32_t dispatch_pack(Hub hub, RecordPack pack, uint32_t partition, Hold* hold,
                             size_t position) except? 0xFFFFFFFF:
     cdef size_t here

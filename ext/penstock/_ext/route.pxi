@@ -352,7 +352,8 @@ cdef int deliver_to_member(Hub hub, ShareGroup* group, Member* member, Routing* 
 
 
 # A publish begins its way.
-cdef inline void start_routing(Hub hub, Routing* r, const PublishView* view, uint64_t hash, int64_t expires_at) noexcept:
+cdef inline void start_routing(Hub hub, Routing* r, const PublishView* view, uint64_t hash,
+                               int64_t expires_at) noexcept:
     cdef int i
     r.view = view
     r.kept = NULL

@@ -125,8 +125,8 @@ cdef class Session(Subscriber):
 
     # retained messages are not part of it [MQTT-4.1.0-2] [MQTT3-3.1.2-7]
     def end(self, *, bint hand_over=True):
-        """Ends the session: subscriptions, window and queue are gone; its unacknowledged share goes to the group, unless
-        the client has the session elsewhere from now on."""
+        """Ends the session: subscriptions, window and queue are gone; its unacknowledged share goes to the group,
+        unless the client has the session elsewhere from now on."""
         if self._ended:
             return
         self.detach()
