@@ -25,6 +25,7 @@ MODULES = (
     "inflight",
     "websocket",
     "segment",
+    "queue_rows",
     "kafka_records",
     "envelope",
     "columns",
