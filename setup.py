@@ -26,6 +26,7 @@ MODULES = (
     "websocket",
     "segment",
     "queue_rows",
+    "queue_words",
     "kafka_records",
     "envelope",
     "columns",
