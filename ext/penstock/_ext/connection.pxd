@@ -293,6 +293,7 @@ cdef class Session(Subscriber):
     cdef bint is_unsaved, has_device_news, wants_more
     cdef bint received_changed
     cdef readonly uint32_t left_unreleased      # QoS 2 packet ids it still held when it ended
+    cdef readonly list left_shares              # filters of the share groups it was in when it ended
     cdef RecordPack stash               # records for its store
     cdef uint32_t stash_sent            # those at its front that were sent already
     cdef Buffer settled                 # packet ids acknowledged that are stored

@@ -276,6 +276,11 @@ cdef class Hub:
         self._on_device_detach = on_detach
         self.persist_after = <int64_t> (persist_after * 1000)
 
+    def has_devices(self, bytes share_filter not None):
+        """Whether a persistent DEVICE is a member of the group."""
+        cdef ShareGroup* group = self.trie.find_group(share_filter)
+        return group != NULL and is_logged_group(group)
+
     def _tell_devices(self):
         cdef list news = self._device_news
         self._devices_scheduled = False

@@ -130,6 +130,7 @@ cdef class Session(Subscriber):
         self._ended = True
         self.feed = None
         self.via_log = False
+        self.left_shares = self.hub.trie.shares(self)
         self.hub.trie.remove(self)
         self.hub.session_count -= 1
         self.hub.counters.inflight -= self.window.count
