@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import uvloop
@@ -524,7 +524,7 @@ def make_ingest(settings: Settings, hub: Hub, log_provider: Log, received: Recei
     return Ingest(hub, log_provider, ingest.topic, ingest.partitions, properties, received=received)
 
 
-def hub_limits(settings: Settings) -> dict[str, int | float | str | bool]:
+def hub_limits(settings: Settings) -> dict[str, Any]:
     """The limits the compiled hub knows, by its names."""
     limits, mqtt = settings.limits, settings.mqtt
     names = (
@@ -551,6 +551,7 @@ def hub_limits(settings: Settings) -> dict[str, int | float | str | bool]:
         "maximum_qos": mqtt.maximum_qos,
         "retain_available": mqtt.retain_available,
         "shared_strategy": mqtt.shared_strategy,
+        "rates": settings.rate_limits.in_force(),
     }
 
 

@@ -94,7 +94,7 @@ IS_DAMAGED, IS_ANY, IS_SINGLE = DAMAGED, ANY, SINGLE
 
 
 def kind_of(RecordPack pack not None):
-    """IS_DAMAGED: a record has a key that `build_source` cannot have made; IS_SINGLE: one message without a packet id."""
+    """IS_DAMAGED: a key is none that `build_source` can have made; IS_SINGLE: one message without a packet id."""
     cdef size_t position = 0
     cdef RecordView record
     cdef uint16_t packet_id = 0

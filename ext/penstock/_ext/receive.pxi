@@ -169,6 +169,11 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
         if is_logged(hub, view.qos) and hub.ingest_pending > hub.ingest_limit:
             c.wait_for_log()
             return 1
+    if topic.allowed and hub.limits_rates and is_too_fast(hub, s):
+        verdict = QUOTA_EXCEEDED
+        if c.version != 5:
+            return leave_too_fast(c)
+    elif topic.allowed:
         if is_logged(hub, view.qos):
             ticket = hub.ticket + 1             # of the batch that leaves at the end of this iteration
         if view.has_expiry:

@@ -30,6 +30,7 @@ cdef class Session(Subscriber):
         queue_clear(&self.queue)
         ids_clear(&self.received)
         free(self.resend)
+        free(self.turns)
         for i in range(self.lane_count):
             Py_DECREF(<object> self.lanes[i])
         free(self.lanes)

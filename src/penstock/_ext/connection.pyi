@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from penstock._ext.retained import RetainedTree
@@ -23,6 +23,14 @@ class Hub:
     def monotonic_ms(self) -> int: ...
     def __init__(self, loop: Any, *, match_cache: int = 100_000, **limits: Any) -> None: ...
     def configure(self, **limits: Any) -> None: ...
+    def limit_rates(
+        self,
+        *,
+        incoming: Sequence[tuple[int, int]] = (),
+        outgoing: Sequence[tuple[int, int]] = (),
+        total: Sequence[tuple[int, int]] = (),
+        device: Sequence[tuple[int, int]] = (),
+    ) -> None: ...
     def connections(self) -> list[Connection]: ...
     def tick(self) -> None: ...
     def publish(
