@@ -35,7 +35,19 @@ cdef enum DropCause:
     DROP_DENIED = 4         # the publisher may not publish there
     DROP_RETAINED_FULL = 5  # delivered, but not retained: the retained store is at its limit
     DROP_SESSION_ENDED = 6  # waiting in a session that ended
-    DROP_CAUSES = 7
+    DROP_INCOMING_RATE = 7  # its publisher sends too much
+    DROP_OUTGOING_RATE = 8  # its subscriber is sent too much
+    DROP_TOTAL_RATE = 9     # all together send and are sent too much
+    DROP_STORED_RATE = 10   # too much is stored for DEVICE clients
+    DROP_CAUSES = 11
+    MOST_RATES = 4
+
+
+# So many messages in so long, for several times at once; none = no limit.
+cdef struct Rates:
+    uint32_t count
+    int64_t period[4]       # ns; MOST_RATES of them
+    int64_t each[4]         # ns of it that a message takes up
 
 
 cdef enum ShareStrategy:
@@ -84,7 +96,7 @@ cdef struct Counters:
     uint64_t log_failures   # publishes the log did not take
     uint64_t foreign        # messages that another broker took, with a subscriber here
     uint64_t dispatched     # copies written to the logs of APPLICATION clients
-    uint64_t dropped[7]
+    uint64_t dropped[11]
 
 
 # A publisher's recent topics: who gets them, and whether it may publish there.
@@ -206,6 +218,10 @@ cdef class Hub:
     cdef uint32_t consumer_numbers
     cdef int64_t queue_epoch                    # what is added to `now` to make times that can be stored
     cdef Buffer _queue_props, _queue_topic
+    cdef bint limits_rates
+    cdef Rates incoming_rates, outgoing_rates, total_rates, stored_rates
+    cdef int64_t total_turns[4]
+    cdef int64_t stored_turns[4]
     cdef uint32_t packs_in_flight
     cdef uint32_t application_flush             # messages of a lane after which its output is sent
     # limits, see core/settings/model.py; set by configure()
@@ -447,6 +463,7 @@ cdef class Session(Subscriber):
     cdef bint is_unsaved, has_device_news, wants_more
     cdef bint received_changed
     cdef readonly uint32_t left_unreleased      # QoS 2 packet ids it still held when it ended
+    cdef readonly list left_shares              # filters of the share groups it was in when it ended
     cdef RecordPack stash               # records for its store
     cdef uint32_t stash_sent            # those at its front that were sent already
     cdef Buffer settled                 # packet ids acknowledged that are stored
@@ -469,7 +486,8 @@ cdef class Session(Subscriber):
     cdef uint16_t* resend               # packet ids to be sent again on this connection, in order
     cdef uint32_t resend_at, resend_count
     cdef readonly uint64_t delivered    # messages sent to it
-    cdef uint32_t _dropped[7]
+    cdef uint32_t _dropped[11]
+    cdef int64_t* turns                 # until when its share of the rates is used up, in and out; NULL = not at all
     cdef bint congested                 # makes its publishers wait
     cdef int64_t congested_since
     cdef int64_t forgiven_at            # until then it may not make anybody wait

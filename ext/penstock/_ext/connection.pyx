@@ -84,6 +84,7 @@ cdef enum:
 
 include "hub.pxi"
 include "session.pxi"
+include "rate.pxi"
 include "route.pxi"
 include "ingest.pxi"
 include "receive.pxi"

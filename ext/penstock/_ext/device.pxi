@@ -52,6 +52,9 @@ cdef RecordPack open_stash(Hub hub, Session s):
 cdef int stash_record(Hub hub, Session s, const RecordView* record, const EnvelopeView* view,
                       const Delivery* d) except -1:
     cdef uint8_t source[SOURCE_SIZE]
+    if not may_pass(&hub.stored_rates, hub.stored_turns, hub.now):
+        count_drop(s, DROP_STORED_RATE)
+        return 0
     if s.is_unsaved and s.stash is None:
         stash_window(hub, s, 0)         # what was sent before it is stored before it
     put_source(source, d.partition, via_of(d.group), record.offset, view.expires_at, 0)
@@ -193,6 +196,9 @@ cdef int stash_for_group(Hub hub, ShareGroup* group, const RecordView* record, c
                          const Delivery* d) except -1:
     cdef uint8_t source[SOURCE_SIZE]
     cdef RecordPack pack
+    if not may_pass(&hub.stored_rates, hub.stored_turns, hub.now):
+        hub.counters.dropped[<int> DROP_STORED_RATE] += 1
+        return 0
     name = hub.trie.group_path(group)
     pack = hub._group_stash.get(name)
     if pack is None:

@@ -1,6 +1,7 @@
 # What all connections of the process share.
 
-DROP_NAMES = ("not_writable", "queue_full", "expired", "too_large", "denied", "retained_full", "session_ended")
+DROP_NAMES = ("not_writable", "queue_full", "expired", "too_large", "denied", "retained_full", "session_ended",
+              "rate_incoming", "rate_outgoing", "rate_all", "rate_stored")
 INGEST_MODES = ("none", "persistent", "all")
 HASH_FUNCTIONS = ("murmur3_128", "murmur3_32", "sha256", "murmur2")
 STRATEGIES = ("round-robin", "random", "sticky", "hash-client", "hash-topic")
@@ -77,7 +78,8 @@ cdef class Hub:
                   uint64_t max_retained_messages=100_000, uint64_t max_retained_bytes=1_073_741_824,
                   uint32_t write_high_watermark=1_310_720, uint32_t write_low_watermark=655_360,
                   double connect_timeout=10.0, double backpressure_seconds=1.0, str queue_overflow="drop-newest",
-                  uint8_t maximum_qos=2, bint retain_available=True, str shared_strategy="round-robin"):
+                  uint8_t maximum_qos=2, bint retain_available=True, str shared_strategy="round-robin",
+                  dict rates=None):
         """Sets every limit; may be called again while the broker runs."""
         self.max_packet_size = max_packet_size
         self.connect_packet_size = connect_packet_size
@@ -100,6 +102,17 @@ cdef class Hub:
         self.maximum_qos = maximum_qos
         self.retain_available = retain_available
         self.strategy = <ShareStrategy> <int> STRATEGIES.index(shared_strategy)
+        self.limit_rates(**(rates or {}))
+
+    def limit_rates(self, *, incoming=(), outgoing=(), total=(), device=()):
+        """How many messages may pass: (messages, seconds) each, which all have to hold. From each publisher, with QoS 0
+        to each client whose session ends with its connection, both together of everybody, into the store of DEVICE
+        clients."""
+        read_rates(&self.incoming_rates, incoming)
+        read_rates(&self.outgoing_rates, outgoing)
+        read_rates(&self.total_rates, total)
+        read_rates(&self.stored_rates, device)
+        self.limits_rates = bool(incoming or outgoing or total)
 
     cdef void update_clock(self) noexcept:
         self.now = clock_ms(CLOCK_MONOTONIC)
@@ -354,6 +367,11 @@ cdef class Hub:
         self._on_devices = on_devices
         self._on_device_detach = on_detach
         self.persist_after = <int64_t> (persist_after * 1000)
+
+    def has_devices(self, bytes share_filter not None):
+        """Whether a persistent DEVICE is a member of the group."""
+        cdef ShareGroup* group = self.trie.find_group(share_filter)
+        return group != NULL and is_logged_group(group)
 
     def _tell_devices(self):
         cdef list news = self._device_news

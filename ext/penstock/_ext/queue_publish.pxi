@@ -193,10 +193,14 @@ cdef int handle_queue_publish(Connection c, const PublishView* view) except -1:
     elif not slot.allowed:
         verdict = NOT_AUTHORIZED
         hub.counters.dropped[<int> DROP_DENIED] += 1
+    elif hub.ingest_pending > hub.ingest_limit:
+        c.wait_for_log()
+        return 1
+    elif hub.limits_rates and is_too_fast(hub, s):
+        if c.version != 5:
+            return leave_too_fast(c)
+        verdict = QUOTA_EXCEEDED
     else:
-        if hub.ingest_pending > hub.ingest_limit:
-            c.wait_for_log()
-            return 1
         if slot.match.target_count == 0:
             verdict, text = QUOTA_EXCEEDED, TEXT_MANY
         else:

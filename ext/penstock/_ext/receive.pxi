@@ -158,7 +158,7 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
     cdef Session busy
     cdef int64_t expires_at = 0
     cdef uint8_t verdict = SUCCESS, text = 0
-    cdef bint logged
+    cdef bint logged = False
     cdef uint64_t ticket = 0
     cdef int reason = parse_publish(first & 15, body, size, c.version, hub.max_user_properties, &view, &hub._props)
     if reason == 0 and view.alias:
@@ -193,6 +193,11 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
         if logged and hub.ingest_pending > hub.ingest_limit:
             c.wait_for_log()
             return 1
+    if topic.allowed and hub.limits_rates and is_too_fast(hub, s):
+        verdict = QUOTA_EXCEEDED
+        if c.version != 5:
+            return leave_too_fast(c)
+    elif topic.allowed:
         if logged:
             ticket = hub.ticket + 1             # of the batch that leaves at the end of this iteration
         if view.has_expiry:

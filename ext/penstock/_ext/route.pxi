@@ -249,6 +249,8 @@ cdef int deliver(Hub hub, Session s, Routing* r, uint8_t qos, uint16_t flags, co
     if qos == 0:
         if c is None:
             return 0        # QoS 0 is not kept for a session without a connection
+        if hub.limits_rates and gets_too_much(hub, s):
+            return 0
         if s.backlog:
             return s.enqueue(keep(hub, r), make_extras(ids, id_count, NULL), 0, flags)
         if not c.writable:

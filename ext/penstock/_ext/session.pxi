@@ -30,6 +30,7 @@ cdef class Session(Subscriber):
         queue_clear(&self.queue)
         ids_clear(&self.received)
         free(self.resend)
+        free(self.turns)
         for i in range(self.lane_count):
             Py_DECREF(<object> self.lanes[i])
         free(self.lanes)
@@ -133,6 +134,7 @@ cdef class Session(Subscriber):
         self._ended = True
         self.feed = None
         self.via_log = False
+        self.left_shares = self.hub.trie.shares(self)
         self.hub.trie.remove(self)
         self.hub.session_count -= 1
         self.hub.counters.inflight -= self.window.count

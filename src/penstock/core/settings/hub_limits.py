@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from penstock.core.settings.model import Settings
 
 
-def hub_limits(settings: Settings) -> dict[str, int | float | str | bool]:
+def hub_limits(settings: Settings) -> dict[str, Any]:
     """The limits the compiled hub knows, by its names."""
     limits, mqtt = settings.limits, settings.mqtt
     names = (
@@ -32,4 +34,5 @@ def hub_limits(settings: Settings) -> dict[str, int | float | str | bool]:
         "maximum_qos": mqtt.maximum_qos,
         "retain_available": mqtt.retain_available,
         "shared_strategy": mqtt.shared_strategy,
+        "rates": settings.rate_limits.in_force(),
     }

@@ -14,6 +14,7 @@ from msgspec import Meta, field
 from penstock.core.settings.application import ApplicationSettings
 from penstock.core.settings.kafka import KafkaSettings
 from penstock.core.settings.queues import QueueManagerSettings, QueueSettings
+from penstock.core.settings.rates import RateSettings
 from penstock.core.settings.redis import DeviceSettings, RedisSettings
 from penstock.core.settings.section import Section, about
 
@@ -266,6 +267,7 @@ class Settings(Section, frozen=True):
     access: AccessSettings = AccessSettings()
     mqtt: MqttSettings = MqttSettings()
     limits: LimitSettings = LimitSettings()
+    rate_limits: RateSettings = RateSettings()
     log: LogSettings = LogSettings()
     ingest: IngestSettings = IngestSettings()
     application: ApplicationSettings = ApplicationSettings()
