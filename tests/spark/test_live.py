@@ -138,6 +138,28 @@ def test_a_broker_writes_while_a_batch_reads(spark: SparkSession, tmp_path: Path
     assert read_messages(spark, str(broker.data_dir), columns="topic").count() == load.sent
 
 
+def test_reading_touches_nothing(data_dir: Path) -> None:
+    """No file is made, written, renamed or locked: there is nothing by which a broker could notice."""
+    write_embedded(data_dir, telemetry(200), properties={"segment.bytes": "8192"})
+
+    def look() -> list[tuple[str, int, int, int]]:
+        found = [(path, path.stat()) for path in sorted(data_dir.rglob("*"))]
+        return [(str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns) for path, stat in found]
+
+    def locks() -> list[str]:
+        inodes = {str(path.stat().st_ino) for path in data_dir.rglob("*")}
+        return [
+            line for line in Path("/proc/locks").read_text().splitlines() if line.split()[5].split(":")[-1] in inodes
+        ]
+
+    before = look()
+    reader = PenstockReader(parse({"path": str(data_dir)}))
+    batches = [next(iter(reader.read(task))) for task in reader.partitions()]
+    assert sum(batch.num_rows for batch in batches) == 200
+    assert locks() == []
+    assert look() == before
+
+
 def read_all(options: dict[str, str], between: Any = None) -> list[dict[str, Any]]:
     """Plans, lets something happen, and reads."""
     reader = PenstockReader(parse(options))

@@ -12,7 +12,6 @@ from typing import Any
 from pyspark.errors.exceptions.base import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock_spark.errors import CheckpointError, OptionError, PenstockSparkError
 from penstock_spark.hadoop import Files
@@ -21,6 +20,9 @@ from penstock_spark.reading import read_messages
 
 CHECKPOINT = f"{HOME}/checkpoint"
 QUARANTINE = "quarantine"
+# Spark gives the Python process of a stream ten seconds to start, whatever else the machine has to do.
+STARTS = 5
+SLOW_START = "Python worker failed to connect back"
 # what the quarantine says of a record
 NEEDED = "log_topic,log_partition,log_offset,log_time,error,raw"
 
@@ -122,25 +124,29 @@ class IncrementalJob:
             if notify is not None:
                 notify(f"batch {number}", outcome.messages)
 
-        query = (
-            stream.writeStream.queryName(f"penstock-{self.name}")
-            .foreachBatch(process)
-            .option("checkpointLocation", self._checkpoint.root)
-            .trigger(availableNow=True)
-            .start()
-        )
-        self._wait(query)
+        self._run_stream(stream, process)
         outcome.seconds = time.monotonic() - started
         return outcome
 
-    def _wait(self, query: StreamingQuery) -> None:
-        try:
-            query.awaitTermination()
-        except KeyboardInterrupt:
-            query.stop()
-            raise
-        except PySparkException as error:
-            raise translate(error) from error
+    def _run_stream(self, stream: DataFrame, process: Callable[[DataFrame, int], None]) -> None:
+        for left in reversed(range(STARTS)):
+            query = (
+                stream.writeStream.queryName(f"penstock-{self.name}")
+                .foreachBatch(process)
+                .option("checkpointLocation", self._checkpoint.root)
+                .trigger(availableNow=True)
+                .start()
+            )
+            try:
+                query.awaitTermination()
+                return
+            except KeyboardInterrupt:
+                query.stop()
+                raise
+            except PySparkException as error:
+                # what was written counts: another start goes on behind it
+                if not left or SLOW_START not in str(error):
+                    raise translate(error) from error
 
     def _prepare(self, recover: bool) -> Mapping[str, Any] | None:
         """The offsets to start from when the checkpoint is new; CheckpointError when it does not fit the output."""

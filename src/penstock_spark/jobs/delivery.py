@@ -84,12 +84,42 @@ def published(messages: DataFrame) -> DataFrame:
     return found.select("client_id", "topic", F.lit("published").alias("kind"), F.lit("").alias("cause"), "count")
 
 
+def with_topics(counts: DataFrame) -> DataFrame:
+    """The broker tells what became of messages per client, seldom per topic. A count without a topic is put to the
+    client's topics where there is no doubt: it expected only one, or it was delivered all that it expected. Else it
+    stays without one, and a row of the kind `unsaid` stands at each topic that it may belong to."""
+    is_unsaid = (F.col("topic") == "") & F.col("kind").isin(*KINDS[1:])
+    expected = counts.filter("kind = 'expected'")
+    due = expected.groupBy("client_id").agg(
+        F.sum("count").alias("due"), F.countDistinct("topic").alias("topics"), F.first("topic").alias("only")
+    )
+    unsaid = counts.filter(is_unsaid).join(due, "client_id", "left")
+    told = unsaid.groupBy("client_id").agg(
+        F.sum("count").alias("told"), F.count_if(F.col("kind") != "delivered").alias("troubles")
+    )
+    is_one = F.coalesce(F.col("topics") == 1, F.lit(False))
+    came = F.coalesce((F.col("told") == F.col("due")) & (F.col("troubles") == 0), F.lit(False)) & ~is_one
+    known = unsaid.join(told, "client_id")
+    names = counts.columns
+    of_one = known.filter(is_one).withColumn("topic", F.col("only")).select(*names)
+    complete = known.filter(came).select("client_id").distinct()
+    of_all = expected.join(complete, "client_id", "semi").withColumn("kind", F.lit("delivered")).select(*names)
+    open_ones = known.filter(~is_one & ~came)
+    doubts = expected.join(open_ones, "client_id", "semi").withColumn("kind", F.lit("unsaid")).select(*names)
+    parts = (counts.filter(~is_unsaid), of_one, of_all, open_ones.select(*names), doubts)
+    return reduce(DataFrame.unionByName, parts)
+
+
 def per_key(counts: DataFrame, *keys: str) -> DataFrame:
-    """One row for each key, one column for each kind, and what is not accounted for."""
-    kinds = ("published", *KINDS)
+    """One row for each key, one column for each kind, and what is not accounted for: null for a topic of which that
+    cannot be said."""
+    kinds = ("published", *KINDS, "unsaid")
     columns = [F.sum(F.when(F.col("kind") == kind, F.col("count")).otherwise(0)).alias(kind) for kind in kinds]
     known = reduce(lambda left, right: left + right, [F.col(kind) for kind in KINDS[1:]])
-    return counts.groupBy(*keys).agg(*columns).withColumn("unaccounted", F.col("expected") - known)
+    rest = F.col("expected") - known
+    if "topic" in keys:
+        rest = F.when((F.col("unsaid") == 0) & (F.col("topic") != ""), rest)
+    return counts.groupBy(*keys).agg(*columns).withColumn("unaccounted", rest).drop("unsaid")
 
 
 def connections(events: DataFrame) -> DataFrame:
@@ -145,11 +175,12 @@ def _make_tables(ledger: Ledger) -> None:
     if counts is None:
         return
     summed = counts.groupBy("client_id", "topic", "kind", "cause").agg(F.sum("count").alias("count")).persist()
+    placed = with_topics(summed).persist()
     entry = ledger.open(f"tables.{ledger.next_number}")
     tables = {
-        BY_BOTH: per_key(summed, "client_id", "topic"),
-        BY_CLIENT: per_key(summed, "client_id"),
-        BY_TOPIC: per_key(summed, "topic"),
+        BY_BOTH: per_key(placed, "client_id", "topic"),
+        BY_CLIENT: per_key(placed, "client_id"),
+        BY_TOPIC: per_key(placed, "topic"),
         CAUSES: summed.filter("cause <> ''").groupBy("kind", "cause").agg(F.sum("count").alias("count")),
     }
     for name, frame in tables.items():
@@ -158,6 +189,7 @@ def _make_tables(ledger: Ledger) -> None:
         entry.stage(COUNTS, Table(summed, files=1, replaces=True))
     last = ledger.last()
     entry.commit(last.end if last else None)
+    placed.unpersist()
     summed.unpersist()
 
 
