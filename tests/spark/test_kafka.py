@@ -151,15 +151,12 @@ def test_a_stream_takes_up_where_it_was(
 
 
 @pytest.mark.parametrize("way", ["from_protobuf", "protobuf in Python"])
-def test_with_sparks_own_tools(
-    spark: SparkSession, kafka: KafkaCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+def test_with_sparks_own_tools(spark: SparkSession, kafka: KafkaCluster, topic: str, tmp_path: Path, way: str) -> None:
     """The examples of the documentation for people who have only the .proto."""
     if way == "from_protobuf" and not jars.protobuf():
         pytest.skip("spark-protobuf is not there: python -m tests.spark.support.jars protobuf")
     records = [FULL, *telemetry(20)]
     write_kafka(kafka.bootstrap, topic, records)
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "publish.desc").write_bytes(publish_pb2.describe())
     page = (REPOSITORY / "docs/spark-reading.md").read_text()
     text = page.split(f"# {way}\n")[1].split("```")[0]

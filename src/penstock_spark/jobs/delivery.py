@@ -207,7 +207,7 @@ def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
         ledger.files,
         "Delivery",
         outcome.facts,
-        [Chart("Not delivered, by cause", "bar", [(row.cause, float(row["count"])) for row in why])],
+        [Chart("Not delivered, by cause", "rows", [(row.cause, float(row["count"])) for row in why])],
         [
             Rows(
                 "Clients that miss the most",
