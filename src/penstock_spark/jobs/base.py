@@ -47,6 +47,7 @@ class Outcome:
     output: str
     batches: int = 0
     messages: int = 0
+    others: int = 0  # records of topics that hold something else
     bad: int = 0
     seconds: float = 0.0
     facts: dict[str, Any] = field(default_factory=dict)
@@ -197,8 +198,10 @@ class IncrementalJob:
         if self.ledger.has(batch):
             return  # the run that wrote it was killed before Spark noted it
         observation = Observation()
-        bad = F.count_if(is_bad(others))
-        observed = frame.observe(observation, F.count("*").alias("rows"), bad.alias("bad"))
+        bad = is_bad(others)
+        is_other = F.col("log_topic").isin(*others) & ~bad
+        counted = F.count("*").alias("rows"), F.count_if(bad).alias("bad"), F.count_if(is_other).alias("others")
+        observed = frame.observe(observation, *counted)
         entry = self.ledger.open(batch)
         run = Run(self.spark, self.ledger, batch)
         try:
@@ -210,10 +213,12 @@ class IncrementalJob:
         counts = observation.get
         if counts["bad"]:
             entry.stage(QUARANTINE, Table(only_bad(frame, others)))
+        messages = counts["rows"] - counts["bad"] - counts["others"]
         outcome.bad += counts["bad"]
-        outcome.messages += counts["rows"] - counts["bad"]
+        outcome.messages += messages
+        outcome.others += counts["others"]
         outcome.batches += 1
-        entry.commit(self._end_of(number), messages=counts["rows"] - counts["bad"], bad=counts["bad"])
+        entry.commit(self._end_of(number), messages=messages, bad=counts["bad"])
 
     def _end_of(self, number: int) -> Mapping[str, Any] | None:
         """Where the batch ended: Spark noted it before the batch began."""

@@ -165,6 +165,7 @@ def run(
 
     columns = "topic,client_id,received_at"
     outcome = job.run(both, work, recover=recover, notify=notify, columns=columns, others=(options.events,))
+    outcome.facts["events"] = outcome.others
     if outcome.batches:
         _make_tables(job.ledger)
     return _finish(job.ledger, outcome)
