@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from penstock_schema.event import TOPIC
@@ -89,25 +89,33 @@ def with_topics(counts: DataFrame) -> DataFrame:
     client's topics where there is no doubt: it expected only one, or it was delivered all that it expected. Else it
     stays without one, and a row of the kind `unsaid` stands at each topic that it may belong to."""
     is_unsaid = (F.col("topic") == "") & F.col("kind").isin(*KINDS[1:])
-    expected = counts.filter("kind = 'expected'")
-    due = expected.groupBy("client_id").agg(
-        F.sum("count").alias("due"), F.countDistinct("topic").alias("topics"), F.first("topic").alias("only")
+    is_expected = F.col("kind") == "expected"
+    client = Window.partitionBy("client_id")
+    topic = F.when(is_expected, F.col("topic"))
+    known = counts.withColumns(
+        {
+            "only": F.min(topic).over(client),
+            "is_one": F.coalesce(F.min(topic).over(client) == F.max(topic).over(client), F.lit(False)),
+            "due": F.sum(F.when(is_expected, F.col("count"))).over(client),
+            "told": F.sum(F.when(is_unsaid, F.col("count"))).over(client),
+            "troubles": F.count_if(is_unsaid & (F.col("kind") != "delivered")).over(client),
+        }
     )
-    unsaid = counts.filter(is_unsaid).join(due, "client_id", "left")
-    told = unsaid.groupBy("client_id").agg(
-        F.sum("count").alias("told"), F.count_if(F.col("kind") != "delivered").alias("troubles")
+    came = F.coalesce((F.col("told") == F.col("due")) & (F.col("troubles") == 0), F.lit(False)) & ~F.col("is_one")
+    in_doubt = F.col("told").isNotNull() & ~F.col("is_one") & ~came
+
+    def row(topic: Column, kind: Column) -> Column:
+        return F.struct(topic.alias("topic"), kind.alias("kind"))
+
+    itself = row(F.col("topic"), F.col("kind"))
+    rows = F.array(
+        F.when(~is_unsaid | in_doubt, itself),
+        F.when(is_unsaid & F.col("is_one"), row(F.col("only"), F.col("kind"))),
+        F.when(is_expected & came, row(F.col("topic"), F.lit("delivered"))),
+        F.when(is_expected & in_doubt, row(F.col("topic"), F.lit("unsaid"))),
     )
-    is_one = F.coalesce(F.col("topics") == 1, F.lit(False))
-    came = F.coalesce((F.col("told") == F.col("due")) & (F.col("troubles") == 0), F.lit(False)) & ~is_one
-    known = unsaid.join(told, "client_id")
-    names = counts.columns
-    of_one = known.filter(is_one).withColumn("topic", F.col("only")).select(*names)
-    complete = known.filter(came).select("client_id").distinct()
-    of_all = expected.join(complete, "client_id", "semi").withColumn("kind", F.lit("delivered")).select(*names)
-    open_ones = known.filter(~is_one & ~came)
-    doubts = expected.join(open_ones, "client_id", "semi").withColumn("kind", F.lit("unsaid")).select(*names)
-    parts = (counts.filter(~is_unsaid), of_one, of_all, open_ones.select(*names), doubts)
-    return reduce(DataFrame.unionByName, parts)
+    made = known.withColumn("row", F.explode(F.filter(rows, lambda one: one.isNotNull())))
+    return made.select("client_id", "row.topic", "row.kind", "cause", "count")
 
 
 def per_key(counts: DataFrame, *keys: str) -> DataFrame:
