@@ -279,7 +279,7 @@ cdef class Lane:
                         flags |= ENTRY_RELEASED
                 elif kept.state != ENTRY_PLANNED:
                     flags = ENTRY_DUP
-                    if self.is_live:
+                    if self.is_live and is_sent_here(self, packet_id):
                         state = ENTRY_SENT      # on this very connection
         elif view.source_offset >= 0 and not self.note_seen(view.source_partition, view.source_offset):
             self.duplicates += 1        # dispatched twice, around a crash
@@ -538,6 +538,8 @@ cdef class Lane:
             return self.context
         self.is_closed = True
         self.context = self.snapshot()
+        if self.is_shared:
+            self.unsent = find_unsent(self)
         for i in range(self.tracker_count):
             tracker = <PackTracker> self.trackers[i]
             for k in range(tracker.first_open, tracker.count):

@@ -95,6 +95,7 @@ class Lane:
     until: int
     is_paused: bool
     is_live: bool
+    unsent: set[int] | None
     peers: list[Session] | None
     @property
     def denied_topic(self) -> bytes | None: ...
