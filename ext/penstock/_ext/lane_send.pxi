@@ -211,7 +211,7 @@ cdef int ack_kept(Connection c, Session s, Slot* slot, uint8_t packet_type, cons
 # at it. What the client was sent once is its own all the same.
 cdef bint leave_to_peer(Lane lane, int64_t offset, const uint8_t* topic, uint32_t topic_size) except -1:
     cdef Session peer
-    if lane.peers is None or lane.until >= 0 or offset == lane.refused:
+    if lane.peers is None or lane.until >= 0:
         return False
     if offset < lane.kept_end:
         lane.drop_kept(offset)

@@ -464,7 +464,10 @@ class SharedDelivery:
             return
         if able:
             self._keep_for(able[0].session.client_id, share, lane)
-        lane.refuse(counts=not able)
+        lane.pass_over(counts=not able)
+        # Stored together: after a crash the message does not come from both.
+        key = make_key(SHARED, share.group, share.topic, lane.partition)
+        self._contexts.put(key, lane.session.client_id.encode() + b"\0" + lane.peek())
         lane.is_paused = False
         share.reader.add(lane)
 
