@@ -98,7 +98,9 @@ class SharedDelivery:
         settings: ApplicationSettings,
         *,
         book: LaneBook,
+        find_session: Callable[[str], Session | None],
     ) -> None:
+        self._find_session = find_session
         self._hub = hub
         self._log = log_provider
         self._contexts = contexts
@@ -433,7 +435,7 @@ class SharedDelivery:
         unsent = self._closed.pop(key, set()) | self._retire(owner, own)
         before = self._contexts.get(own)
         self._contexts.put(own, claims if before is None else merge_claims(before, claims))
-        session = next((m.session for share in self._shares.values() if (m := share.members.get(owner))), None)
+        session = self._find_session(owner)  # it may have left the share, and still has to finish what it got
         if session is not None and session.connection is not None and session is not self._leaving:
             self._finish_claims(session, own, live_without=unsent)  # its partition has moved, it has not
 

@@ -127,3 +127,27 @@ def test_what_was_not_sent_again_yet_is_sent_by_the_lane_that_finishes_it() -> N
         assert sorted(numbers) == list(range(10))
 
     run(scenario, shared_partitions=2)
+
+
+def test_a_client_that_leaves_the_share_finishes_what_it_was_sent() -> None:
+    """[MQTT-3.10.4-3] [MQTT3-3.10.4-3]"""
+
+    async def scenario(node: Node) -> None:
+        first, second = await join(node, "a"), await join(node, "b")
+        await settled(node, 2)
+        await node.publish("s", range(10), qos=2)
+        quiet, reader = Reader(first, says_nothing=True), Reader(second)
+        await node.until(lambda: len(quiet.look()) == 5 and len(reader.look()) == 5)
+        node.unsubscribe(first, b"$share/g/s")
+        held = [packet_id for packet_id, _, _ in sent(quiet.packets)]
+        await say_and_await_release(node, first, held)
+        for packet_id in held:
+            first.say(PUBCOMP, packet_id)
+        await asyncio.sleep(0.2)
+        first.lose()
+        again = Reader(await node.connect("a"))
+        await asyncio.gather(again.rest(0.3), reader.rest(0.3))
+        assert again.numbers == []
+        assert len(reader.numbers) == 5
+
+    run(scenario, shared_partitions=2)
