@@ -319,11 +319,10 @@ cdef class Lane:
     cdef bint is_dirty, is_listed, has_news
     cdef public bint is_paused          # the caller does not read it now
     cdef public bint is_live            # what is in flight was sent on the connection that the client has
+    cdef public set unsent              # except these packet ids; of a lane that is closed: those not sent on it
     cdef bint is_resumed                # PUBRELs of an earlier connection were sent again
     cdef public list peers              # sessions of the share: one of them may have what this client may not
     cdef readonly bytes denied_topic    # of the record at `position`, which is for one of them; None = no such record
-    cdef int64_t refused                # the offset of a record that this client is not to have, -1 = none
-    cdef bint counts_refused
     cdef readonly uint64_t delivered, acknowledged, expired, duplicates, retried, skipped, damaged
 
     cdef int keep(self, int64_t offset, uint16_t packet_id, uint8_t state) except -1

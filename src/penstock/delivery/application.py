@@ -50,7 +50,9 @@ class ApplicationDelivery:
         self._properties = parse_properties(settings.topic_properties)
         self.book = LaneBook(hub, contexts, settings)
         self._reader = PackReader(log_provider.consumer(names.clients_group), settings.max_poll_records, self.book.save)
-        self.shared = SharedDelivery(hub, log_provider, contexts, names, settings, book=self.book)
+        self.shared = SharedDelivery(
+            hub, log_provider, contexts, names, settings, book=self.book, find_session=self.find
+        )
         self.retained = RetainedAppends(log_provider, self._is_current, self.make_again)
         self._sessions: dict[str, Session] = {}  # with a feed, connected or not
         self._topics: dict[str, str] = {}  # client ids of the topics that are there
