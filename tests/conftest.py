@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,10 @@ from typing import Any
 import pytest
 
 pytest.register_assert_rewrite("tests.support")
+
+# Brokers are started hundreds of times: with their modules compiled that takes half as long.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 from tests.support.broker import Broker, Listener  # noqa: E402 - after the registration, so that asserts explain themselves
 from tests.support.packets import V5, V311  # noqa: E402 - as above
@@ -102,6 +108,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
             report.sections.append(("broker log", failed_broker.log(start)[-4000:]))
     # Tests of odd characters print some that do not travel between the processes of a parallel run.
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Three Kafka brokers cost an eighth of a core even when nobody talks to them: they end with their folder."""
+    kafka = sys.modules.get("tests.support.kafka_fixtures")
+    if kafka is not None and (nextitem is None or nextitem.path.parent != item.path.parent):
+        kafka.stop_cluster(3)
 
 
 @pytest.fixture(params=[V311, V5], ids=["v311", "v5"])

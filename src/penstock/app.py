@@ -24,7 +24,7 @@ from penstock.core.logging import configure_logging, get_logger
 from penstock.core.ports import AuthExchangeFactory, Scheduler
 from penstock.core.settings import ListenerSettings, Settings
 from penstock.core.settings.checks import is_anonymous_allowed
-from penstock.core.settings.loader import Loaded
+from penstock.core.settings.loader import QUEUES, Loaded
 from penstock.core.settings.reload import diff
 from penstock.delivery.device import DeviceDelivery
 from penstock.dispatch.ingest import Ingest
@@ -104,8 +104,7 @@ class Broker:
     def __init__(self, loaded: Loaded) -> None:
         check(loaded.settings)
         self._loaded = loaded
-        self.settings = loaded.settings
-        settings = self.settings
+        settings = self.settings = loaded.settings
         self.names = LogNames(settings)
         loop = asyncio.get_running_loop()
         self._loop = loop
@@ -150,9 +149,8 @@ class Broker:
         )
         self.registry.on_end = self._on_session_end
         if self.applications is not None:
-            self.admin.applications = self.applications.overview
-            self.admin.read_clients = self.applications.overview.samples
-            self.admin.read_shares = self.applications.overview.share_samples
+            overview = self.admin.applications = self.applications.overview
+            self.admin.read_clients, self.admin.read_shares = overview.samples, overview.share_samples
         self.admin.sessions = SessionControl(self.registry, self.device_store)
         self.admin.retained = RetainedControl(self.hub)
         if self.queues is not None:
@@ -598,12 +596,15 @@ def hub_limits(settings: Settings) -> dict[str, int | float | str | bool]:
 def apply_live(old: Settings, live: dict[str, object]) -> Settings:
     """The old settings with those of the new that need no restart."""
     sections: dict[str, dict[str, object]] = {}
+    whole: dict[str, object] = {}
     for key, value in live.items():
         section, _, name = key.partition(".")
-        if section != "listeners":
+        if key == QUEUES:
+            whole[key] = value
+        elif section != "listeners":
             sections.setdefault(section, {})[name] = value
     changed = {name: msgspec.structs.replace(getattr(old, name), **values) for name, values in sections.items()}
-    return msgspec.structs.replace(old, **changed)
+    return msgspec.structs.replace(old, **changed, **whole)
 
 
 def load_exchanges(settings: Settings) -> dict[str, AuthExchangeFactory]:

@@ -108,5 +108,5 @@ class RetainedMachine(RuleBasedStateMachine):
         assert self.tree.node_count == self.root.nodes()
 
 
-RetainedMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+RetainedMachine.TestCase.settings = settings(max_examples=70, stateful_step_count=40, deadline=None)
 TestRetained = RetainedMachine.TestCase

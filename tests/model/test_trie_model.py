@@ -156,5 +156,5 @@ class TrieMachine(RuleBasedStateMachine):
         assert self.tries[2].cache_bytes <= 700
 
 
-TrieMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TrieMachine.TestCase.settings = settings(max_examples=70, stateful_step_count=40, deadline=None)
 TestTrie = TrieMachine.TestCase

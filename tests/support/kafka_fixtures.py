@@ -21,6 +21,14 @@ def shared_cluster(brokers: int) -> KafkaCluster:
     return _RUNNING[brokers]
 
 
+def stop_cluster(brokers: int) -> None:
+    """The next who asks for it gets a new one."""
+    cluster = _RUNNING.pop(brokers, None)
+    if cluster is not None:
+        cluster.stop()
+        atexit.unregister(cluster.stop)
+
+
 @pytest.fixture
 def kafka() -> KafkaCluster:
     """One broker."""

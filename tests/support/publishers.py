@@ -23,6 +23,7 @@ class Publisher:
     size: int = 40
     sent: int = 0
     acknowledged: set[bytes] = field(default_factory=set)
+    refused: set[bytes] = field(default_factory=set)
     order_errors: list[str] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
 
@@ -79,5 +80,7 @@ class Publisher:
             self.order_errors.append(f"{packet} where {packet_id} was the next")
         if packet.reason is not None and packet.reason < 0x80:
             self.acknowledged.add(payload)
+        else:
+            self.refused.add(payload)
         if packet.type == PacketType.PUBREC:
             client.send_ack(PacketType.PUBREL, packet.packet_id or 0)

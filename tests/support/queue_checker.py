@@ -40,6 +40,7 @@ class Ledger:
     payloads: dict[int, bytes] = field(default_factory=dict)  # by offset
     settled: dict[int, tuple[str, int]] = field(default_factory=dict)  # by offset: verb and number, as answered
     tried: dict[str, set[int]] = field(default_factory=lambda: {"ack": set(), "nack": set(), "reject": set()})
+    refused: list[tuple[str, int, int]] = field(default_factory=list)  # verb, offset, number
     errors: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -63,12 +64,23 @@ class Ledger:
         with self._lock:
             self.tried[verb].add(delivery.offset)
 
-    def answered(self, verb: str, delivery: Delivery, reason: int, *, may_be_lost: bool) -> None:
+    def answered(self, verb: str, delivery: Delivery, reason: int) -> None:
         with self._lock:
             if reason == 0:
                 self.settled[delivery.offset] = (verb, delivery.count)
-            elif not may_be_lost:
-                self.errors.append(f"${verb} of {delivery.message_id} ({delivery.count}) was refused: {reason:#x}")
+            else:
+                self.refused.append((verb, delivery.offset, delivery.count))
+
+    def unfounded(self) -> list[str]:
+        """Settlements that were refused though the message was not given to anybody after that."""
+        last: dict[int, int] = {}
+        for offset, number in self.deliveries:
+            last[offset] = max(number, last.get(offset, 0))
+        return [
+            f"${verb} of offset {offset} ({number}) was refused though nobody got it after that"
+            for verb, offset, number in self.refused
+            if last[offset] <= number
+        ]
 
     def done(self, *verbs: str) -> set[bytes]:
         """Payloads whose last answered settlement was one of these."""
@@ -170,7 +182,7 @@ class Worker(Client):
     def _take_answer(self, packet: Packet) -> None:
         verb, delivery = self._waiting.pop(packet.packet_id or 0)
         reason = 0 if packet.reason is None else packet.reason
-        self.ledger.answered(verb, delivery, reason, may_be_lost=time.monotonic() - delivery.at > 0.5)
+        self.ledger.answered(verb, delivery, reason)
 
     def _settle(self, client: RawClient, count: int) -> None:
         """In one write, in any order."""

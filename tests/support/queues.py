@@ -81,7 +81,17 @@ class QueueBroker(AppBroker):
     # The admin API
 
     def api(self, path: str, method: str = "GET", body: Any = None) -> Any:
-        """The answer of /api/v1/<path>; None when there is no such thing."""
+        """The answer of /api/v1/<path>; None when there is no such thing. A broker just started may not be ready."""
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                return self._ask(path, method, body)
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    def _ask(self, path: str, method: str, body: Any) -> Any:
         token = (self.data_dir / "admin.token").read_text().strip()
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.admin_port}/api/v1/{path}",
@@ -95,6 +105,8 @@ class QueueBroker(AppBroker):
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return None
+            if error.code == 401:
+                raise PermissionError("the token of the broker before this one") from None
             raise AssertionError(f"{method} {path}: {error.code} {error.read().decode()}") from None
 
     def queue(self, name: str) -> dict[str, Any] | None:
@@ -182,26 +194,32 @@ class Delivery:
         assert len(dict(pairs)) == len(pairs), f"a user property more than once: {pairs}"
         return dict(pairs)
 
+    def value(self, name: str) -> str:
+        """Of a user property that has to come once."""
+        values = [value for key, value in self.pairs if key == name]
+        assert len(values) == 1, f"{name} {len(values)} times: {self.pairs}"
+        return values[0]
+
     @property
     def message_id(self) -> str:
-        return self.properties["message-id"]
+        return self.value("message-id")
 
     @property
     def group(self) -> str:
-        return self.properties["group-id"]
+        return self.value("group-id")
 
     @property
     def queue(self) -> str:
-        return self.properties["queue"]
+        return self.value("queue")
 
     @property
     def offset(self) -> int:
-        return int(self.properties["offset"])
+        return int(self.value("offset"))
 
     @property
     def count(self) -> int:
         """Which delivery of the message to its group it is; the first does not say so."""
-        return int(self.properties.get("x-delivery-count", "1"))
+        return int(dict(self.pairs).get("x-delivery-count", "1"))
 
 
 class QueueClient:
@@ -293,8 +311,11 @@ class QueueClient:
         self.settle(delivery, "reject", reason=reason)
 
     def take_and_ack(self, *payloads: bytes) -> list[Delivery]:
-        deliveries = self.take(*payloads)
-        self.ack(*deliveries)
+        """One by one, as a consumer does that has little room."""
+        deliveries = []
+        for payload in payloads:
+            deliveries.append(self.next(payload))
+            self.ack(deliveries[-1])
         return deliveries
 
     def commit(self, queue: str, group: str, offset: int | str, *, refused: bool = False) -> Packet:

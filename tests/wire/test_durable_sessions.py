@@ -253,6 +253,7 @@ def test_take_overs_while_the_store_is_asked(broker, connect, open_client, versi
         except (ClosedByServer, AssertionError, OSError):
             client.close()
     assert len(alive) == 1
+    alive[0].await_packet(PacketType.SUBACK, 1)
     alive[0].forget_received()
     connect(V5, broker=broker).publish("t", b"for the last", qos=1)
     alive[0].expect_publish("t", b"for the last")

@@ -264,6 +264,7 @@ cdef class Lane:
     cdef uint32_t sending               # the pack whose records are sent next
     cdef uint32_t pack_size             # records of a full pack
     cdef uint32_t planned               # records of all packs
+    cdef uint64_t planned_bytes         # what these packs hold in memory
     cdef uint32_t ahead                 # those of them that are sent, or done
     cdef uint32_t unflushed
     cdef readonly int64_t committed     # everything before it is acknowledged
@@ -291,10 +292,10 @@ cdef class Lane:
     cdef int keep(self, int64_t offset, uint16_t packet_id, uint8_t state) except -1
     cdef int put_runs(self, Buffer* out) except -1
     cdef int plan(self, PackTracker tracker, const RecordView* record, uint16_t part, uint32_t at) except -1
-    cdef bint is_for_peer(self, int64_t offset, const uint8_t* topic, uint32_t topic_size) except -1
     cdef bint note_seen(self, uint32_t partition, int64_t offset) except -1
     cdef Saved* take_kept(self, int64_t offset) noexcept
     cdef void drop_kept(self, int64_t offset) noexcept
+    cdef bint plan_parts(self, PackTracker tracker) except -1
     cdef int add_tracker(self, PackTracker tracker) except -1
     cdef int change(self) except -1
     cdef int call(self) except -1
@@ -325,6 +326,7 @@ cdef class DurableQueue(Subscriber):
     cdef public int64_t floor           # what is before it, every group has done with
     cdef list groups
     cdef public QueueGroup primary      # the group whose progress streams tell, or None
+    cdef public bytes primary_name      # empty = none is configured
     cdef public object removed          # offsets an operator has taken out, or None
     cdef readonly uint64_t published, refused
 

@@ -49,10 +49,12 @@ cdef inline bint may_send(Lane lane) noexcept:
 
 cdef inline bint lane_has_room(Lane lane) noexcept:
     cdef uint32_t packs = lane.session.hub.packs_in_flight
+    if lane.session.window.count + lane.pack_size > MOST_PLANNED:
+        return False
     if packs == 1:
-        return lane.tracker_count < 2 and lane.session.window.count + lane.pack_size <= MOST_PLANNED
-    return (lane.planned - lane.done_ahead() < 2 * packs * lane.pack_size
-            and lane.session.window.count + lane.pack_size <= MOST_PLANNED)
+        return lane.tracker_count < 2
+    return (lane.planned - lane.done_ahead() < PLANNED_AHEAD * packs * lane.pack_size
+            and lane.planned_bytes < 2 * <uint64_t> packs * PACK_BYTES)
 
 
 # Sent on this connection already, and sent again because its time was up.
@@ -203,3 +205,22 @@ cdef int ack_kept(Connection c, Session s, Slot* slot, uint8_t packet_type, cons
             lane.acknowledged += 1
             return lane.change()
     return 0
+
+
+# Of a record of a shared topic that the client may not have: whether another one of the share may. Then the lane waits
+# at it. What the client was sent once is its own all the same.
+cdef bint leave_to_peer(Lane lane, int64_t offset, const uint8_t* topic, uint32_t topic_size) except -1:
+    cdef Session peer
+    if lane.peers is None or lane.until >= 0 or offset == lane.refused:
+        return False
+    if offset < lane.kept_end:
+        lane.drop_kept(offset)
+        if (lane.kept_at == lane.kept_count or lane.kept[lane.kept_at].offset != offset
+                or lane.kept[lane.kept_at].packet_id or lane.kept[lane.kept_at].state == ENTRY_DONE):
+            return False
+    for item in lane.peers:
+        peer = <Session?> item
+        if peer is not lane.session and (peer.acl is None or peer.acl.allows(topic, topic_size, ACL_RECEIVE)):
+            lane.denied_topic = PyBytes_FromStringAndSize(<const char*> topic, topic_size)
+            return True
+    return False

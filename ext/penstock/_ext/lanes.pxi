@@ -5,6 +5,8 @@
 cdef enum:
     MOST_IDS = 64               # subscription identifiers of a copy that are sent
     MOST_PLANNED = 60_000       # packet ids of a session that lanes may have
+    PLANNED_AHEAD = 4           # windows of what may be in flight that are planned: contexts are durable in time
+    PACK_BYTES = 1_048_576      # of each pack in flight and of one behind it: large messages are planned less far ahead
 
 
 @final
@@ -191,38 +193,30 @@ cdef class Lane:
         """Takes the next records of the partition, what was read at once as one pack; a context must be durable before
         the new ones are sent. False: the client has too many packet ids in flight, offer them again later."""
         cdef PackTracker tracker
-        cdef RecordPack pack
-        cdef RecordView record
-        cdef size_t position, at
-        cdef uint16_t part
-        cdef uint64_t records = 0
+        cdef uint64_t records = 0, size = 0
         if self.is_closed or not parts or self.denied_topic is not None:
             return True
         for item in parts:
             records += (<RecordPack?> item).count
+            size += buffer_size(&(<RecordPack> item)._body)
         if self.session.window.count + records > MOST_PLANNED:
             return False        # other lanes of the client have the packet ids: later
         self.session.hub.update_clock()
         tracker = PackTracker(parts, (<RecordPack> parts[len(parts) - 1]).next_offset)
         tracker.lane = <void*> self
-        for part in range(<uint16_t> len(parts)):
-            pack = <RecordPack?> parts[part]
-            position = at = 0
-            while pack.next(&position, &record):
-                if record.offset >= self.position and (self.until < 0 or record.offset < self.until):
-                    if self.plan(tracker, &record, part, <uint32_t> at):
-                        self.position = tracker.end_offset = record.offset
-                        break
-                at = position
-            if self.denied_topic is not None:
+        tracker.size = size
+        try:
+            if self.plan_parts(tracker):
                 self.call()
-                break
-            self.position = max(self.position, pack.next_offset)
+        finally:
+            # packet ids that were given away are those of this pack, whatever comes behind them
+            if tracker.count:
+                tracker.mark = self.mark + 1
+                self.add_tracker(tracker)
         self.drop_kept(self.position)
         if tracker.count:
-            tracker.mark = self.mark + 1
-            self.add_tracker(tracker)
-        elif self.tracker_count:
+            return True
+        if self.tracker_count:
             # nothing of it is sent: it is committed with the pack before it
             (<PackTracker> self.trackers[self.tracker_count - 1]).end_offset = self.position
             self.change()
@@ -230,6 +224,25 @@ cdef class Lane:
             self.committed = self.position
             self.change()
         return True
+
+    # Whether one of the records is for another client of the share: it is the next then.
+    cdef bint plan_parts(self, PackTracker tracker) except -1:
+        cdef RecordPack pack
+        cdef RecordView record
+        cdef size_t position, at
+        cdef uint16_t part
+        for part in range(<uint16_t> len(tracker.parts)):
+            pack = <RecordPack?> tracker.parts[part]
+            position = at = 0
+            while pack.next(&position, &record):
+                if record.offset >= self.position and (self.until < 0 or record.offset < self.until):
+                    if self.plan(tracker, &record, part, <uint32_t> at):
+                        self.position = tracker.end_offset = record.offset
+                        return True
+                    self.position = record.offset + 1
+                at = position
+            self.position = max(self.position, pack.next_offset)
+        return False
 
     # 1: the record is not for this client but for another one of the share, and everything behind it waits.
     cdef int plan(self, PackTracker tracker, const RecordView* record, uint16_t part, uint32_t at) except -1:
@@ -248,8 +261,7 @@ cdef class Lane:
         qos = min(view.qos if view.delivery_qos == NO_DELIVERY_QOS else view.delivery_qos, self.qos_limit)
         is_denied = (self.is_shared and s.acl is not None
                      and not s.acl.allows(view.topic, view.topic_size, ACL_RECEIVE))
-        if is_denied and self.is_for_peer(record.offset, view.topic, view.topic_size):
-            self.denied_topic = PyBytes_FromStringAndSize(<const char*> view.topic, view.topic_size)
+        if is_denied and leave_to_peer(self, record.offset, view.topic, view.topic_size):
             return 1
         if record.offset < self.kept_end:
             kept = self.take_kept(record.offset)
@@ -291,22 +303,6 @@ cdef class Lane:
             slot.extras = <Extras*> <size_t> tracker.count
         tracker.put(record.offset, part, at, qos, packet_id, state, flags)
         return 0
-
-    # Of a record that the client may not have: whether another one of the share may. What it was sent once is its own.
-    cdef bint is_for_peer(self, int64_t offset, const uint8_t* topic, uint32_t topic_size) except -1:
-        cdef Session s = self.session, peer
-        if self.peers is None or self.until >= 0 or offset == self.refused:
-            return False
-        if offset < self.kept_end:
-            self.drop_kept(offset)
-            if (self.kept_at == self.kept_count or self.kept[self.kept_at].offset != offset
-                    or self.kept[self.kept_at].packet_id or self.kept[self.kept_at].state == ENTRY_DONE):
-                return False
-        for item in self.peers:
-            peer = <Session?> item
-            if peer is not s and (peer.acl is None or peer.acl.allows(topic, topic_size, ACL_RECEIVE)):
-                return True
-        return False
 
     def refuse(self, *, bint counts):
         """The record it waits at is passed over, because another one has it or, if it `counts`, nobody. It goes on when
@@ -371,6 +367,7 @@ cdef class Lane:
         self.trackers[self.tracker_count] = <void*> tracker
         self.tracker_count += 1
         self.planned += tracker.count
+        self.planned_bytes += tracker.size
         return 0
 
     # ---- progress ----
@@ -424,6 +421,7 @@ cdef class Lane:
             for i in range(gone):
                 tracker = <PackTracker> self.trackers[i]
                 self.planned -= tracker.count
+                self.planned_bytes -= tracker.size
                 self.ahead -= tracker.next_entry
                 Py_DECREF(tracker)
             self.tracker_count -= gone
@@ -551,6 +549,7 @@ cdef class Lane:
                     window_release(&s.window, slot)
             Py_DECREF(tracker)
         self.tracker_count = self.sending = self.planned = self.ahead = 0
+        self.planned_bytes = 0
         self.drop_kept(0x7FFFFFFFFFFFFFFF)
         s.remove_lane(self)
         return self.context

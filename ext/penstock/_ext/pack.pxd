@@ -40,6 +40,7 @@ cdef class PackTracker:
     cdef uint64_t mark                  # of the context in which its packet ids are durable
     cdef int64_t touched                # monotonic ms of the last thing sent or acknowledged, 0 = nothing yet
     cdef readonly uint32_t retries
+    cdef uint64_t size                  # bytes of the parts
 
     cdef int put(self, int64_t offset, uint16_t part, uint32_t at, uint8_t qos, uint16_t packet_id, uint8_t state,
                  uint8_t flags) except -1

@@ -18,6 +18,7 @@ cdef enum AnswerText:
     TEXT_NO_OFFSET = 14
     TEXT_CLOSED = 15
     TEXT_MANY = 16
+    TEXT_CAPTURED = 0xFE        # no text: a queue has taken the message
 
 cdef const char* ANSWER_TEXTS[17]
 ANSWER_TEXTS[:] = [
@@ -26,7 +27,7 @@ ANSWER_TEXTS[:] = [
     "the queue has reached limits.max_depth",
     "the message is larger than limits.max_message_size of the queue",
     "there is no such queue",
-    "$ack, $nack, $reject and $commit stand at the end of $queue/<name>/",
+    "not an address of a queue: $queue/<name>/<key>, with $ack, $nack, $reject or $commit at its end only",
     "the user property message-id is missing or not <queue>:<offset>",
     "the user property group-id is missing",
     "this client does not consume that queue in that group",
@@ -47,7 +48,7 @@ cdef enum:
 
 
 cdef inline bint is_queue_topic(const uint8_t* topic, uint32_t size) noexcept:
-    return size > QUEUE_PREFIX and topic[0] == c"$" and memcmp(topic, b"$queue/", QUEUE_PREFIX) == 0
+    return size >= QUEUE_PREFIX and topic[0] == c"$" and memcmp(topic, b"$queue/", QUEUE_PREFIX) == 0
 
 
 # The control word at the end of the topic.
@@ -58,7 +59,9 @@ cdef uint8_t verb_of(const uint8_t* topic, uint32_t size) noexcept:
         start = i
         while i < size and topic[i] != c"/":
             i += 1
-        if topic[start] == c"$" and start < i:
+        if start == i and is_first:
+            return VERB_WRONG           # no name
+        if start < i and topic[start] == c"$":
             if is_named(topic + start, i - start, "$dlq") and is_first:
                 pass
             elif i < size or is_first:
@@ -237,6 +240,7 @@ cdef int capture(Hub hub, const PublishView* view, Session origin, int64_t expir
             return 1
         enqueue_all(view, match, origin, expires_at)
         ticket[0] = hub.ticket + 1
+        text[0] = TEXT_CAPTURED
     finally:
         match_unref(match)
     return 0

@@ -101,10 +101,11 @@ cdef int build_properties(QueueGroup group, const RecordView* record, const Enve
     cdef uint8_t* id
     cdef char number[24]
     cdef uint32_t digits = put_decimal(number, record.offset)
+    cdef int64_t done
     out.start = out.end = 0
     while p < end:
         size = property_size(p)
-        if p[0] != 0x26 or not is_reserved(p + 3, <uint32_t> p[1] << 8 | p[2], queue.is_closed):
+        if p[0] != 0x26 or not is_reserved(p + 3, <uint32_t> p[1] << 8 | p[2], view.retain):
             memcpy(buffer_reserve(out, size), p, size)
         p += size
     size = queue.name_size + 1 + digits
@@ -122,14 +123,13 @@ cdef int build_properties(QueueGroup group, const RecordView* record, const Enve
     if queue.is_stream:
         add_property(out, "x-stream-offset", number, digits)
         add_number(out, "x-stream-timestamp", record.timestamp)
-        if queue.primary is not None:
-            digits = put_decimal(number, queue.primary._committed)
-            add_property(out, "x-work-committed-offset", number, digits)
-            if record.offset < queue.primary._committed:
-                add_property(out, "x-work-acked", b"true", 4)
-            else:
-                add_property(out, "x-work-acked", b"false", 5)
-            add_property(out, "x-work-group", queue.primary.name_text, queue.primary.name_size)
+        if queue.primary_name:
+            done = queue.primary._committed if queue.primary is not None else 0
+            add_number(out, "x-work-committed-offset", done)
+            add_property(out, "x-work-acked", b"true" if record.offset < done else b"false",
+                         4 if record.offset < done else 5)
+            add_property(out, "x-work-group", PyBytes_AS_STRING(queue.primary_name),
+                         <uint32_t> PyBytes_GET_SIZE(queue.primary_name))
     elif deliveries > 1:
         add_number(out, "x-delivery-count", deliveries)
     return 0
@@ -162,7 +162,7 @@ cdef int send_record(QueueGroup group, QueueConsumer consumer, const RecordView*
         consumer.delivered += 1
         if c is None or c.state != CONNECTED or not c.writable or s.queue.count or s.resend_count or s.is_full():
             return s.enqueue(m, extras, consumer.qos, SLOT_QUEUE)
-        sent = send_message(c, s, m, consumer.qos, SLOT_QUEUE, extras, 0, deliveries > 1)
+        sent = send_message(c, s, m, consumer.qos, SLOT_QUEUE, extras, 0, False)
         if not sent or consumer.qos == 0:
             free(extras)
         if not sent:

@@ -37,6 +37,7 @@ cdef class DurableQueue(Subscriber):
         self.tail = self.floor = tail
         self.max_message_size = 0xFFFFFFFFu
         self.groups = []
+        self.primary_name = b""
 
     # The message becomes a record of this iteration's pack.
     cdef int take(self, const PublishView* view, Session origin, int64_t expires_at) except -1:

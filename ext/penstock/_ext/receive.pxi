@@ -201,7 +201,7 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
             route(hub, &view, match, s, expires_at)  # [MQTT-4.5.0-1] [MQTT3-4.5.0-1]
         else:
             hub.counters.unmatched += 1
-            verdict = NO_MATCHING_SUBSCRIBERS
+            verdict = NO_MATCHING_SUBSCRIBERS if text != TEXT_CAPTURED else SUCCESS
         if view.retain:  # [MQTT-3.3.1-8] [MQTT3-3.3.1-12]
             store_retained(hub, &view, expires_at)
         if is_logged(hub, view.qos):

@@ -309,6 +309,7 @@ class DurableQueue(Subscriber):
     is_closed: bool
     floor: int
     primary: QueueGroup | None
+    primary_name: bytes
     removed: Any
     @property
     def tail(self) -> int: ...

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
@@ -109,8 +110,17 @@ def build_api(
     routes += [] if retained is None else _retained_routes(retained)
     routes += queue_routes(queues)
     mount = Mount(PATH, routes=[*routes, Route("/{path:path}", _unknown)])
+    for route in (mount, *mount.routes):
+        _take_any_text(route)
     mount.app = guarded(mount.app)
     return mount
+
+
+def _take_any_text(route: BaseRoute) -> None:
+    """A client id may hold line ends, which Starlette's patterns do not match, or leave out at the end: `a` would be
+    taken for `a` and a line end."""
+    assert isinstance(route, Mount | Route)
+    route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$") + r"\Z", re.DOTALL)
 
 
 def _application_routes(control: ApplicationControl | None) -> list[BaseRoute]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from penstock.admin.api import ApplicationControl
+    from penstock.admin.collector import MetricsPage
     from penstock.queues.control import QueueControl
     from penstock.session.control import SessionControl
     from penstock.session.retained_control import RetainedControl
@@ -95,7 +96,6 @@ class AdminServer:
 
         import uvicorn  # noqa: PLC0415  # see the top of the file
 
-        from penstock.admin.collector import MetricsPage  # noqa: PLC0415  # the same
         from penstock.admin.pages import build_app  # noqa: PLC0415  # the same
 
         is_up = asyncio.Event()
@@ -110,14 +110,7 @@ class AdminServer:
                 await super().startup(sockets)
                 is_up.set()
 
-        metrics = MetricsPage(
-            self._read_counters,
-            package_version(),
-            read_clients=self.read_clients,
-            read_shares=self.read_shares,
-            most_clients=self._settings.per_client_metrics,
-        )
-        app = build_app(metrics, self._checks, self._build_commands(listening))
+        app = build_app(self._make_metrics(), self._checks, self._build_commands(listening))
         server = Server(
             uvicorn.Config(
                 app,
@@ -143,6 +136,17 @@ class AdminServer:
         await is_up.wait()
         if self._task.done():
             self._task.result()
+
+    def _make_metrics(self) -> MetricsPage:
+        from penstock.admin.collector import MetricsPage  # noqa: PLC0415  # see the top of the file
+
+        return MetricsPage(
+            self._read_counters,
+            package_version(),
+            read_clients=self.read_clients,
+            read_shares=self.read_shares,
+            most_clients=self._settings.per_client_metrics,
+        )
 
     def _build_commands(self, listening: socket.socket) -> list[BaseRoute]:
         if not self._data_dir:

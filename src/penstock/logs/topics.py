@@ -30,6 +30,7 @@ KNOWN_PROPERTIES = (
     "min.insync.replicas",
     "max.message.bytes",
     "compression.type",
+    "flush.ms",
 )
 
 
@@ -61,6 +62,7 @@ class TopicConfig:
     dirty_ratio: float = 0.5
     is_compacted: bool = False
     is_deleted: bool = True
+    is_lazy: bool = False  # flush.ms: appends do not wait for the disk, only for the system
 
     @classmethod
     def of(cls, topic: str, partitions: int, properties: Mapping[str, str] | None) -> TopicConfig:
@@ -90,6 +92,7 @@ class TopicConfig:
                 float(kept.get("min.cleanable.dirty.ratio", 0.5)),
                 "compact" in policies,
                 "delete" in policies,
+                "flush.ms" in kept,
             )
         except ValueError as error:
             raise LogError(f"topic {topic!r} cannot be created: {error}") from None

@@ -54,6 +54,7 @@ def dead_letter(
         topic,
         message.payload,
         message.qos,
+        True,  # retained is what no message of a publisher is here: these properties are the broker's own
         client_id=message.client_id,
         username=message.username,
         received_at=message.received_at,

@@ -66,7 +66,7 @@ class QueueManager:
         self.prefix = prefix
         self.queues: dict[str, Queue] = {}
         self.state = QueueState(store, scheduler)
-        self._configured = list(definitions)
+        self._configured = {definition.name: definition for definition in definitions}
         self._log = log_provider
         self._ephemeral_log = ephemeral_log
         self._readers = {id(each): Readers(each) for each in (log_provider, ephemeral_log)}
@@ -96,13 +96,16 @@ class QueueManager:
                 self._open(decode(value))
             except QueueError as error:
                 log.error("a stored queue cannot be opened", error=str(error))
-        for definition in self._configured:
+        for definition in self._configured.values():
             await self.configure(definition)
         for queue in self.queues.values():
             if queue.topic in topics:
                 await queue.make()
             if queue.name in stored:
                 queue.restore(stored[queue.name])
+        for queue in self.queues.values():
+            for group in queue.groups.values():
+                group.serve()  # dead letters that were not buried yet
         self.hub.serve_queues(self._find_queue, self._on_queues, self._on_detach)
         self._is_started = True
         self._commit_streams()
@@ -125,7 +128,8 @@ class QueueManager:
 
     async def reload(self, definitions: Iterable[QueueDefinition], settings: QueueManagerSettings) -> None:
         self.settings = settings
-        for definition in definitions:
+        self._configured = {definition.name: definition for definition in definitions}
+        for definition in self._configured.values():
             await self.configure(definition)
 
     async def close(self) -> None:
@@ -236,7 +240,7 @@ class QueueManager:
     def _make_ephemeral(self, name: str) -> Queue | None:
         if not self.settings.auto_create or len(self.queues) >= self.settings.max_queues or is_dead_letters(name):
             return None
-        queue = self._open(ephemeral(name))
+        queue = self._open(self._configured.get(name) or ephemeral(name))
         self.spawn(self._join_late(queue))
         log.info("an ephemeral queue was made", queue=name)
         return queue

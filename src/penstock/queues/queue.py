@@ -23,6 +23,7 @@ from penstock.queues.group import Group
 from penstock.queues.names import ROOT, group_id, is_dead_letters, parse_publish, topic_of
 from penstock.queues.readers import Readers
 from penstock.queues.removed import RemovedOffsets
+from penstock.queues.sizes import Sizes
 from penstock.queues.state import GroupRecord, StoredQueue
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ log = get_logger("penstock.queues")
 
 BURIED_AT_ONCE = 100
 NO_LIMIT = 0xFFFFFFFF
+FLUSH_MS = "1000"
 FOREVER = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 OnDone = Callable[[Appended | LogError], None]
@@ -55,6 +57,7 @@ class Queue:
         self.dropped = 0
         self.dead = 0
         self.is_closing = False
+        self.sizes: Sizes | None = None
         self._is_made = False
         self._making: asyncio.Task[None] | None = None
         self._waiting: list[tuple[RecordPack, OnDone]] = []
@@ -70,6 +73,8 @@ class Queue:
         core.max_depth = 0 if definition.type == "stream" else limits.max_depth
         core.drops_oldest = definition.overflow == "drop-oldest"
         core.is_closed = is_dead_letters(self.name)
+        if definition.retention.max_length_bytes and self.sizes is None:
+            self.sizes = Sizes()
         for group in self.groups.values():
             group.configure()
         self._name_primary()
@@ -98,7 +103,8 @@ class Queue:
 
     @property
     def bytes(self) -> int | None:
-        return None
+        """Of the log, where a limit makes it worth knowing."""
+        return None if self.sizes is None else self.sizes.total
 
     @property
     def rejected(self) -> int:
@@ -131,8 +137,8 @@ class Queue:
             retention = definition.retention
             if retention.max_age:
                 properties["retention.ms"] = str(int(retention.max_age * 1000))
-            if retention.max_length_bytes:
-                properties["retention.bytes"] = str(retention.max_length_bytes)
+        if definition.ack_durability == "buffered":
+            properties["flush.ms"] = FLUSH_MS
         if definition.replication.enabled:
             properties["replication.factor"] = str(definition.replication.replication_factor)
             properties["min.insync.replicas"] = str(definition.replication.min_in_sync_replicas)
@@ -183,22 +189,18 @@ class Queue:
             self._append(pack, on_done)
 
     def _append(self, pack: RecordPack, on_done: OnDone) -> None:
-        waits = self.definition.ack_durability == "fsync" or not self.definition.durable
-        self.log.producer.append(self.topic, 0, pack, partial(self._on_appended, on_done if waits else None))
-        if not waits:
-            on_done(Appended(self.topic, 0, -1, pack.count))
+        self.log.producer.append(self.topic, 0, pack, partial(self._on_appended, pack.size, on_done))
 
-    def _on_appended(self, on_done: OnDone | None, result: Appended | LogError) -> None:
+    def _on_appended(self, size: int, on_done: OnDone, result: Appended | LogError) -> None:
         if isinstance(result, Appended):
             self.core.appended(result.base_offset + result.count)
+            if self.sizes is not None:
+                self.sizes.add(result.base_offset, size)
             if self.core.drops_oldest and self.core.max_depth and self.core.depth > self.core.max_depth:
                 self._drop_oldest(self.tail - self.core.max_depth)
         else:
             self._manager.spawn(self._look_again())
-            if on_done is None:
-                log.error("messages of a queue are lost", queue=self.name, error=str(result))
-        if on_done is not None:
-            on_done(result)
+        on_done(result)
 
     async def _look_again(self) -> None:
         try:
@@ -261,6 +263,7 @@ class Queue:
 
     def _name_primary(self) -> None:
         name = self.definition.primary_group
+        self.core.primary_name = name.encode()
         self.core.primary = next((group.core for group in self.groups.values() if name and group.name == name), None)
 
     def update_floor(self) -> None:
@@ -326,6 +329,8 @@ class Queue:
         self.head = max(self.head, before)
         if self.core.removed is not None:
             self.core.removed.prune(self.head)
+        if self.sizes is not None:
+            self.sizes.prune(self.head)
         self.update_floor()
 
     # ---- dead letters ----

@@ -9,9 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.logs.base import EARLIEST, TopicPartition
+from penstock.queues.sizes import Sizes
 
 if TYPE_CHECKING:
     from penstock.queues.queue import Queue
+
+READ_AT_ONCE = 500
 
 
 async def enforce_retention(queue: Queue) -> None:
@@ -21,6 +24,9 @@ async def enforce_retention(queue: Queue) -> None:
     over: list[int] = []
     if retention.max_length_messages:
         over.append(tail - retention.max_length_messages)
+    if retention.max_length_bytes and queue.sizes is not None:
+        await _account(queue, queue.sizes)
+        over.append(queue.sizes.first_within(retention.max_length_bytes))
     if retention.max_age:
         over.append(await _first_younger(queue, retention.max_age))
     if queue.core.is_stream:
@@ -32,6 +38,19 @@ async def enforce_retention(queue: Queue) -> None:
         before = queue.head  # nobody has read it yet
     if before > queue.head:
         await queue.truncate(before)
+
+
+async def _account(queue: Queue, sizes: Sizes) -> None:
+    """What was in the log before the broker started is read once."""
+    end = queue.tail if sizes.first is None else sizes.first
+    at = queue.head
+    while at < end:
+        packs = await queue.read(at, min(READ_AT_ONCE, end - at))
+        if not packs:
+            return
+        for pack in packs:
+            sizes.add(max(pack.base_offset, at), pack.size)
+            at = max(at, pack.next_offset)
 
 
 async def _first_younger(queue: Queue, seconds: float) -> int:

@@ -321,8 +321,35 @@ def test_a_client_that_does_not_read_costs_what_is_made_ready() -> None:
         lane.offer([make_pack((record(b"x" * 5_000) for _ in range(10)), offset)])
         save(lane)
         offset += 10
-    assert offset <= 2 * 2 * 10 + 10
+    assert offset <= 4 * 2 * 10 + 10
     assert not lane.has_room
+
+
+def test_contexts_are_asked_for_three_windows_ahead() -> None:
+    """A store that needs longer than the client's round trip does not slow it down."""
+    stage = Stage(packs_in_flight=4)
+    lane = stage.own(pack_size=10)
+    offset = 0
+    while lane.has_room:
+        lane.offer([numbered(offset, 10)])
+        offset += 10
+    assert offset == 4 * 4 * 10
+    save(lane)
+    assert len(publishes(stage.client.take())) == 4 * 10
+
+
+def test_large_messages_are_not_made_ready_by_the_thousand() -> None:
+    stage = Stage(packs_in_flight=4)
+    lane = stage.own()
+    offset = 0
+    while lane.has_room and offset < 100:
+        lane.offer([make_pack([record(bytes(1 << 20))], offset)])
+        offset += 1
+    assert offset == 2 * 4
+    save(lane)
+    assert len(stage.client.take()) == 8
+    stage.client.say(PUBACK, 1)
+    assert lane.has_room
 
 
 @pytest.mark.parametrize("version", [4, 5])

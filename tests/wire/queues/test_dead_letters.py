@@ -219,7 +219,7 @@ def test_replay_brings_dead_letters_back(publisher, consumer, broker, queue):
     publisher.publish(f"$queue/{queue}/a", b"1", properties={"user_property": [("mine", "1")]})
     consumer.consume(f"$queue/{queue}", "workers")
     consumer.reject(consumer.next(b"1"))
-    broker.command("queue", "replay", f"$dlq/{queue}")
+    broker.command("queue", "replay", f"$dlq/{queue}", options=["--yes"])
     again = consumer.next(b"1")
     assert again.topic == f"$queue/{queue}/a"
     assert again.count == 1

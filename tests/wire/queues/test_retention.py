@@ -91,10 +91,10 @@ def test_a_classic_queue_keeps_what_is_not_settled(publisher, open_queue, broker
     """Row "truncation offset": classic, lowest of committed and policy: unread and pending data stay."""
     payloads = fill(publisher, queue)
     quick, slow = open_queue(), open_queue()
-    quick.consume(f"$queue/{queue}", "quick")
-    quick.take_and_ack(*payloads)
     slow.consume(f"$queue/{queue}", "slow", prefetch=3)
     slow.take(*payloads[:3])
+    quick.consume(f"$queue/{queue}", "quick")
+    quick.take_and_ack(*payloads)
     time.sleep(0.5)
     assert broker.counter(queue, "head") == 0
     slow.close()
@@ -107,9 +107,10 @@ def test_a_classic_queue_keeps_what_is_not_settled(publisher, open_queue, broker
 def test_a_classic_queue_is_truncated_behind_every_group(publisher, open_queue, broker, queue):
     """Row "truncation offset": what every group has settled goes."""
     payloads = fill(publisher, queue)
-    for group in ("one", "two"):
-        consumer = open_queue()
+    consumers = {group: open_queue() for group in ("one", "two")}
+    for group, consumer in consumers.items():
         consumer.consume(f"$queue/{queue}", group)
+    for consumer in consumers.values():
         consumer.take_and_ack(*payloads)
     until(lambda: broker.counter(queue, "head") > 0, 15, "something removed")
     assert broker.counter(queue, "depth") == 0

@@ -81,13 +81,14 @@ def test_fan_out_to_every_queue_whose_patterns_match(publisher, open_queue, queu
         consumer.nothing(0.05)
 
 
-@pytest.mark.queue(topics=["$queue/{queue}/#", "$queue/{queue}/a/+", "$queue/+/a/b"])
+@pytest.mark.queue(topics=["$queue/{queue}/#", "$queue/{queue}/a/+", "$queue/{queue}/+/b", "$queue/+/a/{queue}"])
 def test_stored_once_however_many_patterns_match(publisher, consumer, queue):
     """Section 14: a `$queue` publish is stored once."""
     publisher.publish(f"$queue/{queue}/a/b", b"once")
+    publisher.publish(f"$queue/{queue}/a/{queue}", b"once more")
     publisher.publish(f"$queue/{queue}/last", b"last")
     consumer.consume(f"$queue/{queue}", "workers")
-    consumer.take(b"once", b"last")
+    consumer.take(b"once", b"once more", b"last")
 
 
 @pytest.mark.parametrize("payload", [b"kept?", b""], ids=["payload", "empty"])

@@ -152,7 +152,7 @@ class CommitThread:
             self._commit(some, commit)
 
     def _commit(self, waiting: dict[TopicWriter, list[Append]], commit: Commit) -> None:
-        is_single = self._sync_always and len(waiting) == 1
+        is_single = len(waiting) == 1 and not self._is_lazy(next(iter(waiting)))
         entries = self._choose_journaled(waiting)
         staged: list[tuple[TopicWriter, Outcome]] = []
         for writer, appends in waiting.items():
@@ -175,7 +175,9 @@ class CommitThread:
         if not self._sync_always or len(waiting) < JOURNAL_TOPICS:
             return {}
         small: dict[TopicWriter, list[Entry]] = {
-            writer: [] for writer, appends in waiting.items() if sum(one.pack.size for one in appends) <= JOURNAL_BYTES
+            writer: []
+            for writer, appends in waiting.items()
+            if not self._is_lazy(writer) and sum(one.pack.size for one in appends) <= JOURNAL_BYTES
         }
         return small if len(small) >= JOURNAL_TOPICS else {}
 
@@ -188,15 +190,10 @@ class CommitThread:
                 outcome.steps.append(append)
 
     def _sync(self, staged: list[tuple[TopicWriter, Outcome]], entries: dict[TopicWriter, list[Entry]]) -> None:
-        if not self._sync_always:
-            if not self._unsynced:
-                self._sync_at = time.monotonic() + self._sync_interval
-            for writer, outcome in staged:
-                writer.settle(outcome, is_synced=False)
-                self._unsynced.add(writer)
-            if len(self._unsynced) > self._most_open:
-                self._sync_late()
-            return
+        lazy = [(writer, outcome) for writer, outcome in staged if self._is_lazy(writer)]
+        if lazy:
+            self._leave_unsynced(lazy)
+            staged = [(writer, outcome) for writer, outcome in staged if not self._is_lazy(writer)]
         by_file = [(writer, outcome) for writer, outcome in staged if writer not in entries]
         by_journal = [(writer, outcome) for writer, outcome in staged if writer in entries]
         failures = self._sync_all([writer for writer, _ in by_file])
@@ -212,6 +209,18 @@ class CommitThread:
             else:
                 writer.settle(outcome, is_synced=True)
             self._note(writer)
+
+    def _is_lazy(self, writer: TopicWriter) -> bool:
+        return not self._sync_always or writer.view.config.is_lazy
+
+    def _leave_unsynced(self, staged: list[tuple[TopicWriter, Outcome]]) -> None:
+        if not self._unsynced:
+            self._sync_at = time.monotonic() + self._sync_interval
+        for writer, outcome in staged:
+            writer.settle(outcome, is_synced=False)
+            self._unsynced.add(writer)
+        if len(self._unsynced) > self._most_open:
+            self._sync_late()
 
     def _sync_all(self, writers: list[TopicWriter]) -> Iterable[int]:
         """Starts at once; who iterates waits."""
