@@ -24,6 +24,7 @@ from penstock.core.logging import configure_logging, get_logger
 from penstock.core.ports import AuthExchangeFactory, Scheduler
 from penstock.core.settings import ListenerSettings, Settings
 from penstock.core.settings.checks import is_anonymous_allowed
+from penstock.core.settings.hub_limits import hub_limits
 from penstock.core.settings.loader import QUEUES, Loaded
 from penstock.core.settings.reload import diff
 from penstock.delivery.device import DeviceDelivery
@@ -48,6 +49,7 @@ from penstock.persistence.state_log import StateLog
 from penstock.queues.control import QueueControl
 from penstock.queues.definitions import configured
 from penstock.queues.manager import QueueManager
+from penstock.session.cluster import Cluster, check_node
 from penstock.session.control import SessionControl
 from penstock.session.events import SessionEvents
 from penstock.session.registry import SessionRegistry
@@ -120,7 +122,7 @@ class Broker:
         self.keeper = SessionKeeper(self.state, self.hub.trie, loop, node=node)
         self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop, self.keeper)
         self.device_store = make_device_store(settings, self.log)
-        self.received = ReceivedIds(self.state)
+        self.received = ReceivedIds(self.state, is_shared=bool(node))
         self.applications = self._make_applications()
         self.queues = self._make_queues()
         self.frontend = MqttFrontend(
@@ -134,6 +136,7 @@ class Broker:
             queues=self.queues,
         )
         self.node = make_node(settings, self.log, loop)
+        self.cluster = self.frontend.cluster = self._make_cluster()
         self.ingest = self._make_ingest()
         self.listeners = [self._make_listener(index) for index in range(len(settings.listeners))]
         self.admin = AdminServer(
@@ -225,6 +228,8 @@ class Broker:
             await self.ingest.stop()
         if self.events is not None:
             await self.events.stop()
+        if self.cluster is not None:
+            await self.cluster.stop()
         if self.applications is not None:
             await self.applications.stop()
         if self.queues is not None:
@@ -279,6 +284,8 @@ class Broker:
         if self.applications is not None:
             await self.applications.start()
             prepare = self.applications.restore
+        if self.cluster is not None:
+            await self.cluster.start()
         if self.log is not None:
             retained = await restore_retained(self.hub, self.log, self.names.retained_topic)
             log.info("retained messages restored", messages=retained)
@@ -287,6 +294,8 @@ class Broker:
             await self.received.restore(self.registry.get)
         if self.queues is not None:
             await self.queues.restore_members(self.registry.get)
+        if self.cluster is not None:
+            await self.cluster.open()
         log.info("sessions restored", sessions=count, seconds=round(self._loop.time() - started, 3))
 
     def _on_session_end(self, session: Session) -> None:
@@ -420,6 +429,22 @@ class Broker:
             prefix=self.names.prefix,
         )
 
+    def _make_cluster(self) -> Cluster | None:
+        settings = self.settings
+        if settings.log.provider != "kafka" or self.log is None or self.node is None or self.applications is None:
+            return None
+        return Cluster(
+            self.hub,
+            self.log,
+            members=self.node,
+            registry=self.registry,
+            applications=self.applications,
+            node=settings.server.node_id,
+            settings=parse_settings(settings.queue),
+            has_own_queues=settings.device.store != "redis",
+            program_for=self.access.program_for,
+        )
+
     def _make_listener(self, index: int) -> Listener:
         settings = self.settings.listeners[index]
         context = ListenerContext(settings, is_anonymous_allowed(settings, self.settings.access))
@@ -446,6 +471,7 @@ class Broker:
             "loop_lag": self._lag,
             **({} if self.log is None else {f"log_{name}": value for name, value in self.log.counters().items()}),
             **({} if self.node is None else self.node.counters()),
+            **({} if self.cluster is None else self.cluster.counters()),
             **({} if self.events is None else self.events.counters()),
             **({} if self.applications is None else self.applications.counters()),
             **({} if self.queues is None else self.queues.counters()),
@@ -487,6 +513,7 @@ def check(settings: Settings) -> None:
         key, text = f"application.{name}", getattr(application, name)
         check_topic(key, text, "tbmq.msg.app", partitions, is_kafka=is_kafka, is_queue=True)
     if is_kafka:
+        check_node(settings.server.node_id)
         import_module("penstock.logs.kafka.settings").producer_config(settings.kafka)
 
 
@@ -561,36 +588,6 @@ def make_node(settings: Settings, log_provider: Log | None, scheduler: Scheduler
         return None
     is_clustered = settings.log.provider == "kafka"
     return ClusterNode(log_provider, queues, settings.server.node_id, scheduler, is_clustered=is_clustered)
-
-
-def hub_limits(settings: Settings) -> dict[str, int | float | str | bool]:
-    """The limits the compiled hub knows, by its names."""
-    limits, mqtt = settings.limits, settings.mqtt
-    names = (
-        "max_packet_size",
-        "connect_packet_size",
-        "max_topic_levels",
-        "max_topic_length",
-        "max_user_properties",
-        "receive_maximum",
-        "max_inflight",
-        "max_queued_messages",
-        "max_queued_bytes",
-        "queue_overflow",
-        "topic_alias_maximum",
-        "max_retained_messages",
-        "max_retained_bytes",
-        "write_high_watermark",
-        "write_low_watermark",
-        "connect_timeout",
-        "backpressure_seconds",
-    )
-    return {
-        **{name: getattr(limits, name) for name in names},
-        "maximum_qos": mqtt.maximum_qos,
-        "retain_available": mqtt.retain_available,
-        "shared_strategy": mqtt.shared_strategy,
-    }
 
 
 def apply_live(old: Settings, live: dict[str, object]) -> Settings:

@@ -82,6 +82,7 @@ cdef struct Counters:
     uint64_t queued_bytes
     uint64_t logged         # publishes handed to the log
     uint64_t log_failures   # publishes the log did not take
+    uint64_t foreign        # messages that another broker took, with a subscriber here
     uint64_t dispatched     # copies written to the logs of APPLICATION clients
     uint64_t dropped[7]
 
@@ -105,6 +106,17 @@ cdef struct Alias:
     uint8_t* topic
     uint64_t hash
     uint32_t size
+
+
+# How many times each topic is under way, by the hash of the topic: see cluster.pxi.
+cdef struct TopicCount:
+    uint64_t hash           # 0 = free
+    uint32_t count
+
+cdef struct TopicCounts:
+    TopicCount* items
+    uint32_t used
+    uint32_t capacity       # a power of 2
 
 
 cdef class Hub:
@@ -139,8 +151,8 @@ cdef class Hub:
     cdef uint32_t ingest_partitions
     cdef readonly uint64_t ingest_pending       # bytes handed over and not yet durable
     cdef uint64_t ingest_limit                  # above which publishers wait
-    cdef uint64_t ticket                        # of the last batch submitted
-    cdef uint64_t committed                     # every batch up to this one is durable, or has failed
+    cdef readonly uint64_t ticket               # of the last batch submitted
+    cdef readonly uint64_t committed            # every batch up to this one is durable, or has failed
     cdef object _submit                         # takes (ticket, [(partition, pack)], bytes), once per iteration
     cdef void** _packs                          # the pack being filled of each partition, or NULL: strong references
     cdef uint32_t* _open_packs                  # partitions that have one
@@ -155,6 +167,15 @@ cdef class Hub:
     cdef list _open_feeds                       # feeds with packs that are being filled
     cdef uint64_t _round                        # of dispatching
     cdef bint _is_replay                        # what was in the log when the broker started
+    # several brokers on one log, see cluster.pxi
+    cdef uint32_t node                          # this one, 0 = alone by its settings
+    cdef readonly bint is_spread                # others are there: share groups are served from the log
+    cdef bint _is_adoption                      # only for sessions that came from another broker
+    cdef readonly int64_t dispatch_position     # where dispatch() stopped in a pack, -1 = at its end
+    cdef int64_t _dispatch_until                # the offset it stops at, -1 = none
+    cdef Session _stalled_by                    # the subscriber it stopped for
+    cdef int64_t _joined_at                     # ms since the epoch
+    cdef TopicCounts _own_retained              # retained messages on their way into the log and not read yet
     cdef list _lane_news                        # lanes that want something of Python, told once per iteration
     cdef list _dirty_lanes                      # lanes whose stored context is behind
     cdef bint _lanes_scheduled
@@ -421,6 +442,7 @@ cdef class Session(Subscriber):
     cdef public str client_type         # "device" or "application", by its credentials
     cdef public Feed feed               # where messages with QoS > 0 for it are written; None: they are sent at once
     cdef public bint via_log            # a persistent DEVICE: messages with QoS > 0 come from the log
+    cdef public bint is_adopted         # came from another broker; what that one has not dispatched is repeated for it
     cdef public bint live               # nothing waits in its store: they are sent as they come
     cdef bint is_unsaved, has_device_news, wants_more
     cdef bint received_changed

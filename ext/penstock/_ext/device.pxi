@@ -161,11 +161,11 @@ cdef bint is_logged_group(const ShareGroup* group) noexcept:
 
 cdef int dispatch_to_group(Hub hub, ShareGroup* group, const RecordView* record, const EnvelopeView* view,
                            uint64_t hash, Delivery* d, Message** kept) except -1:
-    cdef Member* member = choose_member(hub, group, hash, 0, view.topic, view.topic_size, view.qos)
+    cdef uint64_t client_hash = hash_bytes(view.client_id, view.client_id_size, hub.trie.seed)
+    cdef Member* member = choose_member(hub, group, hash, client_hash, view.topic, view.topic_size, view.qos)
     cdef Session s
     cdef Routing r
     cdef PublishView published
-    cdef int i
     if member == NULL:
         return 0
     s = <Session> member.owner
@@ -179,20 +179,13 @@ cdef int dispatch_to_group(Hub hub, ShareGroup* group, const RecordView* record,
             stash_for_group(hub, group, record, view, d)
             return 0
         return dispatch_to_device(hub, s, record, view, d, kept)
-    memset(&published, 0, sizeof(PublishView))
-    published.topic, published.topic_size = view.topic, view.topic_size
-    published.payload, published.payload_size = view.payload, view.payload_size
-    published.props, published.props_size = view.props, view.props_size
-    published.qos, published.retain = view.qos, view.retain
-    r.view, r.kept, r.expires_at, r.hash = &published, NULL, view.expires_at, hash
-    for i in range(6):
-        r.size[i] = 0
-    hub._templates.start = hub._templates.end = 0
+    if not publish_again(hub, view, &published):
+        return 0
+    start_routing(hub, &r, &published, hash, view.expires_at)
     try:
         deliver_to_member(hub, group, member, &r)
     finally:
-        if r.kept != NULL:
-            message_unref(r.kept)
+        end_routing(hub, &r)
     return 0
 
 

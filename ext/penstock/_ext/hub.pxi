@@ -68,6 +68,7 @@ cdef class Hub:
         buffer_free(&self._lane_props)
         buffer_free(&self._queue_props)
         buffer_free(&self._queue_topic)
+        free(self._own_retained.items)
 
     def configure(self, *, uint32_t max_packet_size=1_048_576, uint32_t connect_packet_size=65_536,
                   uint32_t max_topic_levels=128, uint32_t max_topic_length=65_535, uint32_t max_user_properties=64,
@@ -266,11 +267,72 @@ cdef class Hub:
             (<Lane> lane).is_listed = False
         return [lane for lane in lanes if (<Lane> lane).is_dirty and not (<Lane> lane).is_closed]
 
-    def dispatch(self, RecordPack pack not None, uint32_t partition, Round dispatched not None, bint is_replay=False):
+    def dispatch(self, RecordPack pack not None, uint32_t partition, Round dispatched not None, bint is_replay=False,
+                 size_t position=0, bint is_adoption=False, int64_t until=-1):
         """Writes the durable records of a partition to the packs of the feeds that are to have them, until they are
-        taken; how many records could not be read. `is_replay`: they may be older than a session."""
+        taken; how many records could not be read. `is_replay`: they may be older than a session. Where
+        `dispatch_position` is not -1, the rest waits for a subscriber: go on from there when `is_stalled` is False.
+        `is_adoption`: only for sessions that are marked so, and only records before the offset `until`."""
         self._is_replay = is_replay
-        return dispatch_pack(self, pack, partition, &dispatched.hold)
+        self._dispatch_until = until
+        self._is_adoption = is_adoption
+        return dispatch_pack(self, pack, partition, &dispatched.hold, position)
+
+    # ---- other brokers ----
+
+    def join(self, uint32_t node):
+        """This broker among others on the same log: records say that it was this one that took the message."""
+        self.node = node
+        self._joined_at = clock_ms(CLOCK_REALTIME)
+
+    def spread(self, bint is_spread):
+        """Whether others are there now."""
+        self.is_spread = is_spread
+
+    @property
+    def is_stalled(self):
+        """Whether the subscriber that dispatch() stopped for still makes others wait."""
+        if self._stalled_by is not None and not (self._stalled_by.congested and self._stalled_by.connected):
+            self._stalled_by = None
+        return self._stalled_by is not None
+
+    def not_logged(self, RecordPack pack not None):
+        """The log did not take these publishes: retained messages among them are not on their way any more."""
+        cdef size_t position = 0
+        cdef RecordView record
+        cdef EnvelopeView view
+        while pack.next(&position, &record):
+            if (record.value_size != NO_VALUE and not get_envelope(record.value, record.value_size, &view,
+                                                                   &self._lane_props) and view.retain):
+                counts_take(&self._own_retained, hash_bytes(view.topic, view.topic_size, self.trie.seed))
+
+    def count_group(self, bytes share_filter not None):
+        """(connected, all) members of `$share/<name>/<filter>` here."""
+        cdef ShareGroup* group = self.trie.find_group(share_filter)
+        cdef uint32_t i, connected = 0
+        if group == NULL:
+            return 0, 0
+        for i in range(group.count):
+            connected += (<Session> group.members[i].owner).connection is not None
+        return connected, group.count
+
+    def give_turns(self, bytes share_filter not None, uint32_t first, uint32_t count, uint32_t turns):
+        """Of so many turns of the group, at all brokers, `count` from `first` on are those of its members here; none
+        at all: nobody else has members. Until `forget_turns`, a group with persistent members goes by the numbers
+        before, too."""
+        cdef ShareGroup* group = self.trie.find_group(share_filter)
+        if group == NULL:
+            return
+        group.old_turns, group.old_from, group.old_count = group.turns, group.turn_from, group.turn_count
+        if group.turns == 0:
+            group.old_turns, group.old_from, group.old_count = 1, 0, 1      # all of them were
+        group.turns, group.turn_from, group.turn_count = turns, first, count
+
+    def forget_turns(self, bytes share_filter not None):
+        """Everybody knows the new numbers."""
+        cdef ShareGroup* group = self.trie.find_group(share_filter)
+        if group != NULL:
+            group.old_turns = 0
 
     def take_filled(self):
         """The packs filled since the last time, one for each feed and partition: [(feed, partition, pack)]."""
@@ -386,6 +448,7 @@ cdef class Hub:
         cdef bytes name = topic.encode()
         cdef PublishView view
         cdef Match* match
+        cdef bint logged
         cdef int64_t expires_at = 0
         if check_topic_name(name, <uint32_t> len(name), 0):
             raise ValueError(f"not a topic name: {topic!r}")
@@ -402,14 +465,15 @@ cdef class Hub:
             return self._publish_to_queues(&view, origin, expires_at)
         match = self.trie.match(view.topic, view.topic_size, hash_bytes(view.topic, view.topic_size, self.trie.seed))
         try:
-            route(self, &view, match, origin, expires_at)
+            logged = is_logged(self, qos, retain) and not topic.startswith("$SYS")
+            route(self, &view, match, origin, expires_at, self.is_spread and logged)
+            if retain:
+                store_retained(self, &view, expires_at)
+            if logged:
+                log_publish(self, &view, origin, expires_at,
+                            partition_of(view.topic, view.topic_size, self.ingest_partitions, self.ingest_hash), match)
         finally:
             match_unref(match)
-        if retain:
-            store_retained(self, &view, expires_at)
-        if is_logged(self, qos) and not topic.startswith("$SYS"):
-            log_publish(self, &view, origin, expires_at,
-                        partition_of(view.topic, view.topic_size, self.ingest_partitions, self.ingest_hash))
 
     cdef int _publish_to_queues(self, const PublishView* view, Session origin, int64_t expires_at) except -1:
         cdef uint64_t hash = hash_bytes(view.topic, view.topic_size, self.bindings.seed)
@@ -486,7 +550,6 @@ cdef class Hub:
         cdef size_t position = 0
         cdef RecordView record
         cdef EnvelopeView view
-        cdef Message* m
         cdef uint32_t damaged = 0
         self.update_clock()
         while pack.next(&position, &record):
@@ -495,18 +558,8 @@ cdef class Hub:
                 continue
             if get_envelope(record.value, record.value_size, &view, &self._lane_props):
                 damaged += 1
-                continue
-            if view.expires_at and view.expires_at <= self.wall:
-                self.retained.remove(view.topic, view.topic_size)
-                continue
-            m = message_new(view.topic, view.topic_size, view.props, view.props_size, view.payload, view.payload_size,
-                            view.qos, 1, view.received_at, view.expires_at)
-            try:
-                if (self.retained.count < self.max_retained_messages
-                        and self.retained.bytes + message_weight(m) <= self.max_retained_bytes):
-                    self.retained.store(m)
-            finally:
-                message_unref(m)
+            else:
+                put_retained(self, &view)
         return damaged
 
     def has_work(self):
@@ -557,6 +610,7 @@ cdef class Hub:
             "inflight": c.inflight,
             "queued_messages": c.queued,
             "queued_bytes": c.queued_bytes,
+            "publish_foreign": c.foreign,
             "publish_logged": c.logged,
             "publish_log_failures": c.log_failures,
             "application_dispatched": c.dispatched,

@@ -115,6 +115,7 @@ cdef class QueueConsumer:
         self.unsettled = 0
         self.waiting = 0
         if count:
+            self.group.pending.bury_exhausted(self.group.max_deliveries)
             self.group.change()
             self.group.call()
         self.group.note()

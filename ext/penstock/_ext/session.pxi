@@ -124,8 +124,9 @@ cdef class Session(Subscriber):
         self.pump()
 
     # retained messages are not part of it [MQTT-4.1.0-2] [MQTT3-3.1.2-7]
-    def end(self):
-        """Ends the session: subscriptions, window and queue are gone; its unacknowledged share goes to the group."""
+    def end(self, *, bint hand_over=True):
+        """Ends the session: subscriptions, window and queue are gone; its unacknowledged share goes to the group, unless
+        the client has the session elsewhere from now on."""
         if self._ended:
             return
         self.detach()
@@ -137,7 +138,8 @@ cdef class Session(Subscriber):
         self.hub.counters.inflight -= self.window.count
         self.hub.counters.queued -= self.queue.count
         self.hub.counters.queued_bytes -= self.queue.bytes
-        self._hand_over()
+        if hand_over:
+            self._hand_over()
         self.left_unreleased = self.received.count
         window_clear(&self.window)
         queue_clear(&self.queue)

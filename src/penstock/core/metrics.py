@@ -144,6 +144,13 @@ EXACT: dict[str, Meaning] = {
     "queue_nacked": Meaning("queue_nacked", "counter", "Deliveries their consumers gave back."),
     "queue_rejected": Meaning("queue_rejected", "counter", "Deliveries their consumers rejected."),
     "queue_expired": Meaning("queue_expired", "counter", "Messages that expired before a group was given them."),
+    "cluster_members": Meaning("cluster_members", "gauge", "Brokers of the cluster that are alive, this one too."),
+    "publish_foreign": Meaning("messages_foreign", "counter", "Messages of other brokers with a subscriber here."),
+    "take_over_asked": Meaning("take_over_asked", "counter", "Questions to other brokers who has a client."),
+    "take_over_adopted": Meaning("take_over_adopted", "counter", "Sessions taken up from other brokers."),
+    "take_over_given_away": Meaning("take_over_given_away", "counter", "Sessions given to other brokers."),
+    "take_over_pending": Meaning("take_over_pending", "gauge", "Questions to other brokers that wait for an answer."),
+    "take_over_timeouts": Meaning("take_over_timeouts", "counter", "Questions nobody answered in time."),
     "loop_lag": Meaning("loop_lag_seconds", "gauge", "How late the event loop ran its last timer."),
 }
 

@@ -164,6 +164,15 @@ class DeviceDelivery:
         self._sent_before.pop(session.client_id, None)
         self._store.remove_all([client_queue(session.client_id)], self._on_removed_all)
 
+    def moved_away(self, session: Session) -> None:
+        """Another broker delivers what is stored."""
+        self._known.discard(session)
+        self._backlogs.pop(session, None)
+        self._sent_before.pop(session.client_id, None)
+
+    def is_storing(self, session: Session) -> bool:
+        return session in self._adding
+
     def _on_removed_all(self, results: Sequence[int | StoreError]) -> None:
         for result in results:
             if isinstance(result, StoreError):

@@ -113,6 +113,7 @@ class SharedDelivery:
         self._claims: dict[str, list[tuple[Lane, PackReader[Lane], bytes]]] = {}  # by client
         self._leaving: Session | None = None
         self._reserved: dict[bytes, int] = {}  # filters that are being prepared, and for how many clients
+        self.is_elsewhere: Callable[[bytes], bool] | None = None  # whether other brokers have members of a group
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._warnings = RateLimited(interval=10.0)
@@ -318,8 +319,31 @@ class SharedDelivery:
         for share in self.shares_of(session):
             self.unsubscribed(session, share.share_filter)
 
+    def moved_away(self, session: Session) -> None:
+        """Another broker has the client: the group goes on there."""
+        self._contexts.give_away(self._contexts.keys(CLAIMED, session.client_id))
+        for share in self.shares_of(session):
+            del share.members[session.client_id]
+            self._leave(share, session.client_id)
+            if share.members:
+                self._share_out(share)
+            else:
+                self._close(share)
+
+    def _close(self, share: Share) -> None:
+        """Nobody is left here, but elsewhere."""
+        del self._shares[share.share_filter]
+        self._hub.feed_group(share.share_filter, None)
+        self._spawn(share.reader.stop())
+        if not any(other.topic == share.topic for other in self._shares.values()):
+            self._feeds.pop(share.topic, None)
+            self._partitions.pop(share.topic, None)
+
     def _end(self, share: Share) -> None:
         """Nobody is left: the contexts go, and the topic with the last group that reads it."""
+        if self.is_elsewhere is not None and self.is_elsewhere(share.share_filter):
+            self._close(share)
+            return
         del self._shares[share.share_filter]
         self._hub.feed_group(share.share_filter, None)
         self._contexts.remove(self._contexts.keys(SHARED, share.group))

@@ -79,6 +79,20 @@ class ClusterNode:
             async with asyncio.timeout(STOP_SECONDS):
                 await self._discovery.stop()
 
+    async def joined(self, seconds: float) -> bool:
+        """Waits for it as long; whether the other members are known."""
+        if self._joining is not None:
+            await asyncio.wait([self._joining], timeout=seconds)
+        return self._joining is None or self._joining.done()
+
+    def others(self) -> list[str]:
+        """Ids of the other members that are alive, sorted."""
+        return [info.service_id for info in self._discovery.others()]
+
+    def heard_at(self, service_id: str) -> float:
+        """When a member was heard last, on the monotonic clock."""
+        return 0.0 if self._by_log is None else self._by_log.heard_at(service_id)
+
     def counters(self) -> dict[str, int]:
         return {"cluster_members": 1 + len(list(self._discovery.others()))}
 

@@ -37,9 +37,11 @@ class ServerSettings(Section, frozen=True):
     drain_seconds: Annotated[
         Seconds, about("how long SIGTERM waits for work in flight before it closes", unit="seconds", live=True)
     ] = 5.0
-    node_id: Annotated[str, Meta(min_length=1, max_length=64), about("name of this node in logs, $SYS and metrics")] = (
-        "penstock"
-    )
+    node_id: Annotated[
+        str,
+        Meta(min_length=1, max_length=64),
+        about("name of this node in logs, $SYS and metrics; other in each broker of a cluster"),
+    ] = "penstock"
 
 
 class ListenerSettings(Section, frozen=True):

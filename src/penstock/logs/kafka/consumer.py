@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 import confluent_kafka
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
 
-from penstock._ext.kafka_records import packs_of
+from penstock._ext.kafka_records import learn, packs_of
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import get_logger
 from penstock.logs.base import (
@@ -50,6 +50,9 @@ MESSAGES_AT_ONCE = 400
 SEEK_SECONDS = 5.0
 # If it is another process that has taken the place, the two do not take it from each other all the time.
 REPLACEMENT_SECONDS = 10.0
+
+# Whatever it says: messages that cannot be looked into are asked.
+learn(Message, KafkaError(KafkaError.UNKNOWN))
 
 
 class KafkaConsumer:
