@@ -26,12 +26,12 @@ def diff(old: Settings, new: Settings) -> tuple[dict[str, object], list[str]]:
 
 
 def _compare(old: Settings, new: Settings, *, skip_listeners: bool) -> tuple[dict[str, object], list[str]]:
-    before = dict(flatten(old))
+    skipped = (QUEUES, LISTENERS) if skip_listeners else (QUEUES,)
+    before = dict(flatten(old, skipped))
     live: dict[str, object] = {QUEUES: new.queues} if old.queues != new.queues else {}
     needs_restart: list[str] = []
-    for key, value in flatten(new):
-        is_skipped = key.startswith(f"{QUEUES}.") or (skip_listeners and key.startswith(f"{LISTENERS}."))
-        if is_skipped or before.get(key) == value:
+    for key, value in flatten(new, skipped):
+        if before.get(key) == value:
             continue
         if is_live(key):
             live[key] = value
