@@ -230,13 +230,15 @@ class QueueMachine(RuleBasedStateMachine):
 
     def settle_down(self) -> None:
         """Takes exactly the deliveries that there have to be now."""
-        while True:
-            room = {slot: self._room(slot) for slot in self.consumers}
-            expected = min(len(self.model.ready), sum(room.values()))
-            if not expected:
-                break
-            for _ in range(expected):
-                self._take(room)
+        room = {slot: self._room(slot) for slot in self.consumers}
+        expected = min(len(self.model.ready), sum(room.values()))
+        came = [self._take(room) for _ in range(expected)]
+        # Messages go out in their order, whoever of the consumers is looked at first.
+        for slot, delivery in sorted(came, key=lambda pair: pair[1].offset):
+            note(f"consumer {slot} got {delivery.offset} ({delivery.count})")
+            assert delivery.payload == b"%d" % delivery.offset
+            assert delivery.count == self.model.claim(delivery.offset, slot)
+            self.consumers[slot].latest[delivery.offset] = delivery
         for slot, consumer in self.consumers.items():
             consumer.client.raw.ping()
             with contextlib.suppress(NothingCame):
@@ -247,7 +249,8 @@ class QueueMachine(RuleBasedStateMachine):
         held = sum(entry.slot == slot for entry in self.model.of(CLAIMED))
         return self.consumers[slot].prefetch - held
 
-    def _take(self, room: dict[int, int]) -> None:
+    def _take(self, room: dict[int, int]) -> tuple[int, Delivery]:
+        """The next delivery to one of those that have room."""
         deadline = time.monotonic() + 10
         for slot in itertools.cycle([slot for slot, places in room.items() if places]):
             try:
@@ -256,14 +259,10 @@ class QueueMachine(RuleBasedStateMachine):
                 assert time.monotonic() < deadline, f"{sorted(self.model.ready)} are not delivered, room {room}"
                 continue
             assert packet.type == PacketType.PUBLISH, packet
-            delivery = Delivery(packet, time.monotonic())
-            note(f"consumer {slot} got {delivery.offset} ({delivery.count})")
-            assert delivery.payload == b"%d" % delivery.offset
-            assert delivery.count == self.model.claim(delivery.offset, slot)
-            self.consumers[slot].latest[delivery.offset] = delivery
             self.consumers[slot].client.raw.ack(packet)
             room[slot] -= 1
-            return
+            return slot, Delivery(packet, time.monotonic())
+        raise AssertionError("nobody has room")
 
     @invariant()
     def progress_is_told(self) -> None:

@@ -82,10 +82,10 @@ class Ledger:
             if last[offset] <= number
         ]
 
-    def done(self, *verbs: str) -> set[bytes]:
-        """Payloads whose last answered settlement was one of these."""
+    def done(self) -> set[bytes]:
+        """Payloads that were acknowledged or rejected, or may be: a kill may have met the answer on its way."""
         with self._lock:
-            return {self.payloads[offset] for offset, (verb, _) in self.settled.items() if verb in verbs}
+            return {self.payloads[offset] for offset in self.tried["ack"] | self.tried["reject"]}
 
     def highest_number(self) -> int:
         with self._lock:
