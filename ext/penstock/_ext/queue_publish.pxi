@@ -337,10 +337,16 @@ cdef uint8_t settle_by_publish(Connection c, Session s, QueueSlot* slot, const P
         result = consumer.group.settle_one(consumer, offset, slot.verb)
         if result == RESOLVED:
             if found.reason_size and slot.verb == VERB_REJECT and not queue.is_stream:
-                consumer.group.reasons[offset] = found.reason[:found.reason_size].decode("utf-8", "replace")
+                note_reason(consumer.group, offset, &found)
             return TEXT_NONE
         text = TEXT_NOT_YOURS if result == OTHERS_MESSAGE else TEXT_NOT_PENDING
     return text
+
+
+# Rare: a consumer says why it rejects a message.
+cdef int note_reason(QueueGroup group, int64_t offset, const SettleView* found) except -1:
+    group.reasons[offset] = found.reason[:found.reason_size].decode("utf-8", "replace")
+    return 0
 
 
 # x-offset: that message is done, and what is before it.
