@@ -393,7 +393,6 @@ cdef class QueueGroup:
     cdef int give_again(self) except -1
     cdef bint is_wanted(self, const EnvelopeView* view) except -1
     cdef bint is_readable(self, const RecordView* record, EnvelopeView* view) except -1
-    cdef int drop_pack(self) except -1
     cdef int64_t delay_after(self, uint32_t deliveries) noexcept
     cdef int settle_stream(self, int64_t offset, uint8_t verb) except -1
     cdef QueueConsumer choose(self)
@@ -401,6 +400,7 @@ cdef class QueueGroup:
     cdef int plan(self, RecordPack pack, const RecordView* record, const EnvelopeView* view, QueueConsumer consumer,
                   uint32_t deliveries) except -1
     cdef void drop_planned(self) noexcept
+    cdef int drop_pack(self) except -1
     cdef int settle_one(self, QueueConsumer consumer, int64_t offset, uint8_t verb) except -1
 
 
