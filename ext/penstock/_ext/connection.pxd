@@ -387,10 +387,11 @@ cdef class QueueConsumer:
 
 # A message that was given to a consumer, and is sent when that is durable.
 cdef struct Planned:
-    void* pack              # strong reference: what the record lies in
+    void* pack              # strong references: what the record lies in, and who it was given to
+    void* consumer
     RecordView record
+    EnvelopeView view       # of it, but for properties: they were only there while it was read
     uint64_t mark           # of the change that has to be durable
-    uint32_t consumer
     uint32_t deliveries
 
 
@@ -402,6 +403,7 @@ cdef class QueueGroup:
     cdef const uint8_t* id_text
     cdef uint32_t name_size, id_size
     cdef bytes _filter                  # the whole filter, or None: everything
+    cdef bytes _names                   # the properties group-id and queue of every delivery
     cdef public object owner
     cdef readonly PendingList pending
     cdef public bint auto_commit
@@ -439,7 +441,10 @@ cdef class QueueGroup:
     cdef int settle_stream(self, int64_t offset, uint8_t verb) except -1
     cdef QueueConsumer choose(self)
     cdef QueueConsumer find_consumer(self, uint32_t number)
-    cdef int plan(self, RecordPack pack, const RecordView* record, uint32_t consumer, uint32_t deliveries) except -1
+    cdef int plan(self, RecordPack pack, const RecordView* record, const EnvelopeView* view, QueueConsumer consumer,
+                  uint32_t deliveries) except -1
+    cdef void drop_planned(self) noexcept
+    cdef int drop_pack(self) except -1
     cdef int settle_one(self, QueueConsumer consumer, int64_t offset, uint8_t verb) except -1
 
 

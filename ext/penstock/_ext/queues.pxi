@@ -50,9 +50,7 @@ cdef class DurableQueue(Subscriber):
         envelope.retain = 0
         size = envelope_size(&envelope)
         if self.pack is None:
-            self.pack = RecordPack()
-            hub._open_queues.append(self)
-            schedule_flush(hub)
+            open_queue_pack(self)
         put_envelope(self.pack.reserve(hub.wall, view.topic, view.topic_size, size), &envelope)
         hub.ingest_pending += size
         hub._open_bytes += size
@@ -149,6 +147,7 @@ cdef class QueueGroup:
         self.id_text = <const uint8_t*> PyUnicode_AsUTF8AndSize(group_id, &size)
         self.id_size = <uint32_t> size
         self._filter = filter
+        self._names = user_property(b"group-id", name.encode()) + user_property(b"queue", queue.name.encode())
         self.pending = PendingList(max_pending, cursor)
         self._committed = cursor
         self.auto_commit = True
@@ -163,9 +162,8 @@ cdef class QueueGroup:
         queue.groups.append(self)
 
     def __dealloc__(self):
-        cdef uint32_t i
-        for i in range(self.planned_count):
-            Py_DECREF(<object> self.planned[self.planned_at + i].pack)
+        while self.planned_count:
+            self.drop_planned()
         free(self.planned)
 
     def close(self):
@@ -174,6 +172,8 @@ cdef class QueueGroup:
             (<QueueConsumer> consumer).leave()
         if self in self.queue.groups:
             self.queue.groups.remove(self)
+        while self.planned_count:
+            self.drop_planned()
         self.forget_records()
 
     # ---- records ----
@@ -289,9 +289,7 @@ cdef class QueueGroup:
         while self.planned_count and self.planned[self.planned_at].mark <= mark:
             item = &self.planned[self.planned_at]
             send_planned(self, item)
-            Py_DECREF(<object> item.pack)
-            self.planned_at += 1
-            self.planned_count -= 1
+            self.drop_planned()
         if self.planned_count == 0:
             self.planned_at = 0
             if self.planned_capacity > 4 * GIVEN_AT_ONCE:
@@ -372,11 +370,9 @@ cdef class QueueGroup:
                 else:
                     self.pending.claim(record.offset, consumer.number, due)
                     consumer.unsettled += 1
-                    self.plan(pack, &record, consumer.number, 1)
+                    self.plan(pack, &record, &view, consumer, 1)
                     consumer.waiting += 1
-            self.pack_at = 0
-            self.buffered -= pack.size
-            del self.packs[0]
+            self.drop_pack()
         # of a stream the cursor alone is not worth storing: it goes on from what is committed
         if self.pending.cursor != cursor and not self.queue.is_stream:
             self.change()
@@ -395,7 +391,14 @@ cdef class QueueGroup:
         if self._filter is not None and not self.is_wanted(view):
             self.filtered += 1
             return False
-        return self.queue.removed is None or record.offset not in self.queue.removed
+        return self.queue.removed is None or not is_removed(self.queue, record.offset)
+
+    # Rare: the first pack is used up.
+    cdef int drop_pack(self) except -1:
+        self.pack_at = 0
+        self.buffered -= <uint64_t> self.packs[0].size
+        del self.packs[0]
+        return 0
 
     # Messages whose turn it is again.
     cdef int give_again(self) except -1:
@@ -437,7 +440,7 @@ cdef class QueueGroup:
                     return 0
                 deliveries = self.pending.claim_again(record.offset, consumer.number, due)
                 consumer.unsettled += 1
-                self.plan(pack, &record, consumer.number, deliveries)
+                self.plan(pack, &record, &view, consumer, deliveries)
                 consumer.waiting += 1
                 self.redelivered += 1
                 self.change()
@@ -458,7 +461,7 @@ cdef class QueueGroup:
         cdef uint32_t i, n = <uint32_t> len(self.consumers)
         cdef QueueConsumer consumer
         for i in range(n):
-            consumer = <QueueConsumer> self.consumers[(self.turn + i) % n]
+            consumer = <QueueConsumer> PyList_GET_ITEM(self.consumers, (self.turn + i) % n)
             if consumer.has_room():
                 self.turn = (self.turn + i + 1) % n
                 return consumer
@@ -470,7 +473,8 @@ cdef class QueueGroup:
                 return <QueueConsumer> item
         return None
 
-    cdef int plan(self, RecordPack pack, const RecordView* record, uint32_t consumer, uint32_t deliveries) except -1:
+    cdef int plan(self, RecordPack pack, const RecordView* record, const EnvelopeView* view, QueueConsumer consumer,
+                  uint32_t deliveries) except -1:
         cdef Planned* larger
         cdef Planned* item
         cdef uint32_t capacity
@@ -488,12 +492,22 @@ cdef class QueueGroup:
         item = &self.planned[self.planned_at + self.planned_count]
         self.planned_count += 1
         Py_INCREF(pack)
+        Py_INCREF(consumer)
         item.pack = <void*> pack
+        item.consumer = <void*> consumer
         item.record = record[0]
+        item.view = view[0]
         item.mark = self.mark + 1
-        item.consumer = consumer
         item.deliveries = deliveries
         return 0
+
+    # The first of those that are planned.
+    cdef void drop_planned(self) noexcept:
+        cdef Planned* item = &self.planned[self.planned_at]
+        self.planned_at += 1
+        self.planned_count -= 1
+        Py_DECREF(<object> item.pack)
+        Py_DECREF(<object> item.consumer)
 
     # ---- settlement ----
 
@@ -584,6 +598,18 @@ cdef class QueueGroup:
     def clock_ms(self):
         self.queue.hub.update_clock()
         return self.clock()
+
+
+# Rare: once per queue and iteration.
+cdef int open_queue_pack(DurableQueue queue) except -1:
+    queue.pack = RecordPack()
+    queue.hub._open_queues.append(queue)
+    return schedule_flush(queue.hub)
+
+
+# Rare: only of queues an operator has taken messages out of.
+cdef bint is_removed(DurableQueue queue, int64_t offset) except -1:
+    return offset in queue.removed
 
 
 # The offset of a waiting item if it is this consumer's, else `otherwise`.
