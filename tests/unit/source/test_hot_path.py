@@ -103,6 +103,8 @@ HOT = {
         "put_delivery",
     ],
     "partition": ["hash_key", "partition_of"],
+    "queue_rows": ["9RowWriter__put", "9RowWriter__put_mark", "9RowWriter__next_id", "next_entry"],
+    "queue_words": ["7_Places_note", "put_word", "put_value"],
     "buffer": ["buffer_grow"],
     "message": ["message_new"],
 }
