@@ -22,6 +22,7 @@ from penstock.partition.node import ClusterNode
 from penstock.queues import state as names
 from penstock.queues.definitions import QueueDefinition, QueueError, changed, check, decode, encode, ephemeral
 from penstock.queues.fetcher import Fetcher
+from penstock.queues.figures import Figures
 from penstock.queues.group import Group, Member
 from penstock.queues.names import Address, is_dead_letters, parse_publish, parse_subscription
 from penstock.queues.positions import parse_position, resolve
@@ -74,6 +75,7 @@ class QueueManager:
             node.partitions.listen(PartitionChange, self._on_partitions)
         self.queues: dict[str, Queue] = {}
         self.state = QueueState(store, scheduler)
+        self.figures = Figures()
         self._configured = {definition.name: definition for definition in definitions}
         self._log = log_provider
         self._ephemeral_log = ephemeral_log
@@ -221,6 +223,7 @@ class QueueManager:
             membership.members = [pair for pair in membership.members if pair[0].queue is not queue]
         for group in list(queue.groups.values()):
             queue.remove_group(group)
+        self.figures.keep_queue(queue)
         await queue.close()
         if queue.definition.durable:
             self.state.store(
@@ -501,27 +504,7 @@ class QueueManager:
     # ---- figures ----
 
     def counters(self) -> dict[str, int | float]:
-        totals = dict.fromkeys(("delivered", "redelivered", "acknowledged", "nacked", "rejected", "expired"), 0)
-        groups = consumers = pending = 0
-        for queue in self.queues.values():
-            for group in queue.groups.values():
-                groups += 1
-                consumers += len(group.members)
-                pending += group.pending
-                for name in totals:
-                    totals[name] += getattr(group.core, name)
-        published = sum(queue.core.published for queue in self.queues.values())
-        return {
-            "queues": len(self.queues),
-            "queue_groups": groups,
-            "queue_consumers": consumers,
-            "queue_pending": pending,
-            "queue_published": published,
-            "queue_refused": sum(queue.rejected for queue in self.queues.values()),
-            "queue_dropped": sum(queue.dropped for queue in self.queues.values()),
-            "queue_dead_letters": sum(queue.dead for queue in self.queues.values()),
-            **{f"queue_{name}": value for name, value in totals.items()},
-        }
+        return self.figures.read(self.queues)
 
 
 def _read_properties(

@@ -268,6 +268,7 @@ class Queue:
     def remove_group(self, group: Group) -> None:
         if self.groups.pop(group.id, None) is None:
             return
+        self._manager.figures.keep_group(group)
         if group.is_kept:
             self._manager.state.remove_group(group.core)
         self._manager.spawn(group.close())
