@@ -19,18 +19,20 @@ from penstock._ext.packets import Reason
 from penstock.access import AccessControl
 from penstock.admin.server import AdminServer, package_version
 from penstock.admin.sys_topics import SysPublisher
+from penstock.core.data_dir import prepare_data_dir
 from penstock.core.errors import PenstockError, SettingsError
 from penstock.core.logging import configure_logging, get_logger
-from penstock.core.ports import AuthExchangeFactory, Scheduler
+from penstock.core.ports import Scheduler
 from penstock.core.settings import ListenerSettings, Settings
 from penstock.core.settings.checks import is_anonymous_allowed
 from penstock.core.settings.hub_limits import hub_limits
-from penstock.core.settings.loader import QUEUES, Loaded
-from penstock.core.settings.reload import diff
+from penstock.core.settings.loader import Loaded
+from penstock.core.settings.reload import apply_live, diff
 from penstock.delivery.device import DeviceDelivery
 from penstock.dispatch.ingest import Ingest
 from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.frontends.mqtt.admission import Admission
+from penstock.frontends.mqtt.exchanges import load_exchanges
 from penstock.frontends.mqtt.frontend import ListenerContext, MqttFrontend
 from penstock.frontends.mqtt.listener import Listener
 from penstock.logs.base import Log, LogError, parse_properties
@@ -139,25 +141,8 @@ class Broker:
         self.cluster = self.frontend.cluster = self._make_cluster()
         self.ingest = self._make_ingest()
         self.listeners = [self._make_listener(index) for index in range(len(settings.listeners))]
-        self.admin = AdminServer(
-            settings.admin,
-            {
-                "listeners": self._check_ready,
-                "log": self._check_log,
-                "sessions": self._check_sessions,
-                "devices": self._check_devices,
-            },
-            self.counters,
-            data_dir=settings.server.data_dir,
-        )
         self.registry.on_end = self._on_session_end
-        if self.applications is not None:
-            overview = self.admin.applications = self.applications.overview
-            self.admin.read_clients, self.admin.read_shares = overview.samples, overview.share_samples
-        self.admin.sessions = SessionControl(self.registry, self.device_store)
-        self.admin.retained = RetainedControl(self.hub)
-        if self.queues is not None:
-            self.admin.queues = QueueControl(self.queues)
+        self.admin = self._make_admin()
         self.events: SessionEvents | None = None
         if self.log is not None and settings.ingest.events:
             events = EventLog(self.log, node=settings.server.node_id, topic=self.names.events_topic)
@@ -446,6 +431,27 @@ class Broker:
             program_for=self.access.program_for,
         )
 
+    def _make_admin(self) -> AdminServer:
+        settings = self.settings
+        admin = AdminServer(
+            settings.admin,
+            {
+                "listeners": self._check_ready,
+                "log": self._check_log,
+                "sessions": self._check_sessions,
+                "devices": self._check_devices,
+            },
+            self.counters,
+            data_dir=settings.server.data_dir,
+            sessions=SessionControl(self.registry, self.device_store),
+            retained=RetainedControl(self.hub),
+            queues=None if self.queues is None else QueueControl(self.queues),
+        )
+        if self.applications is not None:
+            overview = admin.applications = self.applications.overview
+            admin.read_clients, admin.read_shares = overview.samples, overview.share_samples
+        return admin
+
     def _make_listener(self, index: int) -> Listener:
         settings = self.settings.listeners[index]
         context = ListenerContext(settings, is_anonymous_allowed(settings, self.settings.access))
@@ -589,43 +595,3 @@ def make_node(settings: Settings, log_provider: Log | None, scheduler: Scheduler
         return None
     is_clustered = settings.log.provider == "kafka"
     return ClusterNode(log_provider, queues, settings.server.node_id, scheduler, is_clustered=is_clustered)
-
-
-def apply_live(old: Settings, live: dict[str, object]) -> Settings:
-    """The old settings with those of the new that need no restart."""
-    sections: dict[str, dict[str, object]] = {}
-    whole: dict[str, object] = {}
-    for key, value in live.items():
-        section, _, name = key.partition(".")
-        if key == QUEUES:
-            whole[key] = value
-        elif section != "listeners":
-            sections.setdefault(section, {})[name] = value
-    changed = {name: msgspec.structs.replace(getattr(old, name), **values) for name, values in sections.items()}
-    return msgspec.structs.replace(old, **changed, **whole)
-
-
-def load_exchanges(settings: Settings) -> dict[str, AuthExchangeFactory]:
-    """The plugged-in methods of enhanced authentication, `module:factory` each."""
-    found: dict[str, AuthExchangeFactory] = {}
-    for method, target in settings.access.enhanced.items():
-        module, _, name = target.partition(":")
-        try:
-            factory: Callable[..., object] = getattr(import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise SettingsError(
-                f"access.enhanced: {target!r} for the method {method!r} cannot be loaded: {error}",
-                "Name it as module:factory; the module must be importable by the broker.",
-            ) from error
-        found[method] = factory  # type: ignore[assignment]  # a plug-in's own type is not known here
-    return found
-
-
-def prepare_data_dir(path: str) -> None:
-    try:
-        Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise SettingsError(
-            f"server.data_dir {path} cannot be made: {error.strerror}",
-            "Set server.data_dir (or --data-dir) to a directory the broker may write.",
-        ) from error

@@ -206,7 +206,7 @@ cdef class Hub:
     cdef object _on_device_detach
     cdef int64_t persist_after                  # ms
     # durable queues, see queues.pxi
-    cdef readonly Trie bindings                 # which queues get what is published; their subscribers are DurableQueues
+    cdef readonly Trie bindings                 # which queues get what: its subscribers are DurableQueues
     cdef uint32_t capturing                     # queues that take ordinary topics as well
     cdef list _open_queues                      # queues that were published to in this iteration
     cdef list _queue_news                       # groups with something to do in this iteration

@@ -29,11 +29,11 @@ from penstock._ext.codec cimport (AUTH, CONNECT, DISCONNECT, MALFORMED_PACKET, P
 from penstock._ext.envelope cimport (NO_DELIVERY_QOS, EnvelopeView, delivery_size, envelope_size, get_envelope,
                                      origin_size, put_delivery, put_envelope, put_origin)
 from penstock._ext.inflight cimport (AWAIT_PUBACK, AWAIT_PUBCOMP, AWAIT_PUBREC, DELIVERY_BACKLOG, DELIVERY_RETAIN,
-                                     DELIVERY_SHARED, SLOT_COUNTED, SLOT_PACK, SLOT_QUEUE, SLOT_RELEASING, SLOT_RESERVED,
-                                     SLOT_STORED, SLOT_STORING, Extras, Hold, Queue, Queued, Slot, extras_group_name,
-                                     extras_new, ids_add, ids_clear, ids_discard, ids_has, queue_clear, queue_pop,
-                                     queue_push, queued_release, window_add, window_clear, window_find, window_order,
-                                     window_put, window_release)
+                                     DELIVERY_SHARED, SLOT_COUNTED, SLOT_PACK, SLOT_QUEUE, SLOT_RELEASING,
+                                     SLOT_RESERVED, SLOT_STORED, SLOT_STORING, Extras, Hold, Queue, Queued, Slot,
+                                     extras_group_name, extras_new, ids_add, ids_clear, ids_discard, ids_has,
+                                     queue_clear, queue_pop, queue_push, queued_release, window_add, window_clear,
+                                     window_find, window_order, window_put, window_release)
 from penstock._ext.message cimport (Message, message_new, message_payload, message_props, message_ref, message_topic,
                                     message_unref, message_weight)
 from penstock._ext.pack cimport (ENTRY_DONE, ENTRY_DUP, ENTRY_NEW, ENTRY_PLANNED, ENTRY_RECEIVED, ENTRY_RELEASED,
@@ -83,6 +83,7 @@ cdef enum:
     LARGEST_FRAME = 0x7FFFFFFF  # a frame is read as a stream: its size costs nothing, and packets have their own limit
 
 include "hub.pxi"
+include "hub_counters.pxi"
 include "session.pxi"
 include "rate.pxi"
 include "route.pxi"
@@ -95,6 +96,7 @@ include "context.pxi"
 include "lanes.pxi"
 include "lane_send.pxi"
 include "queue_publish.pxi"
+include "queue_members.pxi"
 include "queues.pxi"
 include "queue_send.pxi"
 

@@ -565,20 +565,7 @@ cdef class Hub:
 
     def restore_retained(self, RecordPack pack not None):
         """Retained messages as they were logged, in that order; how many could not be read."""
-        cdef size_t position = 0
-        cdef RecordView record
-        cdef EnvelopeView view
-        cdef uint32_t damaged = 0
-        self.update_clock()
-        while pack.next(&position, &record):
-            if record.value_size == NO_VALUE:
-                self.retained.remove(record.key, record.key_size)
-                continue
-            if get_envelope(record.value, record.value_size, &view, &self._lane_props):
-                damaged += 1
-            else:
-                put_retained(self, &view)
-        return damaged
+        return restore_retained_of(self, pack)
 
     def has_work(self):
         """Whether a connected client still has something to acknowledge or to read, or the log to write."""
@@ -602,44 +589,7 @@ cdef class Hub:
 
     def counters_now(self):
         """Every counter and gauge, by name."""
-        cdef Counters* c = &self.counters
-        values = {
-            "connections_total": c.connects,
-            "connections_current": self.connection_count,
-            "sessions": self.session_count,
-            "sessions_connected": self.attached_count,
-            "subscriptions": self.trie.filter_count,
-            "shared_subscriptions": self.trie.group_count,
-            "retained_messages": self.retained.count,
-            "retained_bytes": self.retained.bytes,
-            "publish_bytes_received": c.payload_received,
-            "publish_bytes_sent": c.payload_sent,
-            "bytes_received": c.bytes_received,
-            "bytes_sent": c.bytes_sent,
-            "packets_received": c.packets_received,
-            "packets_sent": c.packets_sent,
-            "socket_reads": c.reads,
-            "socket_writes": c.writes,
-            "flushes": c.flushes,
-            "publish_unmatched": c.unmatched,
-            "protocol_errors": c.protocol_errors,
-            "publishers_paused": c.paused,
-            "congested_subscribers": self.congested_count,
-            "inflight": c.inflight,
-            "queued_messages": c.queued,
-            "queued_bytes": c.queued_bytes,
-            "publish_foreign": c.foreign,
-            "publish_logged": c.logged,
-            "publish_log_failures": c.log_failures,
-            "application_dispatched": c.dispatched,
-            "ingest_pending_bytes": self.ingest_pending,
-        }
-        for qos in range(3):
-            values[f"messages_received_qos{qos}"] = c.received[<int> qos]
-            values[f"messages_sent_qos{qos}"] = c.sent[<int> qos]
-        for i, name in enumerate(DROP_NAMES):
-            values[f"messages_dropped_{name}"] = c.dropped[<int> i]
-        return values
+        return counters_of(self)
 
     @property
     def monotonic_ms(self):

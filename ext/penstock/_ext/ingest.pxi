@@ -189,3 +189,21 @@ cdef int release_acks(Connection c, bint failed) except -1:
     if is_shut:
         c.shutdown("the log does not take messages now")
     return 0
+
+
+# Retained messages as they were logged, in that order; how many could not be read.
+cdef uint32_t restore_retained_of(Hub hub, RecordPack pack) except? 0xFFFFFFFF:
+    cdef size_t position = 0
+    cdef RecordView record
+    cdef EnvelopeView view
+    cdef uint32_t damaged = 0
+    hub.update_clock()
+    while pack.next(&position, &record):
+        if record.value_size == NO_VALUE:
+            hub.retained.remove(record.key, record.key_size)
+            continue
+        if get_envelope(record.value, record.value_size, &view, &hub._lane_props):
+            damaged += 1
+        else:
+            put_retained(hub, &view)
+    return damaged

@@ -413,6 +413,7 @@ cdef int route(Hub hub, const PublishView* view, Match* match, Session origin, i
 cdef int send_message(Connection c, Session s, Message* m, uint8_t qos, uint16_t flags, Extras* extras,
                       uint16_t packet_id, bint dup) except -1:
     cdef Copy copy
+    cdef Message* kept
     cdef int64_t left
     cdef uint64_t hash = 0
     cdef int sent
@@ -439,7 +440,8 @@ cdef int send_message(Connection c, Session s, Message* m, uint8_t qos, uint16_t
     copy.first = <uint8_t> (PUBLISH << 4 | qos << 1 | (8 if dup else 0) | (1 if flags & DELIVERY_RETAIN else 0))
     if c.aliases_out_max:
         hash = hash_bytes(copy.topic, copy.topic_size, c.hub.trie.seed)
-    sent = send_copy(c, s, &copy, hash, packet_id, m if s._keeps or flags & (DELIVERY_SHARED | SLOT_QUEUE) else NULL, extras, flags)
+    kept = m if s._keeps or flags & (DELIVERY_SHARED | SLOT_QUEUE) else NULL
+    sent = send_copy(c, s, &copy, hash, packet_id, kept, extras, flags)
     if sent:
         s.delivered += 1
         count_sent(c.hub, qos, m.payload_size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.core.settings.loader import LISTENERS, QUEUES, flatten
 from penstock.core.settings.model import Settings
 from penstock.core.settings.schema import find_key
@@ -38,3 +40,17 @@ def _compare(old: Settings, new: Settings, *, skip_listeners: bool) -> tuple[dic
         else:
             needs_restart.append(key)
     return live, needs_restart
+
+
+def apply_live(old: Settings, live: dict[str, object]) -> Settings:
+    """The old settings with those of the new that need no restart."""
+    sections: dict[str, dict[str, object]] = {}
+    whole: dict[str, object] = {}
+    for key, value in live.items():
+        section, _, name = key.partition(".")
+        if key == QUEUES:
+            whole[key] = value
+        elif section != LISTENERS:
+            sections.setdefault(section, {})[name] = value
+    changed = {name: msgspec.structs.replace(getattr(old, name), **values) for name, values in sections.items()}
+    return msgspec.structs.replace(old, **changed, **whole)
