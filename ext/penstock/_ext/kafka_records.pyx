@@ -5,9 +5,7 @@ A message is a Python object there, so these loops are yellow by nature; what is
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint32_t
-from cpython.object cimport PyObject
-from libc.stdint cimport int32_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcpy
 
 from penstock._ext.segment cimport NO_KEY, NO_VALUE, RecordPack, RecordView
 
@@ -150,64 +148,6 @@ cdef enum:
 
 cdef Accessors accessors = Accessors(object)
 
-# Where messages of `layout_kind` keep what they would answer: looking costs a tenth of asking.
-cdef struct Layout:
-    Py_ssize_t error, topic, partition, offset, value, key, timestamp
-
-cdef Layout layout
-cdef object layout_kind = None
-
-
-# Where in the message these bytes are; -1 unless they are there exactly once.
-cdef Py_ssize_t find_part(object message, const void* part, Py_ssize_t size) except -2:
-    cdef const char* data = <const char*> <PyObject*> message
-    cdef Py_ssize_t at = sizeof(PyObject), found = -1, end = type(message).__basicsize__
-    while at + size <= end:
-        if memcmp(data + at, part, size) == 0:
-            if found >= 0:
-                return -1
-            found = at
-        at += size
-    return found
-
-
-cdef Py_ssize_t find_object(object message, object part) except -2:
-    cdef PyObject* pointer = <PyObject*> part
-    return find_part(message, &pointer, sizeof(PyObject*))
-
-
-def learn(kind, error):
-    """Looks in messages of known contents where they keep it; whether it was found. If not, messages are asked."""
-    global layout_kind
-    cdef int32_t partition = 0x1A2B3C4D
-    cdef int64_t offset = 0x1122334455667788, timestamp = 0x0123456789ABCDEF
-    layout_kind = None
-    try:
-        probe = kind(topic="learn", partition=partition, offset=offset, key=b"the key", value=b"the value",
-                     timestamp=(1, timestamp))
-        failed = kind(topic="learn", error=error)
-        layout.topic, layout.value = find_object(probe, probe.topic()), find_object(probe, probe.value())
-        layout.key, layout.error = find_object(probe, probe.key()), find_object(failed, failed.error())
-    except (TypeError, AttributeError):
-        return False                    # another version, which cannot be made so
-    layout.partition = find_part(probe, &partition, sizeof(partition))
-    layout.offset = find_part(probe, &offset, sizeof(offset))
-    layout.timestamp = find_part(probe, &timestamp, sizeof(timestamp))
-    if min(layout.topic, layout.value, layout.key, layout.error, layout.partition, layout.offset,
-           layout.timestamp) >= 0 and part_of(probe, layout.error) is None:
-        layout_kind = kind
-    return layout_kind is not None
-
-
-# What is kept there; nothing at all is None.
-cdef inline object part_of(object message, Py_ssize_t at):
-    cdef PyObject* found = (<PyObject**> (<char*> <PyObject*> message + at))[0]
-    return None if found == NULL else <object> found
-
-
-cdef inline int64_t number_of(object message, Py_ssize_t at) noexcept:
-    return (<int64_t*> (<char*> <PyObject*> message + at))[0]
-
 
 def packs_of(list messages not None, str only_topic=None, int only_partition=-1, size_t largest=0xFFFFFFFF):
     """(topic, partition, RecordPack) of each run of messages of one partition, and the messages that are errors. A pack
@@ -227,36 +167,27 @@ def packs_of(list messages not None, str only_topic=None, int only_partition=-1,
     cdef uint32_t key_size, value_size
     cdef const uint8_t* key_data
     cdef uint8_t* place
-    cdef bint is_open
     if not messages:
         return packs, errors
     if accessors.kind is not type(messages[0]):
         accessors = Accessors(type(messages[0]))
     of = accessors
     for message in messages:
-        is_open = type(message) is layout_kind
-        if (part_of(message, layout.error) if is_open else of.ask(message, ERROR)) is not None:
+        if of.ask(message, ERROR) is not None:
             errors.append(message)
             continue
-        if is_open:
-            offset, timestamp = number_of(message, layout.offset), number_of(message, layout.timestamp)
-            number = (<int32_t*> (<char*> <PyObject*> message + layout.partition))[0]
-            name = part_of(message, layout.topic) if only_topic is None else only_topic
-            value, key = part_of(message, layout.value), part_of(message, layout.key)
-        else:
-            offset = of.ask(message, OFFSET)
-            number = only_partition if only_partition >= 0 else of.ask(message, PARTITION)
-            name = only_topic if only_topic is not None else of.ask(message, TOPIC)
-            value, key = of.ask(message, VALUE), of.ask(message, KEY)
-            written = of.ask(message, TIMESTAMP)
-            timestamp = written[1]
+        offset = of.ask(message, OFFSET)
+        number = only_partition if only_partition >= 0 else of.ask(message, PARTITION)
+        name = only_topic if only_topic is not None else of.ask(message, TOPIC)
         if pack is None or number != partition or name != topic or pack._body.end >= largest or (
                 offset <= pack.base_offset + pack._span or offset - pack.base_offset > 0x7FFFFFFF):
             topic, partition = name, number
             pack = RecordPack()
             pack.base_offset = offset
             packs.append((topic, partition, pack))
-        headers = of.ask(message, HEADERS)
+        value, key, headers = of.ask(message, VALUE), of.ask(message, KEY), of.ask(message, HEADERS)
+        written = of.ask(message, TIMESTAMP)
+        timestamp = written[1]
         if headers:
             pack.append(value, key, [(label, content or b"") for label, content in headers], timestamp, offset)
             continue

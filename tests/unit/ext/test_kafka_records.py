@@ -5,19 +5,10 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from penstock._ext.kafka_records import Delivery, find_odd, learn, messages_of, packs_of
+from penstock._ext.kafka_records import Delivery, find_odd, messages_of, packs_of
 from penstock._ext.segment import RecordPack
 
 NOW = 1_700_000_000_000
-
-
-@pytest.fixture(autouse=True, params=["looked into", "asked"])
-def way(request: pytest.FixtureRequest) -> None:
-    """Messages whose parts are known to lie somewhere, and messages that have to be asked."""
-    error = KafkaError(KafkaError.UNKNOWN)
-    assert learn(Message, error) or request.param == "asked"
-    if request.param == "asked":
-        assert not learn(object, error)
 
 
 def pack_of(*values: bytes | None, key: bytes | None = None) -> RecordPack:

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 import confluent_kafka
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
 
-from penstock._ext.kafka_records import learn, packs_of
+from penstock._ext.kafka_records import packs_of
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import get_logger
 from penstock.logs.base import (
@@ -47,9 +47,6 @@ SLICE_SECONDS = 0.02
 MESSAGES_AT_ONCE = 400
 SEEK_SECONDS = 5.0
 REPLACEMENT_SECONDS = 10.0  # two processes do not take a place from each other all the time
-
-# Whatever it says: messages that cannot be looked into are asked.
-learn(Message, KafkaError(KafkaError.UNKNOWN))
 
 
 class KafkaConsumer:
