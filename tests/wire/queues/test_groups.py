@@ -192,10 +192,6 @@ def test_a_returning_consumer_settles_what_it_had(publisher, open_queue, broker,
     consumer.nothing(0.05)
 
 
-<<<<<<< HEAD
-@pytest.mark.queue(visibility_timeout="10s")
-=======
->>>>>>> wt-queuetests
 def test_a_persistent_session_over_a_kill(publisher, open_queue, broker, new_name, queue):
     """Row "liveness", the broker ending instead of the connection: the session has its entries until the visibility
     timeout (30 s), so that nobody else gets them and it settles them when it is back."""
@@ -210,17 +206,8 @@ def test_a_persistent_session_over_a_kill(publisher, open_queue, broker, new_nam
     other.consume(f"$queue/{queue}", "workers")
     other.nothing(0.2)
     consumer = open_queue(client_id=name, **persistent(V5))
-<<<<<<< HEAD
-    consumer.ack(first)
-    consumer.raw.disconnect()
-    again = other.next(b"2")
-    assert again.count == 2
-    assert again.at - second.at > 9.9, "before the visibility timeout"
-    other.ack(again)
-=======
     consumer.ack(first, second)
     assert broker.progress(queue, "workers") == (2, 2, 0)
->>>>>>> wt-queuetests
 
 
 @pytest.mark.parametrize("verb", VERBS)
