@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.brokers import Broker, BrokerError, cpu_seconds, process_tree, wait_quiet
-from bench.compare import RESULTS, allow_open_files, build_load_generator, run_load, write_result
+from bench.compare import RESULTS, allow_open_files, build_load_generator, run_watched, write_result
 from bench.machine import describe_machine, describe_versions
 from bench.scenarios import BASE, SUBJECT, Scenario, Target
 from bench.summary import Run, markdown_table, missed_targets, summarise_figure
@@ -24,6 +24,7 @@ from tests.support.kafka_cluster import KafkaCluster
 
 SHOWN = (
     "error", "rate", "msgs_per_cpu_s", "lost", "duplicates", "broker_cores", "kafka_cores", "redis_cores",
+    "other_cores",
 )  # fmt: skip
 
 
@@ -53,7 +54,7 @@ class Bench:
             else []
         )
         used = cpu_seconds(nodes)
-        result = run_load(broker, [word for option in options for word in shlex.split(option)])
+        result = run_watched(broker, [word for option in options for word in shlex.split(option)])
         if nodes and result.get("secs"):
             result["kafka_cores"] = round((cpu_seconds(nodes) - used) / result["secs"], 2)
         return result

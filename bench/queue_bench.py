@@ -64,7 +64,7 @@ type = "stream"
 IDLE_SCENARIO = "idle"
 SHOWN = (
     "error", "rate", "msgs_per_cpu_s", "lost", "duplicates", "refused", "idle_mb", "start_s", "disk_mb", "broker_cores",
-    "kafka_cores",
+    "kafka_cores", "other_cores",
 )  # fmt: skip
 
 
