@@ -85,6 +85,7 @@ class QueueManager:
         self._stored_members: dict[tuple[str, str], MemberRecord] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: list[Timer] = []
+        self._renewing = asyncio.Lock()
         self._is_started = False
         self._is_closing = False
 
@@ -331,11 +332,13 @@ class QueueManager:
             if not self._owns(queue):
                 queue.is_current = False
                 return False
-        stale = [queue for queue in queues if queue.definition.durable and not queue.is_current]
-        if stale:
-            _, stored, _ = await self.state.load()
-            for queue in stale:
-                await queue.renew(stored.get(queue.name))
+        async with self._renewing:
+            if any(not queue.is_current for queue in queues):
+                # all that are this node's now, so that the state is read once for them
+                stale = [queue for queue in self.queues.values() if not queue.is_current and self._owns(queue)]
+                _, stored, _ = await self.state.load()
+                for queue in stale:
+                    await queue.renew(stored.get(queue.name))
         return True
 
     def _owns(self, queue: Queue) -> bool:

@@ -260,7 +260,8 @@ class Queue:
             await group.close()
         if stored is not None:
             self.restore(stored)
-        await self.look()
+        if self._is_made:
+            await self.look()
         self.is_current = True
         for group in self.groups.values():
             group.serve()
