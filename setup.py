@@ -25,6 +25,8 @@ MODULES = (
     "inflight",
     "websocket",
     "segment",
+    "queue_rows",
+    "queue_words",
     "kafka_records",
     "envelope",
     "columns",

@@ -21,26 +21,31 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import shlex
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from bench.brokers import COMMANDS, MOSQUITTO_CONF, Broker, BrokerError, cpu_seconds, process_tree, wait_quiet
-from bench.compare import HERE, RESULTS, allow_open_files, build_load_generator, run_load, write_result
-from bench.machine import describe_machine, describe_versions
-from bench.scenarios import BASE, SUBJECT, Figure, Scenario, Target
-from bench.summary import Run, markdown_table, missed_targets, summarise_figure
-from tests.support.application import forget_topics
+from bench.brokers import COMMANDS, MOSQUITTO_CONF, Broker, BrokerError
+from bench.compare import HERE
+from bench.frame import (
+    Bench,
+    argument_parser,
+    at_least,
+    at_most,
+    measure_fresh,
+    measure_in_turn,
+    own_kafka,
+    run_bench,
+    summarise_runs,
+)
+from bench.scenarios import BASE, SUBJECT, Figure, Scenario
+from bench.summary import Run
 from tests.support.kafka_cluster import KafkaCluster
 
 DELAY = HERE / "bin" / "delay"
@@ -67,30 +72,6 @@ interval = 0
 provider = "{provider}"
 """
 SHOWN = ("error", "rate", "msgs_per_cpu_s", "evenness", "share", "live_s", "slowdown", "broker_cores", "kafka_cores")
-
-
-@dataclass(frozen=True)
-class Bench:
-    """What all scenarios need."""
-
-    args: argparse.Namespace
-    kafka: KafkaCluster | None
-
-    def timing(self) -> list[str]:
-        return ["--secs", str(self.args.secs), "--warmup", str(self.args.warmup)]
-
-    def load(self, broker: Broker, *options: str) -> Run:
-        """One run of the load generator; Kafka's share of the machine is told in `kafka_cores`."""
-        nodes = (
-            [pid for node in self.kafka.nodes if node.process for pid in process_tree(node.process.pid)]
-            if (self.kafka)
-            else []
-        )
-        used = cpu_seconds(nodes)
-        result = run_load(broker, [word for option in options for word in shlex.split(option)])
-        if nodes and result.get("secs"):
-            result["kafka_cores"] = round((cpu_seconds(nodes) - used) / result["secs"], 2)
-        return result
 
 
 def measure_fan_in(bench: Bench, broker: Broker) -> Run:
@@ -194,10 +175,6 @@ MEASURES: dict[str, Callable[[Bench, Broker], Run]] = {
 }
 
 
-def at_least(value: float) -> Target:
-    return Target(value, is_ratio=False)
-
-
 def scenarios(provider: str, backlog: int) -> list[Scenario]:
     """The figures of each, with what they have to reach on this log."""
     is_embedded = provider == "embedded"
@@ -214,7 +191,7 @@ def scenarios(provider: str, backlog: int) -> list[Scenario]:
     )
     stalled = (Figure("rate of five beside one that does not read", "share", "ratio", at_least(0.9)),)
     far = (Figure("1 client, 50 ms away", "rate", rate, at_least(10_000)),)
-    slowest = Target(1.5, is_ratio=False, is_maximum=True)
+    slowest = at_most(1.5)
     behind = (
         Figure(f"backlog of {backlog:,}, time to live delivery", "slowdown", "ratio", slowest, is_less_better=True),
         Figure("delivery of the backlog", "rate", rate),
@@ -228,106 +205,37 @@ def penstock_toml(provider: str, kafka: KafkaCluster | None) -> str:
     return PENSTOCK.format(provider=provider) + server
 
 
-def measure_once(bench: Bench, scenario: str, broker: Broker) -> Run:
-    wait_quiet(bench.args.quiet)
-    if bench.kafka is not None:
-        forget_topics(bench.kafka.bootstrap)
-    broker.start()
-    try:
-        broker.settle()
-        return MEASURES[scenario](bench, broker)
-    finally:
-        broker.stop()
+def measure(args: argparse.Namespace) -> list[Run]:
+    with own_kafka(args.provider) as kafka:
+        bench = Bench(args, kafka)
+        toml = penstock_toml(args.provider, kafka)
+        brokers = {name: Broker(name, COMMANDS[name], DURABLE_MOSQUITTO, toml) for name in (BASE, SUBJECT)}
 
+        def brokers_of(scenario: str) -> list[Broker]:
+            unfit = (BASE,) if scenario in WITH_BACKLOG else ()
+            return [one for name, one in brokers.items() if args.only in (None, name) and name not in unfit]
 
-def measure(bench: Bench) -> list[Run]:
-    args = bench.args
-    toml = penstock_toml(args.provider, bench.kafka)
-    brokers = [
-        Broker(name, COMMANDS[name], DURABLE_MOSQUITTO, toml) for name in (BASE, SUBJECT) if args.only in (None, name)
-    ]
-    runs = []
-    for rep in range(args.reps):
-        for scenario in args.scenario or MEASURES:
-            for broker in brokers:
-                if broker.name == BASE and scenario in WITH_BACKLOG:
-                    continue
-                result = measure_once(bench, scenario, broker)
-                runs.append({"rep": rep, "test": scenario, "broker": broker.name, **result})
-                shown = ", ".join(f"{name} {result[name]}" for name in SHOWN if name in result)
-                print(f"{rep + 1}/{args.reps} {scenario} {broker.name}: {shown}", file=sys.stderr, flush=True)
-    return runs
+        def measure_once(scenario: str, broker: Broker) -> Run:
+            return measure_fresh(bench, broker, MEASURES[scenario])
+
+        return measure_in_turn(args, MEASURES, brokers_of, measure_once, SHOWN)
 
 
 def summarise(runs: list[Run], provider: str, backlog: int) -> list[dict[str, Any]]:
-    rows = []
-    for scenario in scenarios(provider, backlog):
-        of_it = [run for run in runs if run["test"] == scenario.name]
-        by_broker = {name: [run for run in of_it if run["broker"] == name] for name in (BASE, SUBJECT)}
-        measured = {name: its_runs for name, its_runs in by_broker.items() if its_runs}
-        if measured:
-            rows += [summarise_figure(scenario.name, figure, measured) for figure in scenario.figures]
-    return rows
+    return summarise_runs(runs, scenarios(provider, backlog))
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--provider", choices=["embedded", "kafka"], default="embedded", help="the log (embedded)")
-    parser.add_argument("--scenario", action="append", choices=[*MEASURES], help="only this one; repeatable")
-    parser.add_argument("--reps", type=int, default=3, help="repetitions; the table shows medians (3)")
-    parser.add_argument("--secs", type=float, default=4, help="measured seconds of a run (4)")
-    parser.add_argument("--warmup", type=float, default=1, help="unmeasured seconds before them (1)")
+    parser = argument_parser(__doc__, MEASURES, "application")
     parser.add_argument("--backlog", type=int, default=1_000_000, help="messages of the backlog (1000000)")
-    parser.add_argument("--quiet", type=float, default=10, help="wait at most so long for the machine to be idle (10)")
     parser.add_argument("--only", choices=[BASE, SUBJECT], help="measure only this broker")
-    parser.add_argument("--dir", help="directory of the brokers' files  [default: that of temporary files]")
-    parser.add_argument("--json", metavar="FILE", help="write the result there")
-    parser.add_argument("--save", action="store_true", help="write the result to bench/results/application")
-    parser.add_argument("--check", action="store_true", help="exit with 1 when penstock misses a target")
     return parser.parse_args(argv)
-
-
-def run(args: argparse.Namespace) -> dict[str, Any]:
-    started = datetime.now(UTC).replace(microsecond=0)
-    build_load_generator()
-    allow_open_files()
-    with contextlib.ExitStack() as stack:
-        kafka = None
-        if args.provider == "kafka":
-            kafka = KafkaCluster(1)
-            stack.callback(kafka.stop)
-            kafka.start()
-        runs = measure(Bench(args, kafka))
-    return {
-        "date": started.isoformat(),
-        "provider": args.provider,
-        "machine": describe_machine(),
-        "versions": describe_versions(),
-        "settings": {"reps": args.reps, "secs": args.secs, "warmup": args.warmup, "backlog": args.backlog},
-        "summary": summarise(runs, args.provider, args.backlog),
-        "runs": runs,
-    }
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_arguments(argv)
-    if args.dir:
-        tempfile.tempdir = args.dir
-    try:
-        result = run(args)
-    except (BrokerError, subprocess.SubprocessError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    name = f"{result['date'][:16].replace(':', '')}-{args.provider}.json"
-    for path in (Path(args.json) if args.json else None, RESULTS / "application" / name if args.save else None):
-        if path is not None:
-            write_result(result, path)
-    print(markdown_table(result["summary"]))
-    missed = missed_targets(result["summary"])
-    if missed:
-        print(f"\n{SUBJECT} does not reach: {'; '.join(missed)}")
-    failed = any("error" in one for one in result["runs"])
-    return 1 if failed or (args.check and missed) else 0
+    figures = scenarios(args.provider, args.backlog)
+    return run_bench(args, "application", lambda: measure(args), figures, ("backlog",))
 
 
 if __name__ == "__main__":

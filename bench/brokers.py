@@ -129,8 +129,10 @@ class Broker:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
+        """In a fresh directory, or in its own after end()."""
         self.port = free_port()
-        self._dir = tempfile.TemporaryDirectory(prefix=f"bench-{self.name}-")
+        if self._dir is None:
+            self._dir = tempfile.TemporaryDirectory(prefix=f"bench-{self.name}-")
         home = Path(self._dir.name)
         values = {"port": self.port, "dir": home, "python": sys.executable}
         (home / "mosquitto.conf").write_text(self._mosquitto_conf.format(**values))
@@ -188,6 +190,14 @@ class Broker:
                 return
 
     def stop(self) -> None:
+        """Nothing is left of it."""
+        self.end()
+        if self._dir is not None:
+            self._dir.cleanup()
+            self._dir = None
+
+    def end(self) -> None:
+        """The process ends; its files stay for another start."""
         if self._process is not None:
             pids = self.pids()
             self.thaw()
@@ -203,6 +213,3 @@ class Broker:
                 except ProcessLookupError:
                     continue
             self._process = None
-        if self._dir is not None:
-            self._dir.cleanup()
-            self._dir = None

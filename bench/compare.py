@@ -65,6 +65,18 @@ def children_cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def run_watched(broker: Broker, options: list[str]) -> Run:
+    """As run_load; what the rest of the machine did meanwhile is told in `other_cores`."""
+    pids = broker.pids()
+    busy, used, load, began = machine_busy_seconds(), cpu_seconds(pids), children_cpu_seconds(), time.monotonic()
+    result = run_load(broker, options)
+    took = time.monotonic() - began
+    if broker.is_alive():
+        ours = cpu_seconds(pids) - used + children_cpu_seconds() - load
+        result["other_cores"] = round(max(0.0, machine_busy_seconds() - busy - ours) / took, 3)
+    return result
+
+
 class Comparison:
     """Measures every scenario with every broker, repetition by repetition."""
 
@@ -149,13 +161,7 @@ class Comparison:
             self._start(broker)
         options = self._options(scenario)
         wait_quiet(self.args.quiet)
-        pids = broker.pids()
-        busy, used, load, began = machine_busy_seconds(), cpu_seconds(pids), children_cpu_seconds(), time.monotonic()
-        result = run_load(broker, options)
-        took = time.monotonic() - began
-        if broker.is_alive():
-            ours = cpu_seconds(pids) - used + children_cpu_seconds() - load
-            result["other_cores"] = round(max(0.0, machine_busy_seconds() - busy - ours) / took, 3)
+        result = run_watched(broker, options)
         if broker.name == BASE and "rate" in result:
             self._sustained[scenario.name] = result["rate"]
         self.runs.append({"rep": rep, "test": scenario.name, "broker": broker.name, **result})

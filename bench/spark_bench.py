@@ -1,8 +1,9 @@
-"""What Spark makes of a log: rows a second of the data source, what decoding adds on Kafka, how long `lake` takes.
+"""What Spark makes of a log: rows a second of the data source, what decoding adds on Kafka, how long `lake` takes, and
+what a broker that writes the log notices of it.
 
 python bench/spark_bench.py                 1,000,000 messages of 100 bytes, embedded and Kafka, on two cores
 python bench/spark_bench.py --large         the same with 10,000,000, to see whether the cost grows linearly
-python bench/spark_bench.py --only source   one of: source, kafka, lake
+python bench/spark_bench.py --only source   one of: source, kafka, lake, broker
 python bench/spark_bench.py --save          writes bench/results/spark/<date>.json
 """
 
@@ -40,7 +41,9 @@ from penstock_spark.embedded import EmbeddedTask  # noqa: E402 - as above
 from penstock_spark.session import make_session  # noqa: E402 - as above
 from penstock_spark.source import PenstockReader  # noqa: E402 - as above
 from tests.spark.support import jars  # noqa: E402 - as above
+from tests.spark.support.load import Probe, Publisher  # noqa: E402 - as above
 from tests.support.embedded import opened  # noqa: E402 - as above
+from tests.support.log_broker import LogBroker  # noqa: E402 - as above
 
 TOPIC = "tbmq.msg.all"
 PARTITIONS = 16
@@ -155,9 +158,9 @@ def count_columns(frame: DataFrame) -> int:
     return int(counted["log_offset"])
 
 
-def cpu_seconds() -> float:
-    """Of this process and all below it, the JVM and Python's workers among them: on a machine that is not idle it says
-    more than the clock."""
+def cpu_by_process(root: int) -> dict[int, float]:
+    """CPU-seconds of a process and all below it, the JVM and Python's workers among them, with those of children that
+    have ended: on a machine that is not idle it says more than the clock."""
     parents: dict[int, int] = {}
     used: dict[int, float] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -168,10 +171,14 @@ def cpu_seconds() -> float:
         number = int(path.parent.name)
         parents[number] = int(words[1])
         used[number] = sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
-    wanted = {os.getpid()}
+    wanted = {root}
     while more := {number for number, parent in parents.items() if parent in wanted} - wanted:
         wanted |= more
-    return sum(used.get(number, 0.0) for number in wanted)
+    return {number: used[number] for number in wanted if number in used}
+
+
+def cpu_seconds() -> float:
+    return sum(cpu_by_process(os.getpid()).values())
 
 
 @dataclass(frozen=True)
@@ -231,6 +238,8 @@ def measure_kafka(spark: SparkSession, bootstrap: str, topic: str, runs: int) ->
         "seconds of the bare connector in as few tasks": round(alike.seconds, 2),
         "decoding adds": f"{100 * (decoded.seconds / plain.seconds - 1):.0f} %",
         "decoding adds, in as few tasks": f"{100 * (decoded.seconds / alike.seconds - 1):.0f} %",
+        "decoding adds, by CPU-seconds": f"{100 * (decoded.cpu / plain.cpu - 1):.0f} %",
+        "decoding adds, in as few tasks, by CPU-seconds": f"{100 * (decoded.cpu / alike.cpu - 1):.0f} %",
         "CPU-seconds of the bare connector": round(plain.cpu, 2),
         "CPU-seconds of the bare connector in as few tasks": round(alike.cpu, 2),
         "CPU-seconds decoded": round(decoded.cpu, 2),
@@ -253,17 +262,61 @@ def measure_lake(directory: Path, output: Path) -> dict[str, Any]:
         str(directory),
     ]
     started = time.perf_counter()
-    done = subprocess.run(
+    process = subprocess.Popen(
         [*command, "--json", "--master", "local[2]"],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
-        check=True,
-        timeout=1_800,
     )
+    cpu: dict[int, float] = {}
+    while process.poll() is None:
+        # Spark's JVM is nobody's child in the end: what it used is known only while it runs
+        cpu |= cpu_by_process(process.pid)
+        time.sleep(0.1)
     seconds = time.perf_counter() - started
-    report = json.loads(done.stdout.splitlines()[-1])
-    return {"messages": report["messages"], "seconds": round(seconds, 1), "of them the job": report["seconds"]}
+    assert process.stdout is not None
+    report = json.loads(process.stdout.read().splitlines()[-1])
+    return {
+        "messages": report["messages"],
+        "seconds": round(seconds, 1),
+        "of them the job": report["seconds"],
+        "CPU-seconds": round(sum(cpu.values()), 1),
+    }
+
+
+def measure_broker(spark: SparkSession, home: Path, seconds: float = 15.0) -> dict[str, Any]:
+    """How long a QoS 1 publish takes beside 50,000 others a second: while nothing reads, and while a job does."""
+    broker = LogBroker(home)
+    broker.wait_until_listening()
+    load, probe = Publisher(broker.port), Probe(broker.port)
+    load.start()
+    probe.start()
+    time.sleep(2)
+    found: dict[str, Any] = {}
+    try:
+        for name in ("alone", "while a job reads"):
+            first, sent, used = len(probe.seconds), load.sent, cpu_by_process(broker.process.pid)
+            started, reads = time.monotonic(), 0
+            while time.monotonic() - started < seconds:
+                if name == "alone":
+                    time.sleep(seconds)
+                else:
+                    count_columns(read_messages(spark, str(broker.data_dir)))
+                    reads += 1
+            passed, count = time.monotonic() - started, load.sent - sent
+            cpu = sum(cpu_by_process(broker.process.pid).values()) - sum(used.values())
+            found[name] = {
+                "messages a second": round(count / passed),
+                "p50 ms": round(probe.percentile(50, first), 2),
+                "p99 ms": round(probe.percentile(99, first), 2),
+                "broker's CPU microseconds a message": round(1e6 * cpu / max(1, count), 1),
+                **({"reads": reads} if reads else {}),
+            }
+    finally:
+        load.is_running = probe.is_running = False
+        load.join(30)
+        broker.stop()
+    return found
 
 
 def told(what: str, result: dict[str, Any]) -> dict[str, Any]:
@@ -285,6 +338,8 @@ def measure(count: int, only: str, runs: int) -> dict[str, Any]:
         spark = make_session("bench", master="local[2]", jars=map(str, jars.fetch()))
         if only in ("", "source"):
             found["embedded source"] = told("embedded source", measure_source(spark, directory, runs))
+        if only in ("", "broker"):
+            found["broker"] = told("broker", measure_broker(spark, Path(home)))
         if only in ("", "kafka"):
             from tests.support.kafka_fixtures import shared_cluster  # noqa: PLC0415 - starts Kafka
 
@@ -299,7 +354,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--large", action="store_true", help="10,000,000 as well")
-    parser.add_argument("--only", choices=("source", "kafka", "lake"), default="")
+    parser.add_argument("--only", choices=("source", "kafka", "lake", "broker"), default="")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--save", action="store_true")
     chosen = parser.parse_args()

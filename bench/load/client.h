@@ -27,14 +27,18 @@ struct client {
     uint8_t *in, *out;                   // incomplete packet; bytes not yet written
     uint32_t in_len, out_off, out_len, out_cap;
     uint64_t since;                      // when the current connection was begun, or its closing
-    uint64_t sent, acked;                // publisher: messages written and acknowledged
+    uint64_t sent, acked;                // messages written and acknowledged; of a consumer of a queue: settlements
     uint64_t received;                   // subscriber: arrivals in the measured time
     uint64_t released;                   // messages no longer waited for after a stall
     uint16_t packet_id;
     uint8_t *template;                   // publisher: a whole PUBLISH, patched per message
     uint32_t template_len, id_off, stamp_off;
     struct stream *stream;               // arrivals: of this publisher, or in fanout at this subscriber
+    struct settlement *unsettled;        // consumer of a queue: a ring of deliveries yet to be settled
+    uint32_t unsettled_at, unsettled_count;
 };
+
+static const char *const QUEUE_GROUP = "load";
 
 static int epoll_fd;
 static struct client *clients, *publishers;       // clients: subscribers first, then publishers
@@ -113,7 +117,8 @@ static inline void put_ack(struct client *c, enum packet_type type, const uint8_
 }
 
 static void topic_of(char *to, size_t room, uint32_t index) {
-    if (opt.scenario == FANOUT) snprintf(to, room, "load/fanout");
+    if (opt.queue) snprintf(to, room, "$queue/%s/%u", opt.queue, index);
+    else if (opt.scenario == FANOUT) snprintf(to, room, "load/fanout");
     else if (opt.groups > 1) snprintf(to, room, "load/fanin/%u/%u", index % (uint32_t)opt.groups, index);
     else snprintf(to, room, "load/%s/%u", scenario_names[opt.scenario], index);
 }
@@ -134,14 +139,29 @@ static void send_connect(struct client *c) {
     client_flush(c);
 }
 
+// What a SUBSCRIBE asks of a queue, behind its length.
+static uint8_t *put_consumer_properties(uint8_t *to) {
+    char number[16];
+    uint8_t properties[128], *p = properties;
+    if (opt.queue) {
+        p = put_user_property(p, "consumer-group", QUEUE_GROUP);
+        if (opt.start) p = put_user_property(p, "x-stream-offset", opt.start);
+        snprintf(number, sizeof number, "%d", opt.prefetch);
+        if (opt.prefetch) p = put_user_property(p, "prefetch", number);
+    }
+    to = put_varint(to, (uint32_t)(p - properties));
+    return (uint8_t *)memcpy(to, properties, (size_t)(p - properties)) + (p - properties);
+}
+
 static void send_subscribe(struct client *c) {
     char topic[64], filter[96];
-    uint8_t body[128], *p = put_u16(body, 1);
+    uint8_t body[256], *p = put_u16(body, 1);
     topic_of(topic, sizeof topic, c->index);
-    if (opt.groups > 1) snprintf(topic, sizeof topic, "load/fanin/%u/+", c->index);
+    if (opt.queue) snprintf(topic, sizeof topic, "$queue/%s", opt.queue);
+    else if (opt.groups > 1) snprintf(topic, sizeof topic, "load/fanin/%u/+", c->index);
     else if (opt.scenario == FANIN) snprintf(topic, sizeof topic, "load/fanin/+");
-    snprintf(filter, sizeof filter, "%s%s", opt.scenario == FANIN && opt.subs > 1 ? "$share/load/" : "", topic);
-    if (opt.version == PROTOCOL_5) *p++ = 0;
+    snprintf(filter, sizeof filter, "%s%s", opt.scenario == FANIN && opt.subs > 1 && !opt.queue ? "$share/load/" : "", topic);
+    if (opt.version == PROTOCOL_5) p = put_consumer_properties(p);
     p = put_text(p, filter);
     *p++ = (uint8_t)opt.qos;
     put_packet(c, SUBSCRIBE << 4 | 2, body, (uint32_t)(p - body));

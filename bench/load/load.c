@@ -7,6 +7,7 @@
 
 #include "client.h"
 #include "histogram.h"
+#include "settle.h"
 
 enum { CHUNK = 64 << 10, READ_MAX = 1 << 20, PENDING_MAX = 64, EVENTS = 512, STORM_FAILURES_MAX = 1000 };
 static const uint64_t SEC = 1000000000ull;
@@ -120,6 +121,11 @@ static void count_arrival(struct client *subscriber, const uint8_t *payload, uin
 
 static void count_ack(struct client *c, uint64_t now) {
     c->acked++;
+    if (c->role == SUBSCRIBER) {
+        settlements_open--;
+        settle_waiting(c);
+        return;
+    }
     if (opt.scenario != PUBLISH_ONLY && opt.part != PUBLISH_PART) return;
     total.received++;
     total.measured += measuring;
@@ -137,6 +143,7 @@ static void on_publish(struct client *c, int flags, const uint8_t *p, const uint
         uint32_t properties = 0;
         const uint8_t *after = get_varint(p, end, &properties);
         p = after ? after + properties : end;
+        if (opt.settle >= 0 && !settle_delivery(c, after, p)) total.corrupt++;
     }
     total.downgraded += qos < opt.qos;
     if (end - p == opt.size) count_arrival(c, p, now);
@@ -173,7 +180,7 @@ static void on_connack(struct client *c, const uint8_t *body, const uint8_t *end
         if (maximum < opt.window) opt.window = maximum;
     }
     bool subscribes = opt.scenario == IDLE || opt.scenario == STORM ? opt.subscribe : c->role == SUBSCRIBER;
-    if (opt.part == RECEIVE_PART) {
+    if (opt.part == RECEIVE_PART && !opt.queue) {
         if (!(body[0] & 1)) fail("the session of %s%u is gone", opt.session, c->index);
         subscribes = false;
     }
@@ -315,7 +322,8 @@ static void run_traffic(struct usage *a, struct usage *b) {
                 measuring = false;
             }
         }
-        if (done && (arrived_once() >= expected() || now > last_progress + (uint64_t)(opt.drain * 1e9))) break;
+        bool is_complete = arrived_once() >= expected() && !settlements_open;
+        if (done && (is_complete || now > last_progress + (uint64_t)(opt.drain * 1e9))) break;
         if (opt.count && now > last_progress + 10 * SEC) break;     // the broker stands still
         uint64_t pause = done ? SEC / 100 : drive_publishers(start);
         if (!done && opt.e2e && now > last_progress + SEC) release_stalled(now);

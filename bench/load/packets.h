@@ -7,7 +7,7 @@
 enum packet_type {
     CONNECT = 1, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE, SUBACK, PINGREQ = 12, PINGRESP, DISCONNECT
 };
-enum { PROTOCOL_5 = 5, FIRST_ERROR_CODE = 0x80, SESSION_EXPIRY = 0x11, RECEIVE_MAXIMUM = 0x21 };
+enum { PROTOCOL_5 = 5, FIRST_ERROR_CODE = 0x80, SESSION_EXPIRY = 0x11, RECEIVE_MAXIMUM = 0x21, USER_PROPERTY = 0x26 };
 
 static inline uint8_t *put_u16(uint8_t *p, unsigned v) {
     *p++ = (uint8_t)(v >> 8);
@@ -25,6 +25,11 @@ static uint8_t *put_text(uint8_t *p, const char *s) {
 static uint8_t *put_varint(uint8_t *p, uint32_t v) {
     do *p++ = (uint8_t)((v & 127) | (v > 127 ? 128 : 0)); while (v >>= 7);
     return p;
+}
+
+static uint8_t *put_user_property(uint8_t *p, const char *name, const char *value) {
+    *p++ = USER_PROPERTY;
+    return put_text(put_text(p, name), value);
 }
 
 // The properties of an MQTT 5 CONNECT: how long the session outlives its connection.
@@ -48,15 +53,20 @@ static inline const uint8_t *get_varint(const uint8_t *p, const uint8_t *end, ui
     return NULL;
 }
 
-// Length of the value of a CONNACK property, or -1 for one that is not allowed there.
-static long connack_property_length(int id, const uint8_t *value, const uint8_t *end) {
+// Length of the value of a property of a CONNACK or PUBLISH, or -1 for one that is not allowed there.
+static long property_length(int id, const uint8_t *value, const uint8_t *end) {
     switch (id) {
-    case 0x24: case 0x25: case 0x28: case 0x29: case 0x2a: return 1;
-    case 0x13: case RECEIVE_MAXIMUM: case 0x22: return 2;
-    case 0x11: case 0x27: return 4;
-    case 0x12: case 0x15: case 0x16: case 0x1a: case 0x1c: case 0x1f:
+    case 0x01: case 0x24: case 0x25: case 0x28: case 0x29: case 0x2a: return 1;
+    case 0x13: case RECEIVE_MAXIMUM: case 0x22: case 0x23: return 2;
+    case 0x02: case 0x11: case 0x27: return 4;
+    case 0x03: case 0x08: case 0x09: case 0x12: case 0x15: case 0x16: case 0x1a: case 0x1c: case 0x1f:
         return end - value < 2 ? -1 : 2 + (long)get_u16(value);
-    case 0x26: {                         // user property: two strings
+    case 0x0b: {
+        uint32_t number;
+        const uint8_t *after = get_varint(value, end, &number);
+        return after ? after - value : -1;
+    }
+    case USER_PROPERTY: {                // two strings
         if (end - value < 2) return -1;
         const uint8_t *second = value + 2 + get_u16(value);
         return end - second < 2 ? -1 : second - value + 2 + (long)get_u16(second);
@@ -65,17 +75,27 @@ static long connack_property_length(int id, const uint8_t *value, const uint8_t 
     }
 }
 
+// The value of the first property of that kind (and name, of user properties) from p on, with *after behind it; or NULL.
+static const uint8_t *find_property(const uint8_t *p, const uint8_t *end, int wanted, const char *name, const uint8_t **after) {
+    size_t size = name ? strlen(name) : 0;
+    while (p < end) {
+        int id = *p++;
+        long k = property_length(id, p, end);
+        if (k < 0 || k > end - p) break;
+        if (id == wanted && (!name || (get_u16(p) == size && !memcmp(p + 2, name, size)))) {
+            *after = p + k;
+            return p;
+        }
+        p += k;
+    }
+    return NULL;
+}
+
 // Receive Maximum of an MQTT 5 CONNACK's properties: how many QoS 1 and 2 messages the broker takes at a time.
 static unsigned connack_receive_maximum(const uint8_t *p, const uint8_t *end) {
     uint32_t length;
     if (p >= end || !(p = get_varint(p, end, &length))) return 65535;
     if (end - p > (long)length) end = p + length;
-    while (p < end) {
-        int id = *p++;
-        long k = connack_property_length(id, p, end);
-        if (k < 0 || k > end - p) break;
-        if (id == RECEIVE_MAXIMUM) return get_u16(p);
-        p += k;
-    }
-    return 65535;
+    const uint8_t *after, *found = find_property(p, end, RECEIVE_MAXIMUM, NULL, &after);
+    return found ? get_u16(found) : 65535;
 }

@@ -19,17 +19,20 @@ from penstock._ext.packets import Reason
 from penstock.access import AccessControl
 from penstock.admin.server import AdminServer, package_version
 from penstock.admin.sys_topics import SysPublisher
+from penstock.core.data_dir import prepare_data_dir
 from penstock.core.errors import PenstockError, SettingsError
 from penstock.core.logging import configure_logging, get_logger
-from penstock.core.ports import AuthExchangeFactory, Scheduler
+from penstock.core.ports import Scheduler
 from penstock.core.settings import ListenerSettings, Settings
 from penstock.core.settings.checks import is_anonymous_allowed
-from penstock.core.settings.loader import QUEUES, Loaded
-from penstock.core.settings.reload import diff
+from penstock.core.settings.hub_limits import hub_limits
+from penstock.core.settings.loader import Loaded
+from penstock.core.settings.reload import apply_live, diff
 from penstock.delivery.device import DeviceDelivery
 from penstock.dispatch.ingest import Ingest
 from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.frontends.mqtt.admission import Admission
+from penstock.frontends.mqtt.exchanges import load_exchanges
 from penstock.frontends.mqtt.frontend import ListenerContext, MqttFrontend
 from penstock.frontends.mqtt.listener import Listener
 from penstock.logs.base import Log, LogError, parse_properties
@@ -48,6 +51,7 @@ from penstock.persistence.state_log import StateLog
 from penstock.queues.control import QueueControl
 from penstock.queues.definitions import configured
 from penstock.queues.manager import QueueManager
+from penstock.session.cluster import Cluster, check_node
 from penstock.session.control import SessionControl
 from penstock.session.events import SessionEvents
 from penstock.session.registry import SessionRegistry
@@ -120,8 +124,9 @@ class Broker:
         self.keeper = SessionKeeper(self.state, self.hub.trie, loop, node=node)
         self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop, self.keeper)
         self.device_store = make_device_store(settings, self.log)
-        self.received = ReceivedIds(self.state)
+        self.received = ReceivedIds(self.state, is_shared=bool(node))
         self.applications = self._make_applications()
+        self.node = make_node(settings, self.log, loop)
         self.queues = self._make_queues()
         self.frontend = MqttFrontend(
             settings=settings,
@@ -133,28 +138,11 @@ class Broker:
             applications=self.applications,
             queues=self.queues,
         )
-        self.node = make_node(settings, self.log, loop)
+        self.cluster = self.frontend.cluster = self._make_cluster()
         self.ingest = self._make_ingest()
         self.listeners = [self._make_listener(index) for index in range(len(settings.listeners))]
-        self.admin = AdminServer(
-            settings.admin,
-            {
-                "listeners": self._check_ready,
-                "log": self._check_log,
-                "sessions": self._check_sessions,
-                "devices": self._check_devices,
-            },
-            self.counters,
-            data_dir=settings.server.data_dir,
-        )
         self.registry.on_end = self._on_session_end
-        if self.applications is not None:
-            overview = self.admin.applications = self.applications.overview
-            self.admin.read_clients, self.admin.read_shares = overview.samples, overview.share_samples
-        self.admin.sessions = SessionControl(self.registry, self.device_store)
-        self.admin.retained = RetainedControl(self.hub)
-        if self.queues is not None:
-            self.admin.queues = QueueControl(self.queues)
+        self.admin = self._make_admin()
         self.events: SessionEvents | None = None
         if self.log is not None and settings.ingest.events:
             events = EventLog(self.log, node=settings.server.node_id, topic=self.names.events_topic)
@@ -225,6 +213,8 @@ class Broker:
             await self.ingest.stop()
         if self.events is not None:
             await self.events.stop()
+        if self.cluster is not None:
+            await self.cluster.stop()
         if self.applications is not None:
             await self.applications.stop()
         if self.queues is not None:
@@ -279,6 +269,8 @@ class Broker:
         if self.applications is not None:
             await self.applications.start()
             prepare = self.applications.restore
+        if self.cluster is not None:
+            await self.cluster.start()
         if self.log is not None:
             retained = await restore_retained(self.hub, self.log, self.names.retained_topic)
             log.info("retained messages restored", messages=retained)
@@ -287,6 +279,8 @@ class Broker:
             await self.received.restore(self.registry.get)
         if self.queues is not None:
             await self.queues.restore_members(self.registry.get)
+        if self.cluster is not None:
+            await self.cluster.open()
         log.info("sessions restored", sessions=count, seconds=round(self._loop.time() - started, 3))
 
     def _on_session_end(self, session: Session) -> None:
@@ -418,7 +412,45 @@ class Broker:
             settings=settings.queue_manager,
             definitions=configured(settings),
             prefix=self.names.prefix,
+            node=self.node if settings.log.provider == "kafka" else None,
         )
+
+    def _make_cluster(self) -> Cluster | None:
+        settings = self.settings
+        if settings.log.provider != "kafka" or self.log is None or self.node is None or self.applications is None:
+            return None
+        return Cluster(
+            self.hub,
+            self.log,
+            members=self.node,
+            registry=self.registry,
+            applications=self.applications,
+            node=settings.server.node_id,
+            settings=parse_settings(settings.queue),
+            has_own_queues=settings.device.store != "redis",
+            program_for=self.access.program_for,
+        )
+
+    def _make_admin(self) -> AdminServer:
+        settings = self.settings
+        admin = AdminServer(
+            settings.admin,
+            {
+                "listeners": self._check_ready,
+                "log": self._check_log,
+                "sessions": self._check_sessions,
+                "devices": self._check_devices,
+            },
+            self.counters,
+            data_dir=settings.server.data_dir,
+            sessions=SessionControl(self.registry, self.device_store),
+            retained=RetainedControl(self.hub),
+            queues=None if self.queues is None else QueueControl(self.queues),
+        )
+        if self.applications is not None:
+            overview = admin.applications = self.applications.overview
+            admin.read_clients, admin.read_shares = overview.samples, overview.share_samples
+        return admin
 
     def _make_listener(self, index: int) -> Listener:
         settings = self.settings.listeners[index]
@@ -446,6 +478,7 @@ class Broker:
             "loop_lag": self._lag,
             **({} if self.log is None else {f"log_{name}": value for name, value in self.log.counters().items()}),
             **({} if self.node is None else self.node.counters()),
+            **({} if self.cluster is None else self.cluster.counters()),
             **({} if self.events is None else self.events.counters()),
             **({} if self.applications is None else self.applications.counters()),
             **({} if self.queues is None else self.queues.counters()),
@@ -487,6 +520,7 @@ def check(settings: Settings) -> None:
         key, text = f"application.{name}", getattr(application, name)
         check_topic(key, text, "tbmq.msg.app", partitions, is_kafka=is_kafka, is_queue=True)
     if is_kafka:
+        check_node(settings.server.node_id)
         import_module("penstock.logs.kafka.settings").producer_config(settings.kafka)
 
 
@@ -561,73 +595,3 @@ def make_node(settings: Settings, log_provider: Log | None, scheduler: Scheduler
         return None
     is_clustered = settings.log.provider == "kafka"
     return ClusterNode(log_provider, queues, settings.server.node_id, scheduler, is_clustered=is_clustered)
-
-
-def hub_limits(settings: Settings) -> dict[str, int | float | str | bool]:
-    """The limits the compiled hub knows, by its names."""
-    limits, mqtt = settings.limits, settings.mqtt
-    names = (
-        "max_packet_size",
-        "connect_packet_size",
-        "max_topic_levels",
-        "max_topic_length",
-        "max_user_properties",
-        "receive_maximum",
-        "max_inflight",
-        "max_queued_messages",
-        "max_queued_bytes",
-        "queue_overflow",
-        "topic_alias_maximum",
-        "max_retained_messages",
-        "max_retained_bytes",
-        "write_high_watermark",
-        "write_low_watermark",
-        "connect_timeout",
-        "backpressure_seconds",
-    )
-    return {
-        **{name: getattr(limits, name) for name in names},
-        "maximum_qos": mqtt.maximum_qos,
-        "retain_available": mqtt.retain_available,
-        "shared_strategy": mqtt.shared_strategy,
-    }
-
-
-def apply_live(old: Settings, live: dict[str, object]) -> Settings:
-    """The old settings with those of the new that need no restart."""
-    sections: dict[str, dict[str, object]] = {}
-    whole: dict[str, object] = {}
-    for key, value in live.items():
-        section, _, name = key.partition(".")
-        if key == QUEUES:
-            whole[key] = value
-        elif section != "listeners":
-            sections.setdefault(section, {})[name] = value
-    changed = {name: msgspec.structs.replace(getattr(old, name), **values) for name, values in sections.items()}
-    return msgspec.structs.replace(old, **changed, **whole)
-
-
-def load_exchanges(settings: Settings) -> dict[str, AuthExchangeFactory]:
-    """The plugged-in methods of enhanced authentication, `module:factory` each."""
-    found: dict[str, AuthExchangeFactory] = {}
-    for method, target in settings.access.enhanced.items():
-        module, _, name = target.partition(":")
-        try:
-            factory: Callable[..., object] = getattr(import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise SettingsError(
-                f"access.enhanced: {target!r} for the method {method!r} cannot be loaded: {error}",
-                "Name it as module:factory; the module must be importable by the broker.",
-            ) from error
-        found[method] = factory  # type: ignore[assignment]  # a plug-in's own type is not known here
-    return found
-
-
-def prepare_data_dir(path: str) -> None:
-    try:
-        Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise SettingsError(
-            f"server.data_dir {path} cannot be made: {error.strerror}",
-            "Set server.data_dir (or --data-dir) to a directory the broker may write.",
-        ) from error

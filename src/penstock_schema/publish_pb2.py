@@ -64,6 +64,11 @@ def build_messages(file: Any) -> dict[str, Any]:
     }
 
 
+def describe() -> bytes:
+    """What `protoc --descriptor_set_out` writes of publish.proto: Spark's from_protobuf and others read it."""
+    return bytes(descriptor_pb2.FileDescriptorSet(file=[build_file()]).SerializeToString())
+
+
 _messages = build_messages(build_file())
 Publish: Any = _messages["Publish"]
 UserProperty: Any = _messages["UserProperty"]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped] # it has no types of its own
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from penstock_spark import schema, values
 from penstock_spark.arrow import batch_of_rows, load_decoder, take_batch
@@ -48,8 +50,16 @@ def _with_fewer_tasks(frame: DataFrame, options: SourceOptions, *, stream: bool)
 
 def decode(frame: DataFrame, options: SourceOptions) -> DataFrame:
     """A DataFrame of Kafka's connector (value, topic, partition, offset, timestamp) as messages."""
-    names = ["value", *_PLACE.values()]
-    return frame.select(*names).mapInArrow(_decode_batches(options), schema.select(options.columns))
+    wanted = schema.select(options.columns).names
+    # what crosses to Python and back costs most: only what is wanted goes, and a topic that is known stays here
+    is_known = options.topic_pattern is None and len(options.topics) == 1 and wanted != ["log_topic"]
+    inner = [name for name in wanted if name != "log_topic" or not is_known]
+    names = ["value", *(theirs for ours, theirs in _PLACE.items() if ours in inner)]
+    chosen = replace(options, columns=tuple(inner))
+    decoded = frame.select(*names).mapInArrow(_decode_batches(chosen), schema.select(inner))
+    if inner == wanted:
+        return decoded
+    return decoded.withColumn("log_topic", F.lit(options.topics[0])).select(*wanted)
 
 
 def _decode_batches(options: SourceOptions) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
@@ -77,7 +87,7 @@ def _decode_batches(options: SourceOptions) -> Callable[[Iterable[pa.RecordBatch
 
 def _place(batch: pa.RecordBatch, kept: bytearray) -> dict[str, pa.Array]:
     """The columns that Kafka knows, of the rows that were kept."""
-    place = {ours: batch.column(theirs) for ours, theirs in _PLACE.items()}
+    place = {ours: batch.column(theirs) for ours, theirs in _PLACE.items() if theirs in batch.schema.names}
     if 0 in kept:
         mask = pa.Array.from_buffers(pa.uint8(), len(kept), [None, pa.py_buffer(kept)]).cast(pa.bool_())
         place = {name: array.filter(mask) for name, array in place.items()}
@@ -86,7 +96,16 @@ def _place(batch: pa.RecordBatch, kept: bytearray) -> dict[str, pa.Array]:
 
 def _decode_slowly(batch: pa.RecordBatch, options: SourceOptions, matcher: Matcher) -> pa.RecordBatch:
     rows: list[tuple[Any, ...]] = []
-    columns = (batch.column(name).to_pylist() for name in ("topic", "partition", "offset", "timestamp", "value"))
+    known = {
+        "topic": options.topics[0] if options.topics else "",
+        "partition": 0,
+        "offset": 0,
+        "timestamp": values.EPOCH,
+    }
+    columns = (
+        batch.column(name).to_pylist() if name in batch.schema.names else [known[name]] * batch.num_rows
+        for name in (*known, "value")
+    )
     for topic, partition, offset, timestamp, value in zip(*columns, strict=True):
         time_ms = int((timestamp - values.EPOCH).total_seconds() * 1000) if timestamp.tzinfo else 0
         row = values.row_of(Record(partition, offset, time_ms, value), topic, matcher)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import penstock_schema
 import penstock_spark
+from penstock_schema import publish_pb2
 from penstock_spark.connector import PACKAGES, SPARK
 
 ARCHIVE = "penstock_spark.zip"
+DESCRIPTOR = "publish.desc"
 DRIVER = "penstock_job.py"
 SUBMIT = "submit.sh"
 
@@ -42,9 +44,11 @@ def write(directory: Path) -> dict[str, str]:
     (directory / "packages.txt").write_text("".join(f"{name}\n" for name in PACKAGES))
     (directory / SUBMIT).write_text(_submit())
     (directory / SUBMIT).chmod(0o755)
+    (directory / DESCRIPTOR).write_bytes(publish_pb2.describe())
     return {
         ARCHIVE: "penstock_spark and penstock_schema in Python: --py-files",
         DRIVER: "the program that runs a job",
         "packages.txt": "coordinates of the jars: --packages",
+        DESCRIPTOR: "the record for from_protobuf, where nothing of Penstock is wanted",
         SUBMIT: "calls spark-submit with all of it",
     }

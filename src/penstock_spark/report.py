@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal
 
 from penstock_spark.hadoop import Files
@@ -14,6 +15,9 @@ WIDTH, HEIGHT = 760, 260
 LEFT, RIGHT, TOP, BOTTOM = 70, 16, 16, 46
 COLOURS = ("#2563a8", "#d9822b", "#3c9d5f", "#b3408f", "#7a6ff0", "#8a8f98")
 MOST_POINTS = 400
+MOST_LABELS = 8
+LONGEST_NAME = 32
+ROW = 20
 
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:52rem;padding:0 1rem;color:#1c2733}
 h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2rem}table{border-collapse:collapse}
@@ -21,15 +25,31 @@ td,th{padding:.2rem .8rem .2rem 0;text-align:left}td.n{text-align:right;font-var
 svg{max-width:100%;height:auto}@media(prefers-color-scheme:dark){body{background:#14181d;color:#dde4ea}}"""
 
 
+def short_number(value: float) -> str:
+    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / limit:.3g}{suffix}"
+    return f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """`3 min`, `15 h`, `2.5 d`"""
+    for limit, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if abs(seconds) >= limit:
+            return f"{seconds / limit:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
 @dataclass(frozen=True)
 class Chart:
-    """Bars of (label, value), or lines: several named series of (label, value)."""
+    """`rows`: names with a bar each, the longest first or in their own order; `columns`: bars side by side, in time;
+    `lines`: named series of values over time."""
 
     title: str
-    kind: Literal["bar", "line"]
+    kind: Literal["rows", "columns", "lines"]
     points: Sequence[tuple[str, float]] = ()
-    series: Mapping[str, Sequence[tuple[str, float]]] = field(default_factory=dict)
-    unit: str = ""
+    series: Mapping[str, Sequence[tuple[datetime, float]]] = field(default_factory=dict)
+    show: Callable[[float], str] = short_number
 
 
 @dataclass(frozen=True)
@@ -37,13 +57,6 @@ class Rows:
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
-
-
-def short_number(value: float) -> str:
-    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= limit:
-            return f"{value / limit:.3g}{suffix}"
-    return f"{value:.3g}"
 
 
 def _ticks(top: float) -> list[float]:
@@ -57,51 +70,90 @@ def _ticks(top: float) -> list[float]:
 
 def draw(chart: Chart) -> str:
     """The chart as SVG."""
-    series = dict(chart.series) or {"": chart.points}
-    labels = list(dict.fromkeys(label for points in series.values() for label, _ in points))
-    labels = labels[-MOST_POINTS:]
-    if not labels:
+    if not chart.points and not any(chart.series.values()):
         return "<p>Nothing yet.</p>"
-    highest = max((value for points in series.values() for _, value in points), default=0.0)
-    ticks = _ticks(highest)
-    top = ticks[-1] or 1.0
-    width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" font-size="11" '
-        f'font-family="system-ui,sans-serif"><title>{html.escape(chart.title)}</title>'
-    ]
+    if chart.kind == "rows":
+        return _draw_rows(chart)
+    values = [value for _, value in chart.points] + [value for one in chart.series.values() for _, value in one]
+    ticks = _ticks(max(values))
+    parts = [_open(chart.title, HEIGHT)]
     for tick in ticks:
-        y = TOP + height * (1 - tick / top)
-        parts.append(f'<path d="M{LEFT} {y:.1f}h{width}" stroke="#8884" fill="none"/>')
-        text = f"{short_number(tick)}{chart.unit}"
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" fill="#888">{text}</text>')
-    places = {label: LEFT + width * (number + 0.5) / len(labels) for number, label in enumerate(labels)}
-    for number, (name, points) in enumerate(series.items()):
-        shown = [(places[label], TOP + height * (1 - value / top), value) for label, value in points if label in places]
-        parts += _bars(shown, width / len(labels)) if chart.kind == "bar" else _line(shown, number, name)
-    every = max(1, len(labels) // 8)
-    for label in labels[::every]:
-        text = html.escape(label[:24])
-        parts.append(f'<text x="{places[label]:.1f}" y="{HEIGHT - 26}" text-anchor="middle" fill="#888">{text}</text>')
+        y = _y(tick, ticks)
+        parts.append(f'<path d="M{LEFT} {y:.1f}h{WIDTH - LEFT - RIGHT}" stroke="#8884" fill="none"/>')
+        parts.append(_text(LEFT - 6, y + 4, chart.show(tick), "end"))
+    parts += _columns(chart, ticks) if chart.kind == "columns" else _lines(chart, ticks)
     return "".join([*parts, "</svg>"])
 
 
-def _bars(shown: Sequence[tuple[float, float, float]], step: float) -> list[str]:
-    bottom = HEIGHT - BOTTOM
+def _open(title: str, height: float) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" role="img" font-size="11" '
+        f'font-family="system-ui,sans-serif"><title>{html.escape(title)}</title>'
+    )
+
+
+def _text(x: float, y: float, text: str, anchor: str = "middle", colour: str = "#888") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{html.escape(text)}</text>'
+
+
+def _y(value: float, ticks: Sequence[float]) -> float:
+    return TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / (ticks[-1] or 1.0))
+
+
+def _draw_rows(chart: Chart) -> str:
+    """All names are to be read, so the chart is as high as it has to be."""
+    names = [name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…" for name, _ in chart.points]
+    left = 16 + 6.6 * max(map(len, names))
+    width = WIDTH - left - 80
+    highest = max(value for _, value in chart.points) or 1.0
+    parts = [_open(chart.title, len(names) * ROW + 8)]
+    for number, (name, (_, value)) in enumerate(zip(names, chart.points, strict=True)):
+        y = 4 + number * ROW
+        size = max(1.0, width * value / highest)
+        parts.append(_text(left - 8, y + 14, name, "end"))
+        parts.append(f'<rect x="{left:.1f}" y="{y + 3}" width="{size:.1f}" height="{ROW - 6}" fill="{COLOURS[0]}"/>')
+        parts.append(_text(left + size + 6, y + 14, chart.show(value), "start"))
+    return "".join([*parts, "</svg>"])
+
+
+def _columns(chart: Chart, ticks: Sequence[float]) -> list[str]:
+    points = chart.points[-MOST_POINTS:]
+    step = (WIDTH - LEFT - RIGHT) / len(points)
     size = max(1.0, min(48.0, step * 0.8))
-    return [
-        f'<rect x="{x - size / 2:.1f}" y="{y:.1f}" width="{size:.1f}" height="{bottom - y:.1f}" fill="{COLOURS[0]}">'
-        f"<title>{short_number(value)}</title></rect>"
-        for x, y, value in shown
-    ]
+    parts = []
+    every = -(-len(points) // MOST_LABELS)
+    for number, (label, value) in enumerate(points):
+        x, y = LEFT + step * (number + 0.5), _y(value, ticks)
+        parts.append(
+            f'<rect x="{x - size / 2:.1f}" y="{y:.1f}" width="{size:.1f}" height="{HEIGHT - BOTTOM - y:.1f}" '
+            f'fill="{COLOURS[0]}"><title>{html.escape(label)}: {chart.show(value)}</title></rect>'
+        )
+        if number % every == 0:
+            parts.append(_text(x, HEIGHT - 26, label))
+    return parts
 
 
-def _line(shown: Sequence[tuple[float, float, float]], number: int, name: str) -> list[str]:
-    colour = COLOURS[number % len(COLOURS)]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in shown)
-    dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{colour}"/>' for x, y, _ in shown[:1] if len(shown) == 1]
-    legend = f'<text x="{LEFT + 4 + 120 * number}" y="{HEIGHT - 6}" fill="{colour}">■ {html.escape(name[:18])}</text>'
-    return [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>', *dots, legend]
+def _lines(chart: Chart, ticks: Sequence[float]) -> list[str]:
+    times = [at for one in chart.series.values() for at, _ in one]
+    first, last = min(times), max(times)
+    seconds = max(1.0, (last - first).total_seconds())
+    width = WIDTH - LEFT - RIGHT
+
+    def x(at: datetime) -> float:
+        return LEFT + width * (at - first).total_seconds() / seconds
+
+    parts = []
+    for number, (name, points) in enumerate(chart.series.items()):
+        colour = COLOURS[number % len(COLOURS)]
+        path = " ".join(f"{x(at):.1f},{_y(value, ticks):.1f}" for at, value in points)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
+        if len(points) == 1:
+            at, value = points[0]
+            parts.append(f'<circle cx="{x(at):.1f}" cy="{_y(value, ticks):.1f}" r="2.5" fill="{colour}"/>')
+        parts.append(_text(LEFT + 4 + 136 * number, HEIGHT - 6, f"■ {name[:20]}", "start", colour))
+    form = "%d %b" if seconds > 5 * 86_400 else "%d %b %H:%M" if seconds > 86_400 else "%H:%M"
+    marks = sorted({first + (last - first) * number / 6 for number in range(7)})
+    return [*parts, *(_text(x(at), HEIGHT - 26, f"{at:{form}}") for at in marks)]
 
 
 def _table(rows: Rows) -> str:

@@ -110,7 +110,7 @@ def finish(subscribers, load, note):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", ["kill", "end"])
 def test_the_broker_ends_in_the_middle_of_packs(broker, how):
     """[MQTT-4.3.2-4] [MQTT-4.3.3-8] [MQTT-4.4.0-1]: kill -9 and SIGTERM, several times, under load."""
@@ -131,7 +131,7 @@ def test_the_broker_ends_in_the_middle_of_packs(broker, how):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_connections_end_in_the_middle_of_packs(broker):
     """The clients are cut off and return, the broker stays."""
     seed = time.time_ns()
@@ -147,7 +147,7 @@ def test_connections_end_in_the_middle_of_packs(broker):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_kafka_ends_in_the_middle_of_packs(tmp_path, request):
     """The issue: a restart of the Kafka broker in between. Refused publishes were not promised; the rest arrives."""
     seed = time.time_ns()
@@ -172,7 +172,6 @@ def test_kafka_ends_in_the_middle_of_packs(tmp_path, request):
         cluster.stop()
 
 
-@pytest.mark.timeout(120)
 def test_a_kill_between_ingest_and_dispatch(broker):
     """What was acknowledged to the publisher and not yet in the client's topic is dispatched at the next start."""
     everybody = []

@@ -43,7 +43,7 @@ def open_all(broker, *, subscribes):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_five_hundred_clients(broker, connect):
     publisher = connect(V5)
     warm = connect(V5, "appwarm", clean_start=False, properties={"session_expiry_interval": 600})

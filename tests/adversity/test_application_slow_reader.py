@@ -40,7 +40,6 @@ def publish_numbered(publisher, topic, numbers, payload=PAYLOAD):
             publisher.expect(PacketType.PUBACK, timeout=30, packet_id=1 + number % 60_000)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("broker", [{}, SMALL], indirect=True, ids=["default", "small"])
 def test_a_reader_that_stops_and_goes_on(broker, connect, topic, new_name):
     """Seed: above the high watermark all its consumers pause, below the low one they resume; memory is bounded."""
@@ -82,7 +81,6 @@ def test_a_reader_that_stops_and_goes_on(broker, connect, topic, new_name):
         client.expect_publish(topic, b"after", ack=True)
 
 
-@pytest.mark.timeout(120)
 def test_large_messages_for_a_reader_that_stops(*, broker, provider, connect, topic, new_name):
     """What is made ready for it is bounded in bytes, not only in messages: 300 of them are less than its packs."""
     large = bytes(200_000)
@@ -99,7 +97,6 @@ def test_large_messages_for_a_reader_that_stops(*, broker, provider, connect, to
         assert int(stuck.expect_publish(topic, timeout=20, ack=True).payload[:6]) == number
 
 
-@pytest.mark.timeout(120)
 def test_a_reader_that_never_acknowledges(broker, connect, topic, new_name):
     """It reads and does not answer: what is under way to it is bounded by its packs, the rest waits in the log."""
     client = connect(V311, new_name("app"), **persistent(V311))

@@ -62,7 +62,6 @@ def finish(broker, devices, load, note):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_the_broker_is_killed_with_messages_in_every_state(broker):
     """[MQTT-4.3.2-4] [MQTT-4.3.3-8] [MQTT-4.4.0-1]: kill -9 under load, several times; connections end in between."""
     seed = time.time_ns()
@@ -84,7 +83,6 @@ def test_the_broker_is_killed_with_messages_in_every_state(broker):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("broker", ["kafka"], indirect=True)
 def test_redis_ends_under_load(broker):
     """The issue: killed and started again, with the broker living; what was acknowledged to publishers arrives."""

@@ -51,7 +51,6 @@ def leave_sessions(broker):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_thousand_devices_return_at_once(broker, connect):
     """The issue: each gets its own messages, once, in order, and a bystander is served meanwhile."""
     leave_sessions(broker)
@@ -87,7 +86,6 @@ def test_a_thousand_devices_return_at_once(broker, connect):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_a_reader_that_stops_and_goes_on(broker, connect, new_name, topic):
     """Above the high watermark it is like being away: the rest waits in the store, memory is bounded, order stays."""
     count = 1_200
@@ -120,7 +118,6 @@ def test_a_reader_that_stops_and_goes_on(broker, connect, new_name, topic):
         broker.await_stored(name, 0)
 
 
-@pytest.mark.timeout(60)
 def test_a_reader_that_never_acknowledges(broker, connect, new_name, topic):
     """What is on its way to it is bounded by its quota; the rest waits in the store and comes with its next answers."""
     name = new_name("device")

@@ -152,7 +152,8 @@ def test_nothing_comes_of_what_was_removed(provider: Provider, topic: str) -> No
         consumer = log.consumer("")
         await consumer.add(dict.fromkeys(places, 0))
         seen: Seen = {}
-        await read_until(consumer, seen, 15, max_per_partition=5)
+        while len(seen) < 3:  # of each some, though one of them may be quicker
+            note(seen, await consumer.poll(1, 0.5))
         await consumer.remove([places[1], TopicPartition("never had it", 0)])
         assert consumer.assignment() == [places[0], places[2]]
         before = list(seen[places[1]])

@@ -165,6 +165,31 @@ def test_a_message_keeps_the_packet_id_it_was_sent_with(open_store: OpenStore) -
     run(test())
 
 
+def test_packet_ids_in_any_order(open_store: OpenStore) -> None:
+    """Messages that were sent live are stored under ids that have nothing to do with the counter of the store."""
+
+    async def test() -> None:
+        async with open_store() as store:
+            caller = Caller(store)
+            asked = [*range(60, 0, -1), 65_535, 1_000, 999, 998]
+            for packet_id in asked:
+                assert (await caller.add(CLIENT, b"%d" % packet_id, packet_id=packet_id)).packet_ids == [packet_id]
+            assert await caller.remove(CLIENT, 3, 2, 1, 40, 61, 65_535, 997) == 5
+            assert await caller.release(CLIENT, 60, 999, 40) == 2
+        async with open_store() as store:
+            caller = Caller(store, 1000)
+            left = [one for one in asked if one not in (3, 2, 1, 40, 65_535)]
+            expected = [(one, b"" if one in (60, 999) else b"%d" % one) for one in left]
+            assert await caller.all(CLIENT, 7) == expected
+            assert await caller.describe(CLIENT) == (len(left), 0)
+            # The counter passes over all that are stored.
+            assert (await caller.add(CLIENT, b"a", b"b", b"c", b"d", b"e")).packet_ids == [1, 2, 3, 40, 61]
+            assert await caller.remove(CLIENT, *left) == len(left)
+            assert await caller.values(CLIENT) == [b"a", b"b", b"c", b"d", b"e"]
+
+    run(test())
+
+
 def test_adding_again_adds_nothing(open_store: OpenStore) -> None:
     """Defect 10 of the original: a repeated add stores twice."""
 

@@ -14,7 +14,7 @@ SECONDS = int(os.environ.get("PENSTOCK_FUZZ_SECONDS", "15"))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(SECONDS + 60)
+@pytest.mark.timeout(SECONDS + 120)
 def test_codec_survives(tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="atheris has no wheel for this Python")
     command = [

@@ -20,7 +20,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = make_session(
         "penstock-tests",
         master="local[2]",
-        jars=map(str, jars.fetch()),
+        jars=map(str, [*jars.fetch(), *jars.protobuf()]),
         conf={
             "spark.driver.memory": "1g",
             "spark.sql.shuffle.partitions": "2",

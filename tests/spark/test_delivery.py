@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from penstock_schema.event import TOPIC as EVENTS
 from penstock_schema.event import Event, EventKind, encode_event
 from penstock_spark.jobs import delivery
 from penstock_spark.jobs.base import Source
+from tests.conftest import Connect
 from tests.spark.support.records import T0, Sent, write_embedded
 from tests.support.embedded import opened
+from tests.support.log_broker import LogBroker
+from tests.support.packets import V5
 
 SUBSCRIBED, UNSUBSCRIBED, ENDED = EventKind.SUBSCRIBED, EventKind.UNSUBSCRIBED, EventKind.SESSION_ENDED
 
@@ -67,6 +71,101 @@ def test_when_who_was_subscribed(spark: SparkSession) -> None:
     )
     found = delivery.expected_deliveries(messages, spans)
     assert rows(found, "client_id", "topic", "count") == [("a", "x/1", 2), ("b", "x/1", 2)]
+
+
+def test_counts_without_a_topic(spark: SparkSession) -> None:
+    counts = spark.createDataFrame(
+        [
+            ("one", "x", "expected", "", 5),
+            ("one", "", "delivered", "", 3),
+            ("one", "", "dropped", "queue_full", 1),
+            ("all", "x", "expected", "", 2),
+            ("all", "y", "expected", "", 4),
+            ("all", "", "delivered", "", 6),
+            ("some", "y", "expected", "", 4),
+            ("some", "z", "expected", "", 4),
+            ("some", "", "delivered", "", 5),
+        ],
+        "client_id string, topic string, kind string, cause string, count long",
+    )
+    placed = delivery.with_topics(counts)
+    columns = ("expected", "delivered", "dropped", "unaccounted")
+
+    def found(*keys: str) -> list[tuple[Any, ...]]:
+        table = delivery.per_key(placed, *keys).select(*keys, *columns).collect()
+        return sorted((tuple(row) for row in table), key=str)
+
+    assert found("client_id", "topic") == [
+        ("all", "x", 2, 2, 0, 0),
+        ("all", "y", 4, 4, 0, 0),
+        ("one", "x", 5, 3, 1, 1),
+        ("some", "", 0, 5, 0, None),
+        ("some", "y", 4, 0, 0, None),
+        ("some", "z", 4, 0, 0, None),
+    ]
+    assert found("client_id") == [("all", 6, 6, 0, 0), ("one", 5, 3, 1, 1), ("some", 8, 5, 0, 3)]
+    assert found("topic")[1:] == [("x", 7, 5, 1, 1), ("y", 8, 4, 0, None), ("z", 4, 0, 0, None)]
+
+
+def test_events_of_a_real_broker(spark: SparkSession, connect: Connect, tmp_path: Path) -> None:
+    """What the broker itself notes of its clients, from their first packet to the tables."""
+    broker = LogBroker(tmp_path)
+    broker.wait_until_listening()
+    try:
+        whole = connect(V5, "whole", broker=broker)
+        whole.subscribe("a/#", qos=1)
+        small = connect(V5, "small", broker=broker, properties={"maximum_packet_size": 100})
+        small.subscribe("a/big", qos=1)
+        slow = connect(V5, "slow", broker=broker, properties={"receive_maximum": 1})
+        slow.subscribe("s/#", qos=1)
+        writer = connect(V5, "writer", broker=broker)
+        sent = [("a/1", b"x"), ("a/2", b"y"), ("a/big", bytes(500)), ("a/nobody", b"z")]
+        for topic, payload in sent:
+            writer.publish(topic, payload, qos=1)
+        for topic, payload in sent:
+            whole.expect_publish(topic, payload, ack=True)
+        writer.publish("s/1", b"x", qos=1)
+        first = slow.expect_publish("s/1", b"x")
+        # it waits for the acknowledgement of the one before it, too long
+        writer.publish("s/2", b"x", qos=1, properties={"message_expiry_interval": 1})
+        time.sleep(1.5)
+        slow.ack(first)
+        slow.expect_nothing()
+        for client in (whole, small, slow, writer):
+            client.disconnect()
+    finally:
+        broker.stop()
+    output = tmp_path / "delivery"
+    outcome = delivery.run(spark, Source(str(broker.data_dir)), str(output))
+    assert (outcome.messages, outcome.bad) == (6, 0)
+    assert outcome.facts["events"] >= 4 * 3
+    counted = ("published", "expected", "delivered", "expired", "dropped", "unaccounted")
+    assert rows(spark.read.parquet(str(output / "by_client")), "client_id", *counted) == [
+        ("slow", 0, 2, 1, 1, 0, 0),
+        ("small", 0, 1, 0, 0, 1, 0),
+        ("whole", 0, 4, 4, 0, 0, 0),
+        ("writer", 6, 0, 0, 0, 0, 0),
+    ]
+    table = spark.read.parquet(str(output / "by_client_and_topic"))
+    assert rows(table.filter("client_id <> 'writer'"), "client_id", "topic", *counted[1:]) == [
+        # the broker does not say which of the two topics it was
+        ("slow", "", 0, 1, 1, 0, None),
+        ("slow", "s/1", 1, 0, 0, 0, None),
+        ("slow", "s/2", 1, 0, 0, 0, None),
+        ("small", "a/big", 1, 0, 0, 1, 0),
+        *(("whole", f"a/{name}", 1, 1, 0, 0, 0) for name in ("1", "2", "big", "nobody")),
+    ]
+    assert rows(spark.read.parquet(str(output / "causes")), "kind", "cause", "count") == [
+        ("dropped", "too_large", 1),
+        ("expired", "expired", 1),
+    ]
+    comings = spark.read.parquet(str(output / "connections"))
+    assert rows(comings.filter("client_id = 'small'").orderBy("at"), "kind", "topic") == [
+        ("connected", ""),
+        ("disconnected", ""),
+        ("session_ended", ""),
+        ("subscribed", "a/big"),
+    ]
 
 
 def write_events(data_dir: Path, given: list[Event | bytes]) -> None:

@@ -8,12 +8,17 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from penstock_schema import publish_pb2
+from penstock_schema.fields import PUBLISH_FIELDS, Field
+from penstock_schema.publish_pb2 import build_file, build_messages
 from penstock_spark import MESSAGES, read_messages
 from penstock_spark.jobs import lake
 from penstock_spark.jobs.base import Source
 from penstock_spark.source import PenstockSource
+from tests.spark.support import jars
 from tests.spark.support.records import T0, Sent, telemetry, write_embedded, write_kafka
 from tests.spark.test_source import FULL
+from tests.support.broker import REPOSITORY
 from tests.support.kafka_cluster import KafkaCluster
 
 RECORDS = [
@@ -73,6 +78,51 @@ def test_the_same_bounds_and_filters(spark: SparkSession, kafka: KafkaCluster, t
     assert {tuple(row) for row in one.collect()} == {("plant/d1/temp", 1)}
 
 
+def test_two_versions_of_the_record(spark: SparkSession, kafka: KafkaCluster, topic: str, tmp_path: Path) -> None:
+    """Today's reader on the records of a later and of an earlier release, through every source and into a lake: a field
+    that is not known is passed over, one that is missing has its default, a version above ours is set aside."""
+    later = build_messages(build_file([*PUBLISH_FIELDS, Field("region", 26, "string", "optional")], "later.proto"))
+    fewer = build_messages(build_file(PUBLISH_FIELDS[:3], "earlier.proto"))
+    records = [
+        Sent(topic="today", payload=b"0"),
+        Sent(raw=later["Publish"](schema_version=1, topic="later", payload=b"1", region="north").SerializeToString()),
+        Sent(raw=fewer["Publish"](schema_version=1, topic="earlier", payload=b"2").SerializeToString()),
+        Sent(raw=later["Publish"](schema_version=2, topic="next", region="north").SerializeToString()),
+    ]
+    data_dir = tmp_path / "data"
+    write_embedded(data_dir, records)
+    write_kafka(kafka.bootstrap, topic, records)
+    spark.dataSource.register(PenstockSource)
+    own = spark.read.format("penstock").options(**{"kafka.bootstrap.servers": kafka.bootstrap, "topics": topic}).load()
+    expected = rows(read_messages(spark, str(data_dir)))
+    assert [(row.topic, row.qos, row.schema_version, row.user_properties) for row in expected] == [
+        ("today", 1, 1, {}),
+        ("later", 0, 1, {}),
+        ("earlier", 0, 1, {}),
+        (None, None, None, None),
+    ]
+    assert "schema version" in expected[3].error
+    assert bytes(expected[3].raw) == records[3].raw
+    assert rows(own) == expected
+    connector = Source(kafka=kafka.bootstrap, options={"topics": topic})
+    assert rows(connector.read(spark, stream=False)) == expected
+    for name, source in {"embedded": Source(str(data_dir)), "kafka": connector}.items():
+        outcome = lake.run(spark, source, str(tmp_path / name))
+        assert (outcome.messages, outcome.bad) == (3, 1)
+        kept = spark.read.parquet(str(tmp_path / name / "messages")).select("topic", "payload_text").collect()
+        assert sorted(tuple(row) for row in kept) == [("earlier", "2"), ("later", "1"), ("today", "0")]
+
+
+def test_where(spark: SparkSession, kafka: KafkaCluster, topic: str) -> None:
+    write_kafka(kafka.bootstrap, topic, telemetry(300, step_ms=10))
+    source = Source(kafka=kafka.bootstrap, options={"topics": topic})
+    condition = "topic = 'plant/d1/temp' AND log_partition = 1 AND received_at >= '2026-09-21 14:13:22'"
+    found = source.read(spark, stream=False, where=condition, columns="payload_text")
+    assert sorted(json.loads(row.payload_text)["seq"] for row in found.collect()) == list(range(201, 300, 5))
+    # a partition that Kafka has not is no reason to wait
+    assert source.read(spark, stream=False, where="log_partition = 99", columns="topic").count() == 0
+
+
 @pytest.mark.parametrize("way", ["own", "connector"])
 def test_a_stream_takes_up_where_it_was(
     spark: SparkSession, kafka: KafkaCluster, topic: str, tmp_path: Path, way: str
@@ -98,6 +148,27 @@ def test_a_stream_takes_up_where_it_was(
     assert run() == list(range(60))
     write_kafka(kafka.bootstrap, topic, telemetry(30, first=60))
     assert run() == list(range(60, 90))
+
+
+@pytest.mark.parametrize("way", ["from_protobuf", "protobuf in Python"])
+def test_with_sparks_own_tools(spark: SparkSession, kafka: KafkaCluster, topic: str, tmp_path: Path, way: str) -> None:
+    """The examples of the documentation for people who have only the .proto."""
+    if way == "from_protobuf" and not jars.protobuf():
+        pytest.skip("spark-protobuf is not there: python -m tests.spark.support.jars protobuf")
+    records = [FULL, *telemetry(20)]
+    write_kafka(kafka.bootstrap, topic, records)
+    (tmp_path / "publish.desc").write_bytes(publish_pb2.describe())
+    page = (REPOSITORY / "docs/spark-reading.md").read_text()
+    text = page.split(f"# {way}\n")[1].split("```")[0]
+    text = text.replace("host:9092", kafka.bootstrap).replace("tbmq.msg.all", topic)
+    text = text.replace('"publish.desc"', f'"{tmp_path}/publish.desc"')
+    names = {"spark": spark}
+    exec(compile(text, "spark-reading.md", "exec"), names)
+    columns = ("topic", "payload", "client_id", "received_at", "partition")
+    found = names["messages"].select(*columns).collect()  # type: ignore[attr-defined] # of the example
+    assert sorted((tuple(row) for row in found), key=str) == sorted(
+        ((sent.topic, sent.payload, sent.client_id, sent.at, sent.partition) for sent in records), key=str
+    )
 
 
 def test_what_is_wrong_is_said(spark: SparkSession, kafka: KafkaCluster) -> None:

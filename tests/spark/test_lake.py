@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock_spark.errors import CheckpointError, OptionError, PenstockSparkError
 from penstock_spark.hadoop import Files
 from penstock_spark.jobs import json_columns, lake
-from penstock_spark.jobs.base import Source
-from penstock_spark.ledger import Ledger
+from penstock_spark.jobs.base import SLOW_START, IncrementalJob, Run, Source
+from penstock_spark.ledger import Ledger, Table
 from tests.spark.support.records import T0, TOPIC, Sent, telemetry, write_embedded
 from tests.support.embedded import segments_of
 
@@ -136,6 +136,23 @@ def test_killed_anywhere(spark: SparkSession, data_dir: Path, tmp_path: Path, mo
     lake.run(spark, Source(str(data_dir)), str(output))
     assert kills >= 5
     assert places(output) == expected(data_dir, written)
+
+
+def test_a_machine_that_is_slow(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
+    """Spark gives up on a stream whose Python does not start within ten seconds: a job tries again."""
+    write_embedded(data_dir, telemetry(4))
+    failures = [SLOW_START, "another reason"]
+
+    def work(_: Run, messages: DataFrame) -> dict[str, Table]:
+        if failures:
+            raise RuntimeError(failures.pop(0))
+        return {"copy": Table(messages)}
+
+    job = IncrementalJob(spark, "slow", str(tmp_path / "slow"))
+    with pytest.raises(PenstockSparkError, match="another reason"):
+        job.run(Source(str(data_dir)), work)
+    assert failures == []
+    assert job.run(Source(str(data_dir)), work).messages == 4
 
 
 def test_a_lost_checkpoint(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from penstock_spark import read_messages
 from penstock_spark.errors import DataLost, LogDamaged
 from penstock_spark.options import parse
 from penstock_spark.source import PenstockReader
+from tests.spark.support.load import Probe, Publisher
 from tests.spark.support.records import TOPIC, telemetry, write_embedded
 from tests.support.embedded import segments_of
 from tests.support.log_broker import LogBroker
@@ -76,45 +76,14 @@ def test_every_property_of_a_publish(spark: SparkSession, tmp_path: Path) -> Non
     assert full.schema_version == 1
 
 
-class Publisher(threading.Thread):
-    """As many QoS 0 publishes as one connection carries in batches, at about 50,000 a second."""
-
-    def __init__(self, port: int) -> None:
-        super().__init__(daemon=True)
-        self._port = port
-        self.sent = 0
-        self.is_running = True
-        self.slowest = 0.0
-
-    def run(self) -> None:
-        import socket  # noqa: PLC0415 - only the load needs a bare socket
-
-        with socket.create_connection(("127.0.0.1", self._port)) as connection:
-            connection.sendall(b"\x10\x10\x00\x04MQTT\x04\x02\x00\x00\x00\x04load")
-            connection.recv(4)
-            started = time.monotonic()
-            while self.is_running:
-                packets = b"".join(
-                    b"\x30\x6a\x00\x05a/%03d" % (number % 1000) + (b"%099d" % number)
-                    for number in range(self.sent, self.sent + 500)
-                )
-                before = time.monotonic()
-                connection.sendall(packets)
-                self.slowest = max(self.slowest, time.monotonic() - before)
-                self.sent += 500
-                time.sleep(max(0.0, started + self.sent / 50_000 - time.monotonic()))
-            # QoS 0 is on its way when the broker answers what was sent after it
-            connection.sendall(b"\xc0\x00")
-            connection.recv(2)
-
-
 def test_a_broker_writes_while_a_batch_reads(spark: SparkSession, tmp_path: Path) -> None:
     """50,000 messages a second: the read is consistent, the broker goes on, nothing is missing in the end."""
     broker = LogBroker(tmp_path)
     try:
         broker.wait_until_listening()
-        load = Publisher(broker.port)
+        load, probe = Publisher(broker.port), Probe(broker.port)
         load.start()
+        probe.start()
         started = time.monotonic()
         counts = []
         while len(counts) < 3:
@@ -127,15 +96,40 @@ def test_a_broker_writes_while_a_batch_reads(spark: SparkSession, tmp_path: Path
             assert all(row["max(log_offset)"] + 1 == row["count(topic)"] for row in rows)
             assert all(row["count(error)"] == 0 for row in rows)
             counts.append(sum(row["count(topic)"] for row in rows))
-        load.is_running = False
-        load.join(30)
+        load.is_running = probe.is_running = False
+        load.join(60)
+        probe.join(60)
         rate = load.sent / (time.monotonic() - started)
         assert counts == sorted(counts)
         assert counts[0] < counts[-1]
+        # acknowledgements went on coming: nobody waited for the reader (bench/spark_bench.py has the percentiles)
+        assert len(probe.seconds) > 20
         assert rate > 20_000, f"only {rate:.0f} messages a second were taken while Spark had the machine as well"
     finally:
         broker.stop()
-    assert read_messages(spark, str(broker.data_dir), columns="topic").count() == load.sent
+    assert read_messages(spark, str(broker.data_dir), columns="topic").count() == load.sent + len(probe.seconds)
+
+
+def test_reading_touches_nothing(data_dir: Path) -> None:
+    """No file is made, written, renamed or locked: there is nothing by which a broker could notice."""
+    write_embedded(data_dir, telemetry(200), properties={"segment.bytes": "8192"})
+
+    def look() -> list[tuple[str, int, int, int]]:
+        found = [(path, path.stat()) for path in sorted(data_dir.rglob("*"))]
+        return [(str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns) for path, stat in found]
+
+    def locks() -> list[str]:
+        inodes = {str(path.stat().st_ino) for path in data_dir.rglob("*")}
+        return [
+            line for line in Path("/proc/locks").read_text().splitlines() if line.split()[5].split(":")[-1] in inodes
+        ]
+
+    before = look()
+    reader = PenstockReader(parse({"path": str(data_dir)}))
+    batches = [next(iter(reader.read(task))) for task in reader.partitions()]
+    assert sum(batch.num_rows for batch in batches) == 200
+    assert locks() == []
+    assert look() == before
 
 
 def read_all(options: dict[str, str], between: Any = None) -> list[dict[str, Any]]:

@@ -12,9 +12,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from penstock_spark import MESSAGES, read_messages, register
+from penstock_spark import MESSAGES, read_messages, register, sql_over_messages
 from penstock_spark.embedded import EmbeddedTask
 from penstock_spark.options import OptionError, parse
+from penstock_spark.pruning import SLACK_AFTER_MS, SLACK_BEFORE_MS, use_of
 from penstock_spark.source import PenstockReader
 from tests.spark.support.records import T0, TOPIC, Sent, props, telemetry, write_embedded
 from tests.support.embedded import segments_of
@@ -140,6 +141,86 @@ def test_only_what_is_asked_for_is_read(data_dir: Path) -> None:
     assert planned(startingTimestamp=str(T0 + 19_000)) < everything / 8
     assert planned(startingTimestamp=str(T0 + 1_000), endingTimestamp=str(T0 + 2_000)) < everything / 6
     assert planned(startingOffsets=json.dumps({TOPIC: {str(number): -1 for number in range(4)}})) == 0
+
+
+@pytest.mark.parametrize(
+    ("where", "options"),
+    [
+        ("topic = 'plant/d1/temp'", {"topicFilter": '["plant/d1/temp"]'}),
+        ("'plant/d1/temp' = topic AND qos = 1", {"topicFilter": '["plant/d1/temp"]'}),
+        ("topic LIKE 'plant/d1%'", {"topicFilter": '["plant/#"]'}),
+        ("topic IN ('a', 'b/c') OR topic LIKE 'x/y/%'", {"topicFilter": '["a", "b/c", "x/y/#"]'}),
+        ("topic = 'a' OR qos = 1", {}),
+        ("NOT topic = 'a'", {}),
+        ("topic LIKE 'pla%' AND topic <> 'b' AND topic = '+'", {}),
+        ("log_partition IN (1, 3) AND log_partition = 3", {"logPartitions": "3"}),
+        ("log_partition < 2", {}),
+        (
+            "received_at >= '2026-09-21T14:13:21Z' AND received_at < '2026-09-21 14:13:22'",
+            {
+                "startingTimestamp": str(T0 + 1_000 - SLACK_BEFORE_MS),
+                "endingTimestamp": str(T0 + 2_000 + SLACK_AFTER_MS),
+            },
+        ),
+        (
+            "(log_time > '2026-09-21 14:13:21' AND topic = 'a') OR (log_time > '2026-09-21 14:13:30' AND topic = 'b')",
+            {"topicFilter": '["a", "b"]', "startingTimestamp": str(T0 + 1_000 - SLACK_BEFORE_MS)},
+        ),
+    ],
+)
+def test_what_a_condition_says(spark: SparkSession, where: str, options: dict[str, str]) -> None:
+    use = use_of(spark, lambda messages: messages.filter(where).select("qos"))
+    assert use is not None
+    assert use.wanted.options() == options
+    assert "qos" in use.columns
+    assert len(use.columns) < 5
+
+
+def test_what_a_query_says(spark: SparkSession) -> None:
+    def found(query: str) -> tuple[dict[str, str], list[str]]:
+        def ask(messages: DataFrame) -> DataFrame:
+            messages.createOrReplaceTempView("messages")
+            return spark.sql(query)
+
+        use = use_of(spark, ask)
+        assert use is not None
+        return use.wanted.options(), sorted(use.columns)
+
+    assert found("SELECT count(*) FROM messages") == ({}, [])
+    assert found("SELECT max(qos) FROM messages WHERE topic LIKE 'a/%' GROUP BY client_id") == (
+        {"topicFilter": '["a/#"]'},
+        ["client_id", "qos", "topic"],
+    )
+    both = "SELECT a.qos FROM messages a JOIN messages b USING (client_id) WHERE a.topic = 'a' AND b.topic = 'b'"
+    assert found(both) == ({"topicFilter": '["a", "b"]'}, ["client_id", "qos", "topic"])
+    # what only one of two readings leaves out is needed by the other
+    inner = "SELECT qos FROM messages WHERE topic = 'a' AND log_offset = (SELECT max(log_offset) FROM messages)"
+    assert found(inner) == ({}, ["log_offset", "qos", "topic"])
+    assert len(found("SELECT * FROM messages WHERE log_partition = 1")[1]) == len(MESSAGES)
+    assert use_of(spark, lambda _: spark.sql("SELECT 1")) is None
+
+
+def test_where(spark: SparkSession, data_dir: Path) -> None:
+    """The rows of the condition, of a part of the log, however the source is asked."""
+    write_embedded(data_dir, telemetry(400, step_ms=10_000), properties={"segment.bytes": "4096"})
+    condition = "topic LIKE 'plant/d1/%' AND received_at < '2026-09-21 14:30:00' AND payload_text IS NOT NULL"
+    found = read_messages(spark, str(data_dir), where=condition, columns="log_partition,log_offset")
+    assert found.columns == ["log_partition", "log_offset"]
+    assert sorted(tuple(row) for row in found.collect()) == [(1, number) for number in range(20)]
+    counted = "SELECT count(*) AS n FROM messages WHERE log_partition = 1 AND received_at >= '2026-09-21 14:30:00'"
+    assert sql_over_messages(spark, counted, str(data_dir)).collect()[0].n == 60
+    # an offset of the caller goes before the time of the condition
+    start = {TOPIC: {"1": 10}}
+    later = read_messages(spark, str(data_dir), where=f"{condition} AND log_time > '2026-01-01'", start=start)
+    assert later.count() == 10
+
+    def planned(given: dict[str, str]) -> int:
+        tasks = PenstockReader(parse(given)).partitions()
+        return sum(piece.size for task in tasks if isinstance(task, EmbeddedTask) for piece in task.pieces)
+
+    use = use_of(spark, lambda messages: messages.filter(condition))
+    assert use is not None
+    assert planned({"path": str(data_dir), **use.wanted.options()}) < planned({"path": str(data_dir)}) / 2
 
 
 @pytest.mark.parametrize(("options", "tasks"), [({"maxBytesPerTask": 40_000}, range(3, 12)), ({}, [1])])

@@ -17,7 +17,6 @@ from penstock.admin.server import AdminServer
 from penstock.core.errors import ConflictError, NotFoundError
 from penstock.core.settings.model import AdminSettings
 from penstock.persistence.sessions import SessionKeeper
-from penstock.queues.control import QueueControl
 from penstock.session.control import SessionControl
 from penstock.session.registry import Opening, SessionRegistry
 from penstock.session.retained_control import RetainedControl
@@ -113,15 +112,11 @@ class SessionWorld:
 
 @contextlib.contextmanager
 def serving(
-    data_dir: Path,
-    control: MemoryApplications | None,
-    token: str = "",
-    world: SessionWorld | None = None,
-    queues: QueueControl | None = None,
+    data_dir: Path, control: MemoryApplications | None, token: str = "", world: SessionWorld | None = None
 ) -> Iterator[AdminServer]:
     """The admin address in a thread of its own, so that a test may block."""
     settings = AdminSettings(address="127.0.0.1:0", token=token)
-    server = AdminServer(settings, {}, dict, data_dir=str(data_dir), applications=control, queues=queues)
+    server = AdminServer(settings, {}, dict, data_dir=str(data_dir), applications=control)
     if world is not None:
         server.sessions, server.retained = world.sessions, world.retained
     is_up, finish = threading.Event(), asyncio.Event()

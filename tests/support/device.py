@@ -17,6 +17,7 @@ from typing import Any
 import lmdb
 import pytest
 
+from penstock._ext.queue_rows import chunk_count
 from penstock.core.settings.redis import DeviceSettings, RedisSettings
 from penstock.stores.device import DeviceStore, client_queue, result_of
 from penstock.stores.lmdb_device import LmdbDeviceStore
@@ -123,19 +124,19 @@ def redis_commands(redis: RedisServer) -> int:
 
 
 def _count_in_lmdb(environment: lmdb.Environment, name: bytes) -> int:
-    queues, messages = (environment.open_db(table, create=False) for table in (b"queues", b"messages"))
+    queues, chunks = (environment.open_db(table, create=False) for table in (b"queues", b"chunks"))
     with environment.begin() as transaction:
         row = transaction.get(b"\0" + name, db=queues)
         if row is None:
             return 0
         prefix = QUEUE_NUMBER.unpack_from(row)[0].to_bytes(8, "big")
-        cursor = transaction.cursor(db=messages)
+        cursor = transaction.cursor(db=chunks)
         count = 0
         if cursor.set_range(prefix):
-            for key in cursor.iternext(keys=True, values=False):
+            for key, chunk in cursor:
                 if key[:8] != prefix:
                     break
-                count += 1
+                count += chunk_count(chunk)
         return count
 
 

@@ -51,13 +51,14 @@ class QueueWorld:
             await queue.append(record_of(f"$queue/{name}/{key}", key.encode()))
         return queue
 
-    def join(self, queue: Queue, group: str, client_id: str = "", *, filter: str = "") -> Group:
+    async def join(self, queue: Queue, group: str, client_id: str = "", *, filter: str = "") -> Group:
         """The group, with one consumer more if there is a client."""
-        made = queue.group(group, filter)
         if client_id:
             session, _ = self._registry.open(Opening(client_id, None, False, 3600, None, 5))
-            made.join(session, qos=1, prefetch=100, identifier=0, settles_by_ack=False)
-        return made
+            address = f"{queue.address}/{filter}" if filter else queue.address
+            pairs = [("consumer-group", group)]
+            assert await self.manager.subscribe(session, address, qos=1, identifier=0, properties=pairs) == 1
+        return queue.group(group, filter)
 
     def claim(self, group: Group, count: int) -> None:
         """The first consumer has the next so many messages."""

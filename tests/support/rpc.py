@@ -54,7 +54,7 @@ async def open_memory() -> AsyncIterator[FaultyLog]:
 def make_template(log: Log, **options: Any) -> RequestTemplate:
     return RequestTemplate(
         log,
-        request_topic=REQUESTS,
+        request_topic=options.pop("request_topic", REQUESTS),
         response_topic=RESPONSES,
         group=responses_group(BASE, "core-1"),
         service_id="core-1",

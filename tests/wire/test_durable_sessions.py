@@ -142,9 +142,10 @@ def test_a_session_expires_on_time_across_a_restart(broker, connect, how):
     connect(V5, "briefly", broker=broker, **persistent(V5, 1))
     time.sleep(1.1)
     restart(broker, how)
+    back = time.monotonic()
     for client_id, is_present in {"short": False, "long": True, "connected": True}.items():
         assert present(connect(V5, client_id, broker=broker, **persistent(V5))) is is_present, client_id
-    time.sleep(max(0.0, left + 4.1 - time.monotonic()))
+    time.sleep(max(0.0, left + 4.1 - time.monotonic(), back + 1.2 - time.monotonic()))
     assert not present(connect(V5, "middle", broker=broker, **persistent(V5)))
     assert not present(connect(V5, "briefly", broker=broker, **persistent(V5)))
 
@@ -301,7 +302,6 @@ class Subscriber(threading.Thread):
         self.answers += 1
 
 
-@pytest.mark.timeout(120)
 def test_everything_answered_is_there_after_kill_9(start_log_broker, connect):
     """A storm of subscribes and new sessions, killed at any moment."""
     chance = random.Random(time.time_ns())

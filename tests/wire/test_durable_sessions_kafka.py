@@ -35,7 +35,7 @@ def start(directory, cluster):
     return broker
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_sessions_in_kafka(cluster, tmp_path, connect, open_client, request):
     """[MQTT-3.1.2-5] [MQTT-3.1.2-8]: kill -9, then a start without Kafka, which comes later."""
     broker = start(tmp_path, cluster)

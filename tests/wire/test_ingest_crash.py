@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from tests.support.application import until
 from tests.support.broker import IS_MOSQUITTO
 from tests.support.log_broker import TOPIC
 from tests.support.packets import V5, V311
@@ -40,7 +41,7 @@ def check(broker, publishers):
         assert len(logged) <= publisher.sent
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_nothing_acknowledged_is_lost_by_kill_9(start_log_broker):
     """[MQTT-4.3.2-4] [MQTT-4.3.3-8]: the receiver owns what it has acknowledged."""
     seed = time.time_ns()
@@ -55,6 +56,8 @@ def test_nothing_acknowledged_is_lost_by_kill_9(start_log_broker):
         for publisher in publishers:
             publisher.start()
         time.sleep(chance.uniform(0.05, 1.2))
+        if kill == 0:
+            until(lambda publishers=publishers: sum(len(one.acknowledged) for one in publishers) > 100, 60)
         broker.kill()
         for publisher in publishers:
             publisher.join()

@@ -13,7 +13,9 @@ from tests.support.slow_disk import SlowDisk
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the log is Penstock's own")
 
 PUBACK, PUBREC = PacketType.PUBACK, PacketType.PUBREC
-SLOW = 2.0
+SLOW = 0.8
+# Where something must be done meanwhile, however busy the machine is.
+VERY_SLOW = 2.0
 
 
 @pytest.fixture
@@ -40,15 +42,15 @@ def test_the_acknowledgement_waits_for_the_disk_and_nothing_else_does(disk, star
     broker = start()
     publisher, subscriber = connect(version, broker=broker), connect(V5, broker=broker)
     subscriber.subscribe("quick")
-    disk.set(SLOW)
+    disk.set(VERY_SLOW)
     began = time.monotonic()
     packet_id = publisher.send_publish("t", b"x", qos=qos)
     subscriber.publish("quick", b"now")
-    subscriber.expect_publish("quick", b"now", timeout=SLOW / 2)
+    subscriber.expect_publish("quick", b"now", timeout=VERY_SLOW / 2)
     publisher.ping()
-    assert time.monotonic() - began < SLOW / 2, "the loop waited for the disk"
+    assert time.monotonic() - began < VERY_SLOW / 2, "the loop waited for the disk"
     publisher.expect(PUBACK if qos == 1 else PUBREC, packet_id=packet_id)
-    assert time.monotonic() - began >= SLOW
+    assert time.monotonic() - began >= VERY_SLOW
     assert b"x" in broker.logged_payloads()
 
 
@@ -91,7 +93,7 @@ def test_what_waits_for_the_disk_counts_for_the_receive_maximum(disk, start, con
     """[MQTT-3.3.4-7] [MQTT-3.3.4-8]"""
     broker = start({"limits.receive_maximum": 3})
     client = connect(V5, broker=broker)
-    disk.set(SLOW)
+    disk.set(VERY_SLOW)
     for _ in range(3):
         client.send_publish("t", b"x", qos=1)
         client.ping()

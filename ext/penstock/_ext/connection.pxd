@@ -35,7 +35,19 @@ cdef enum DropCause:
     DROP_DENIED = 4         # the publisher may not publish there
     DROP_RETAINED_FULL = 5  # delivered, but not retained: the retained store is at its limit
     DROP_SESSION_ENDED = 6  # waiting in a session that ended
-    DROP_CAUSES = 7
+    DROP_INCOMING_RATE = 7  # its publisher sends too much
+    DROP_OUTGOING_RATE = 8  # its subscriber is sent too much
+    DROP_TOTAL_RATE = 9     # all together send and are sent too much
+    DROP_STORED_RATE = 10   # too much is stored for DEVICE clients
+    DROP_CAUSES = 11
+    MOST_RATES = 4
+
+
+# So many messages in so long, for several times at once; none = no limit.
+cdef struct Rates:
+    uint32_t count
+    int64_t period[4]       # ns; MOST_RATES of them
+    int64_t each[4]         # ns of it that a message takes up
 
 
 cdef enum ShareStrategy:
@@ -82,8 +94,9 @@ cdef struct Counters:
     uint64_t queued_bytes
     uint64_t logged         # publishes handed to the log
     uint64_t log_failures   # publishes the log did not take
+    uint64_t foreign        # messages that another broker took, with a subscriber here
     uint64_t dispatched     # copies written to the logs of APPLICATION clients
-    uint64_t dropped[7]
+    uint64_t dropped[11]
 
 
 # A publisher's recent topics: who gets them, and whether it may publish there.
@@ -105,6 +118,17 @@ cdef struct Alias:
     uint8_t* topic
     uint64_t hash
     uint32_t size
+
+
+# How many times each topic is under way, by the hash of the topic: see cluster.pxi.
+cdef struct TopicCount:
+    uint64_t hash           # 0 = free
+    uint32_t count
+
+cdef struct TopicCounts:
+    TopicCount* items
+    uint32_t used
+    uint32_t capacity       # a power of 2
 
 
 cdef class Hub:
@@ -139,8 +163,8 @@ cdef class Hub:
     cdef uint32_t ingest_partitions
     cdef readonly uint64_t ingest_pending       # bytes handed over and not yet durable
     cdef uint64_t ingest_limit                  # above which publishers wait
-    cdef uint64_t ticket                        # of the last batch submitted
-    cdef uint64_t committed                     # every batch up to this one is durable, or has failed
+    cdef readonly uint64_t ticket               # of the last batch submitted
+    cdef readonly uint64_t committed            # every batch up to this one is durable, or has failed
     cdef object _submit                         # takes (ticket, [(partition, pack)], bytes), once per iteration
     cdef void** _packs                          # the pack being filled of each partition, or NULL: strong references
     cdef uint32_t* _open_packs                  # partitions that have one
@@ -155,6 +179,15 @@ cdef class Hub:
     cdef list _open_feeds                       # feeds with packs that are being filled
     cdef uint64_t _round                        # of dispatching
     cdef bint _is_replay                        # what was in the log when the broker started
+    # several brokers on one log, see cluster.pxi
+    cdef uint32_t node                          # this one, 0 = alone by its settings
+    cdef readonly bint is_spread                # others are there: share groups are served from the log
+    cdef bint _is_adoption                      # only for sessions that came from another broker
+    cdef readonly int64_t dispatch_position     # where dispatch() stopped in a pack, -1 = at its end
+    cdef int64_t _dispatch_until                # the offset it stops at, -1 = none
+    cdef Session _stalled_by                    # the subscriber it stopped for
+    cdef int64_t _joined_at                     # ms since the epoch
+    cdef TopicCounts _own_retained              # retained messages on their way into the log and not read yet
     cdef list _lane_news                        # lanes that want something of Python, told once per iteration
     cdef list _dirty_lanes                      # lanes whose stored context is behind
     cdef bint _lanes_scheduled
@@ -173,7 +206,7 @@ cdef class Hub:
     cdef object _on_device_detach
     cdef int64_t persist_after                  # ms
     # durable queues, see queues.pxi
-    cdef readonly Trie bindings                 # which queues get what is published; their subscribers are DurableQueues
+    cdef readonly Trie bindings                 # which queues get what: its subscribers are DurableQueues
     cdef uint32_t capturing                     # queues that take ordinary topics as well
     cdef list _open_queues                      # queues that were published to in this iteration
     cdef list _queue_news                       # groups with something to do in this iteration
@@ -185,6 +218,10 @@ cdef class Hub:
     cdef uint32_t consumer_numbers
     cdef int64_t queue_epoch                    # what is added to `now` to make times that can be stored
     cdef Buffer _queue_props, _queue_topic
+    cdef bint limits_rates
+    cdef Rates incoming_rates, outgoing_rates, total_rates, stored_rates
+    cdef int64_t total_turns[4]
+    cdef int64_t stored_turns[4]
     cdef uint32_t packs_in_flight
     cdef uint32_t application_flush             # messages of a lane after which its output is sent
     # limits, see core/settings/model.py; set by configure()
@@ -282,11 +319,10 @@ cdef class Lane:
     cdef bint is_dirty, is_listed, has_news
     cdef public bint is_paused          # the caller does not read it now
     cdef public bint is_live            # what is in flight was sent on the connection that the client has
+    cdef public set unsent              # except these packet ids; of a lane that is closed: those not sent on it
     cdef bint is_resumed                # PUBRELs of an earlier connection were sent again
     cdef public list peers              # sessions of the share: one of them may have what this client may not
     cdef readonly bytes denied_topic    # of the record at `position`, which is for one of them; None = no such record
-    cdef int64_t refused                # the offset of a record that this client is not to have, -1 = none
-    cdef bint counts_refused
     cdef readonly uint64_t delivered, acknowledged, expired, duplicates, retried, skipped, damaged
 
     cdef int keep(self, int64_t offset, uint16_t packet_id, uint8_t state) except -1
@@ -351,10 +387,11 @@ cdef class QueueConsumer:
 
 # A message that was given to a consumer, and is sent when that is durable.
 cdef struct Planned:
-    void* pack              # strong reference: what the record lies in
+    void* pack              # strong references: what the record lies in, and who it was given to
+    void* consumer
     RecordView record
+    EnvelopeView view       # of it, but for properties: they were only there while it was read
     uint64_t mark           # of the change that has to be durable
-    uint32_t consumer
     uint32_t deliveries
 
 
@@ -366,6 +403,7 @@ cdef class QueueGroup:
     cdef const uint8_t* id_text
     cdef uint32_t name_size, id_size
     cdef bytes _filter                  # the whole filter, or None: everything
+    cdef bytes _names                   # the properties group-id and queue of every delivery
     cdef public object owner
     cdef readonly PendingList pending
     cdef public bint auto_commit
@@ -403,7 +441,10 @@ cdef class QueueGroup:
     cdef int settle_stream(self, int64_t offset, uint8_t verb) except -1
     cdef QueueConsumer choose(self)
     cdef QueueConsumer find_consumer(self, uint32_t number)
-    cdef int plan(self, RecordPack pack, const RecordView* record, uint32_t consumer, uint32_t deliveries) except -1
+    cdef int plan(self, RecordPack pack, const RecordView* record, const EnvelopeView* view, QueueConsumer consumer,
+                  uint32_t deliveries) except -1
+    cdef void drop_planned(self) noexcept
+    cdef int drop_pack(self) except -1
     cdef int settle_one(self, QueueConsumer consumer, int64_t offset, uint8_t verb) except -1
 
 
@@ -421,10 +462,12 @@ cdef class Session(Subscriber):
     cdef public str client_type         # "device" or "application", by its credentials
     cdef public Feed feed               # where messages with QoS > 0 for it are written; None: they are sent at once
     cdef public bint via_log            # a persistent DEVICE: messages with QoS > 0 come from the log
+    cdef public bint is_adopted         # came from another broker; what that one has not dispatched is repeated for it
     cdef public bint live               # nothing waits in its store: they are sent as they come
     cdef bint is_unsaved, has_device_news, wants_more
     cdef bint received_changed
     cdef readonly uint32_t left_unreleased      # QoS 2 packet ids it still held when it ended
+    cdef readonly list left_shares              # filters of the share groups it was in when it ended
     cdef RecordPack stash               # records for its store
     cdef uint32_t stash_sent            # those at its front that were sent already
     cdef Buffer settled                 # packet ids acknowledged that are stored
@@ -447,7 +490,8 @@ cdef class Session(Subscriber):
     cdef uint16_t* resend               # packet ids to be sent again on this connection, in order
     cdef uint32_t resend_at, resend_count
     cdef readonly uint64_t delivered    # messages sent to it
-    cdef uint32_t _dropped[7]
+    cdef uint32_t _dropped[11]
+    cdef int64_t* turns                 # until when its share of the rates is used up, in and out; NULL = not at all
     cdef bint congested                 # makes its publishers wait
     cdef int64_t congested_since
     cdef int64_t forgiven_at            # until then it may not make anybody wait

@@ -7,7 +7,7 @@ side: bytes in, packets out of them, bytes out, watermarks.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_WRITE
-from cpython.list cimport PyList_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -27,13 +27,13 @@ from penstock._ext.codec cimport (AUTH, CONNECT, DISCONNECT, MALFORMED_PACKET, P
                                   UNSUBSCRIBE, AckView, PublishView, check_topic_name, parse_ack, parse_publish,
                                   publish_body_size)
 from penstock._ext.envelope cimport (NO_DELIVERY_QOS, EnvelopeView, delivery_size, envelope_size, get_envelope,
-                                     put_delivery, put_envelope)
+                                     origin_size, put_delivery, put_envelope, put_origin)
 from penstock._ext.inflight cimport (AWAIT_PUBACK, AWAIT_PUBCOMP, AWAIT_PUBREC, DELIVERY_BACKLOG, DELIVERY_RETAIN,
-                                     DELIVERY_SHARED, SLOT_COUNTED, SLOT_PACK, SLOT_QUEUE, SLOT_RELEASING, SLOT_RESERVED,
-                                     SLOT_STORED, SLOT_STORING, Extras, Hold, Queue, Queued, Slot, extras_group_name,
-                                     extras_new, ids_add, ids_clear, ids_discard, ids_has, queue_clear, queue_pop,
-                                     queue_push, queued_release, window_add, window_clear, window_find, window_order,
-                                     window_put, window_release)
+                                     DELIVERY_SHARED, SLOT_COUNTED, SLOT_PACK, SLOT_QUEUE, SLOT_RELEASING,
+                                     SLOT_RESERVED, SLOT_STORED, SLOT_STORING, Extras, Hold, Queue, Queued, Slot,
+                                     extras_group_name, extras_new, ids_add, ids_clear, ids_discard, ids_has,
+                                     queue_clear, queue_pop, queue_push, queued_release, window_add, window_clear,
+                                     window_find, window_order, window_put, window_release)
 from penstock._ext.message cimport (Message, message_new, message_payload, message_props, message_ref, message_topic,
                                     message_unref, message_weight)
 from penstock._ext.pack cimport (ENTRY_DONE, ENTRY_DUP, ENTRY_NEW, ENTRY_PLANNED, ENTRY_RECEIVED, ENTRY_RELEASED,
@@ -83,16 +83,20 @@ cdef enum:
     LARGEST_FRAME = 0x7FFFFFFF  # a frame is read as a stream: its size costs nothing, and packets have their own limit
 
 include "hub.pxi"
+include "hub_counters.pxi"
 include "session.pxi"
+include "rate.pxi"
 include "route.pxi"
 include "ingest.pxi"
 include "receive.pxi"
+include "cluster.pxi"
 include "dispatch.pxi"
 include "device.pxi"
 include "context.pxi"
 include "lanes.pxi"
 include "lane_send.pxi"
 include "queue_publish.pxi"
+include "queue_members.pxi"
 include "queues.pxi"
 include "queue_send.pxi"
 

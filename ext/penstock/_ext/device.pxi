@@ -52,6 +52,9 @@ cdef RecordPack open_stash(Hub hub, Session s):
 cdef int stash_record(Hub hub, Session s, const RecordView* record, const EnvelopeView* view,
                       const Delivery* d) except -1:
     cdef uint8_t source[SOURCE_SIZE]
+    if not may_pass(&hub.stored_rates, hub.stored_turns, hub.now):
+        count_drop(s, DROP_STORED_RATE)
+        return 0
     if s.is_unsaved and s.stash is None:
         stash_window(hub, s, 0)         # what was sent before it is stored before it
     put_source(source, d.partition, via_of(d.group), record.offset, view.expires_at, 0)
@@ -161,11 +164,11 @@ cdef bint is_logged_group(const ShareGroup* group) noexcept:
 
 cdef int dispatch_to_group(Hub hub, ShareGroup* group, const RecordView* record, const EnvelopeView* view,
                            uint64_t hash, Delivery* d, Message** kept) except -1:
-    cdef Member* member = choose_member(hub, group, hash, 0, view.topic, view.topic_size, view.qos)
+    cdef uint64_t client_hash = hash_bytes(view.client_id, view.client_id_size, hub.trie.seed)
+    cdef Member* member = choose_member(hub, group, hash, client_hash, view.topic, view.topic_size, view.qos)
     cdef Session s
     cdef Routing r
     cdef PublishView published
-    cdef int i
     if member == NULL:
         return 0
     s = <Session> member.owner
@@ -179,20 +182,13 @@ cdef int dispatch_to_group(Hub hub, ShareGroup* group, const RecordView* record,
             stash_for_group(hub, group, record, view, d)
             return 0
         return dispatch_to_device(hub, s, record, view, d, kept)
-    memset(&published, 0, sizeof(PublishView))
-    published.topic, published.topic_size = view.topic, view.topic_size
-    published.payload, published.payload_size = view.payload, view.payload_size
-    published.props, published.props_size = view.props, view.props_size
-    published.qos, published.retain = view.qos, view.retain
-    r.view, r.kept, r.expires_at, r.hash = &published, NULL, view.expires_at, hash
-    for i in range(6):
-        r.size[i] = 0
-    hub._templates.start = hub._templates.end = 0
+    if not publish_again(hub, view, &published):
+        return 0
+    start_routing(hub, &r, &published, hash, view.expires_at)
     try:
         deliver_to_member(hub, group, member, &r)
     finally:
-        if r.kept != NULL:
-            message_unref(r.kept)
+        end_routing(hub, &r)
     return 0
 
 
@@ -200,6 +196,9 @@ cdef int stash_for_group(Hub hub, ShareGroup* group, const RecordView* record, c
                          const Delivery* d) except -1:
     cdef uint8_t source[SOURCE_SIZE]
     cdef RecordPack pack
+    if not may_pass(&hub.stored_rates, hub.stored_turns, hub.now):
+        hub.counters.dropped[<int> DROP_STORED_RATE] += 1
+        return 0
     name = hub.trie.group_path(group)
     pack = hub._group_stash.get(name)
     if pack is None:

@@ -68,7 +68,10 @@ cdef int dispatch_record(Hub hub, const RecordView* record, const EnvelopeView* 
                          uint32_t partition, Hold* hold) except -1:
     cdef Message* kept = NULL
     try:
-        dispatch_copies(hub, record, view, match, partition, hold, &kept)
+        if view.qos:
+            dispatch_copies(hub, record, view, match, partition, hold, &kept)
+        if not hub._is_adoption:
+            dispatch_to_shares(hub, record, view, match, partition, hold, &kept)
     finally:
         if kept != NULL:
             message_unref(kept)
@@ -79,9 +82,7 @@ cdef int dispatch_copies(Hub hub, const RecordView* record, const EnvelopeView* 
                          uint32_t partition, Hold* hold, Message** kept) except -1:
     cdef Delivery d
     cdef Target* target
-    cdef ShareGroup* group
     cdef Session s
-    cdef Feed feed
     cdef uint32_t i
     cdef uint8_t qos
     cdef uint16_t id_count
@@ -90,6 +91,8 @@ cdef int dispatch_copies(Hub hub, const RecordView* record, const EnvelopeView* 
         target = &match.targets[i]
         s = <Session> target.owner
         if (s.feed is None and not s.via_log) or (hub._is_replay and view.received_at < s.since):
+            continue
+        if hub._is_adoption and not s.is_adopted:
             continue
         qos, id_count, retain = target.qos, target.id_count, False
         if target.flags:
@@ -109,12 +112,26 @@ cdef int dispatch_copies(Hub hub, const RecordView* record, const EnvelopeView* 
             d.hold, d.group, d.partition = hold, NULL, partition
             d.qos, d.retain, d.ids, d.id_count = qos, retain, target.ids, id_count
             dispatch_to_device(hub, s, record, view, &d, kept)
+    return 0
+
+
+# To one member of each share group.
+cdef int dispatch_to_shares(Hub hub, const RecordView* record, const EnvelopeView* view, Match* match,
+                            uint32_t partition, Hold* hold, Message** kept) except -1:
+    cdef Delivery d
+    cdef ShareGroup* group
+    cdef Feed feed
+    cdef uint32_t i
+    cdef bint is_kept
     for i in range(match.group_count):
         group = match.groups[i]
-        if hub._on_devices is not None and is_logged_group(group):
+        is_kept = view.qos and hub._on_devices is not None and is_logged_group(group)
+        if (is_kept or is_left_to_us(hub, group, view)) and is_our_turn(hub, group, record, view, is_kept):
             d.hold, d.partition = hold, partition
             dispatch_to_group(hub, group, record, view, match.hash, &d, kept)
-        if group.feed == NULL:
+            if view.qos == 0 and group.feed != NULL:
+                share_directly(hub, group, view, match.hash)
+        if group.feed == NULL or view.qos == 0:
             continue
         feed = <Feed> group.feed
         # several share names on one filter read the same topic
@@ -127,28 +144,46 @@ cdef int dispatch_copies(Hub hub, const RecordView* record, const EnvelopeView* 
     return 0
 
 
-# Every record of the pack that is for the logs of others.
-cdef uint32_t dispatch_pack(Hub hub, RecordPack pack, uint32_t partition, Hold* hold) except? 0xFFFFFFFF:
-    cdef size_t position = 0
+# Every record of the pack that is for persistent clients, and everything that another broker took. Stops before a
+# record whose subscriber cannot take more now: hub.dispatch_position is where to go on, -1 at the end.
+cdef uint32_t dispatch_pack(Hub hub, RecordPack pack, uint32_t partition, Hold* hold,
+                            size_t position) except? 0xFFFFFFFF:
+    cdef size_t here
+    cdef uint64_t hash
+    cdef bint is_own
     cdef RecordView record
     cdef EnvelopeView view
     cdef Match* match
     cdef uint32_t damaged = 0
     hub._round += 1
     hub.update_clock()
-    while pack.next(&position, &record):
+    hub.dispatch_position = -1
+    while True:
+        here = position
+        if not pack.next(&position, &record) or record.offset == hub._dispatch_until:
+            return damaged
         if record.value_size == NO_VALUE or get_envelope(record.value, record.value_size, &view, &hub._lane_props):
             damaged += 1
             continue
-        if view.qos == 0:
+        is_own = view.node == hub.node or view.node == 0
+        if view.qos == 0 and is_own and not view.shares_wait and not (view.retain and hub.node):
             continue
-        match = hub.trie.match(view.topic, view.topic_size, hash_bytes(view.topic, view.topic_size, hub.trie.seed))
+        hash = hash_bytes(view.topic, view.topic_size, hub.trie.seed)
+        match = hub.trie.match(view.topic, view.topic_size, hash)
         try:
+            if not is_own and hub.congested_count and not hub._is_adoption:
+                hub._stalled_by = find_congested(match, None)
+                if hub._stalled_by is not None:
+                    hub.dispatch_position = <int64_t> here
+                    return damaged
+            if hub.node and view.retain and not hub._is_adoption:
+                take_logged_retained(hub, &view, hash, is_own)
             if match.target_count or match.group_count:
                 dispatch_record(hub, &record, &view, match, partition, hold)
+                if not is_own and not hub._is_replay:
+                    route_foreign(hub, &view, match)
         finally:
             match_unref(match)
-    return damaged
 
 
 # A retained message for a new subscription of an APPLICATION client, through its log like everything else with QoS > 0.

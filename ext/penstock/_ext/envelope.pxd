@@ -18,6 +18,9 @@ cdef struct EnvelopeView:
     int64_t expires_at          # ms since the epoch, 0 = never
     uint8_t qos
     uint8_t retain
+    # Only in records that several brokers write to one log; see `put_origin`.
+    uint8_t shares_wait         # the broker that took the message has left its share groups to those who read it
+    uint32_t node               # of that broker, 0 = not said
     # Only in records of the topics of APPLICATION clients; see `delivery_size`.
     uint8_t delivery_qos        # NO_DELIVERY_QOS = not said
     uint8_t delivery_retain
@@ -39,6 +42,9 @@ cdef uint32_t delivery_size(uint8_t qos, bint retain, const uint32_t* ids, uint1
                             int64_t offset) noexcept nogil
 cdef uint8_t* put_delivery(uint8_t* p, uint8_t qos, bint retain, const uint32_t* ids, uint16_t id_count,
                            uint32_t partition, int64_t offset) noexcept nogil
+# What a broker among several writes behind a record: who took the message. origin_size is the size of it.
+cdef uint32_t origin_size(bint shares_wait) noexcept nogil
+cdef uint8_t* put_origin(uint8_t* p, uint32_t node, bint shares_wait) noexcept nogil
 # 0, or -1 if the bytes are not an envelope of a version we read. Unknown fields are skipped. The properties come back
 # in MQTT's encoding, through `scratch` (codec's Buffer) because protobuf lays them out differently.
 from penstock._ext.buffer cimport Buffer

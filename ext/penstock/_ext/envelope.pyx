@@ -44,6 +44,9 @@ cdef enum Tag:
     USERNAME = 7 << 3 | 2
     RECEIVED_AT = 8 << 3
     EXPIRES_AT = 9 << 3
+    # of origin.proto
+    NODE = 10 << 3 | 5
+    SHARES_WAIT = 11 << 3
     PAYLOAD_FORMAT = 16 << 3
     CONTENT_TYPE = 17 << 3 | 2
     RESPONSE_TOPIC = 18 << 3 | 2
@@ -98,6 +101,14 @@ Envelope = namedtuple(
 )
 FIRST_VERSION = OLDEST_READ
 VERSION = WRITTEN
+
+
+cdef inline void put_le32(uint8_t* p, uint32_t v) noexcept nogil:
+    p[0], p[1], p[2], p[3] = <uint8_t> v, <uint8_t> (v >> 8), <uint8_t> (v >> 16), <uint8_t> (v >> 24)
+
+
+cdef inline uint32_t get_le32(const uint8_t* p) noexcept nogil:
+    return p[0] | <uint32_t> p[1] << 8 | <uint32_t> p[2] << 16 | <uint32_t> p[3] << 24
 
 
 cdef inline uint32_t bytes_field_size(uint32_t tag_size, uint32_t size) noexcept nogil:
@@ -308,6 +319,21 @@ cdef uint8_t* put_delivery(uint8_t* p, uint8_t qos, bint retain, const uint32_t*
     return p
 
 
+cdef uint32_t origin_size(bint shares_wait) noexcept nogil:
+    return 7 if shares_wait else 5
+
+
+cdef uint8_t* put_origin(uint8_t* p, uint32_t node, bint shares_wait) noexcept nogil:
+    p[0] = NODE
+    put_le32(p + 1, node)
+    p += 5
+    if shares_wait:
+        p[0] = SHARES_WAIT
+        p[1] = 1
+        p += 2
+    return p
+
+
 # One field: its tag and, by wire type, its number or its bytes. Where it ends, or NULL.
 cdef inline const uint8_t* take_field(const uint8_t* p, const uint8_t* end, uint64_t* tag, uint64_t* number,
                                       Span* span) noexcept nogil:
@@ -495,6 +521,10 @@ cdef int read_envelope(const uint8_t* data, uint32_t size, EnvelopeView* view, B
             view.received_at = <int64_t> number
         elif tag == EXPIRES_AT:
             view.expires_at = <int64_t> number
+        elif tag == NODE:
+            view.node = get_le32(p - 4)
+        elif tag == SHARES_WAIT:
+            view.shares_wait = number != 0
         elif PAYLOAD_FORMAT <= tag <= USER_PROPERTY:
             if not has_properties:
                 has_properties = True

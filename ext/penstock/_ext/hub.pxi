@@ -1,6 +1,7 @@
 # What all connections of the process share.
 
-DROP_NAMES = ("not_writable", "queue_full", "expired", "too_large", "denied", "retained_full", "session_ended")
+DROP_NAMES = ("not_writable", "queue_full", "expired", "too_large", "denied", "retained_full", "session_ended",
+              "rate_incoming", "rate_outgoing", "rate_all", "rate_stored")
 INGEST_MODES = ("none", "persistent", "all")
 HASH_FUNCTIONS = ("murmur3_128", "murmur3_32", "sha256", "murmur2")
 STRATEGIES = ("round-robin", "random", "sticky", "hash-client", "hash-topic")
@@ -68,6 +69,7 @@ cdef class Hub:
         buffer_free(&self._lane_props)
         buffer_free(&self._queue_props)
         buffer_free(&self._queue_topic)
+        free(self._own_retained.items)
 
     def configure(self, *, uint32_t max_packet_size=1_048_576, uint32_t connect_packet_size=65_536,
                   uint32_t max_topic_levels=128, uint32_t max_topic_length=65_535, uint32_t max_user_properties=64,
@@ -76,7 +78,8 @@ cdef class Hub:
                   uint64_t max_retained_messages=100_000, uint64_t max_retained_bytes=1_073_741_824,
                   uint32_t write_high_watermark=1_310_720, uint32_t write_low_watermark=655_360,
                   double connect_timeout=10.0, double backpressure_seconds=1.0, str queue_overflow="drop-newest",
-                  uint8_t maximum_qos=2, bint retain_available=True, str shared_strategy="round-robin"):
+                  uint8_t maximum_qos=2, bint retain_available=True, str shared_strategy="round-robin",
+                  dict rates=None):
         """Sets every limit; may be called again while the broker runs."""
         self.max_packet_size = max_packet_size
         self.connect_packet_size = connect_packet_size
@@ -99,6 +102,17 @@ cdef class Hub:
         self.maximum_qos = maximum_qos
         self.retain_available = retain_available
         self.strategy = <ShareStrategy> <int> STRATEGIES.index(shared_strategy)
+        self.limit_rates(**(rates or {}))
+
+    def limit_rates(self, *, incoming=(), outgoing=(), total=(), device=()):
+        """How many messages may pass: (messages, seconds) each, which all have to hold. From each publisher, with QoS 0
+        to each client whose session ends with its connection, both together of everybody, into the store of DEVICE
+        clients."""
+        read_rates(&self.incoming_rates, incoming)
+        read_rates(&self.outgoing_rates, outgoing)
+        read_rates(&self.total_rates, total)
+        read_rates(&self.stored_rates, device)
+        self.limits_rates = bool(incoming or outgoing or total)
 
     cdef void update_clock(self) noexcept:
         self.now = clock_ms(CLOCK_MONOTONIC)
@@ -266,11 +280,72 @@ cdef class Hub:
             (<Lane> lane).is_listed = False
         return [lane for lane in lanes if (<Lane> lane).is_dirty and not (<Lane> lane).is_closed]
 
-    def dispatch(self, RecordPack pack not None, uint32_t partition, Round dispatched not None, bint is_replay=False):
+    def dispatch(self, RecordPack pack not None, uint32_t partition, Round dispatched not None, bint is_replay=False,
+                 size_t position=0, bint is_adoption=False, int64_t until=-1):
         """Writes the durable records of a partition to the packs of the feeds that are to have them, until they are
-        taken; how many records could not be read. `is_replay`: they may be older than a session."""
+        taken; how many records could not be read. `is_replay`: they may be older than a session. Where
+        `dispatch_position` is not -1, the rest waits for a subscriber: go on from there when `is_stalled` is False.
+        `is_adoption`: only for sessions that are marked so, and only records before the offset `until`."""
         self._is_replay = is_replay
-        return dispatch_pack(self, pack, partition, &dispatched.hold)
+        self._dispatch_until = until
+        self._is_adoption = is_adoption
+        return dispatch_pack(self, pack, partition, &dispatched.hold, position)
+
+    # ---- other brokers ----
+
+    def join(self, uint32_t node):
+        """This broker among others on the same log: records say that it was this one that took the message."""
+        self.node = node
+        self._joined_at = clock_ms(CLOCK_REALTIME)
+
+    def spread(self, bint is_spread):
+        """Whether others are there now."""
+        self.is_spread = is_spread
+
+    @property
+    def is_stalled(self):
+        """Whether the subscriber that dispatch() stopped for still makes others wait."""
+        if self._stalled_by is not None and not (self._stalled_by.congested and self._stalled_by.connected):
+            self._stalled_by = None
+        return self._stalled_by is not None
+
+    def not_logged(self, RecordPack pack not None):
+        """The log did not take these publishes: retained messages among them are not on their way any more."""
+        cdef size_t position = 0
+        cdef RecordView record
+        cdef EnvelopeView view
+        while pack.next(&position, &record):
+            if (record.value_size != NO_VALUE and not get_envelope(record.value, record.value_size, &view,
+                                                                   &self._lane_props) and view.retain):
+                counts_take(&self._own_retained, hash_bytes(view.topic, view.topic_size, self.trie.seed))
+
+    def count_group(self, bytes share_filter not None):
+        """(connected, all) members of `$share/<name>/<filter>` here."""
+        cdef ShareGroup* group = self.trie.find_group(share_filter)
+        cdef uint32_t i, connected = 0
+        if group == NULL:
+            return 0, 0
+        for i in range(group.count):
+            connected += (<Session> group.members[i].owner).connection is not None
+        return connected, group.count
+
+    def give_turns(self, bytes share_filter not None, uint32_t first, uint32_t count, uint32_t turns):
+        """Of so many turns of the group, at all brokers, `count` from `first` on are those of its members here; none
+        at all: nobody else has members. Until `forget_turns`, a group with persistent members goes by the numbers
+        before, too."""
+        cdef ShareGroup* group = self.trie.find_group(share_filter)
+        if group == NULL:
+            return
+        group.old_turns, group.old_from, group.old_count = group.turns, group.turn_from, group.turn_count
+        if group.turns == 0:
+            group.old_turns, group.old_from, group.old_count = 1, 0, 1      # all of them were
+        group.turns, group.turn_from, group.turn_count = turns, first, count
+
+    def forget_turns(self, bytes share_filter not None):
+        """Everybody knows the new numbers."""
+        cdef ShareGroup* group = self.trie.find_group(share_filter)
+        if group != NULL:
+            group.old_turns = 0
 
     def take_filled(self):
         """The packs filled since the last time, one for each feed and partition: [(feed, partition, pack)]."""
@@ -292,6 +367,11 @@ cdef class Hub:
         self._on_devices = on_devices
         self._on_device_detach = on_detach
         self.persist_after = <int64_t> (persist_after * 1000)
+
+    def has_devices(self, bytes share_filter not None):
+        """Whether a persistent DEVICE is a member of the group."""
+        cdef ShareGroup* group = self.trie.find_group(share_filter)
+        return group != NULL and is_logged_group(group)
 
     def _tell_devices(self):
         cdef list news = self._device_news
@@ -386,6 +466,7 @@ cdef class Hub:
         cdef bytes name = topic.encode()
         cdef PublishView view
         cdef Match* match
+        cdef bint logged
         cdef int64_t expires_at = 0
         if check_topic_name(name, <uint32_t> len(name), 0):
             raise ValueError(f"not a topic name: {topic!r}")
@@ -402,14 +483,15 @@ cdef class Hub:
             return self._publish_to_queues(&view, origin, expires_at)
         match = self.trie.match(view.topic, view.topic_size, hash_bytes(view.topic, view.topic_size, self.trie.seed))
         try:
-            route(self, &view, match, origin, expires_at)
+            logged = is_logged(self, qos, retain) and not topic.startswith("$SYS")
+            route(self, &view, match, origin, expires_at, self.is_spread and logged)
+            if retain:
+                store_retained(self, &view, expires_at)
+            if logged:
+                log_publish(self, &view, origin, expires_at,
+                            partition_of(view.topic, view.topic_size, self.ingest_partitions, self.ingest_hash), match)
         finally:
             match_unref(match)
-        if retain:
-            store_retained(self, &view, expires_at)
-        if is_logged(self, qos) and not topic.startswith("$SYS"):
-            log_publish(self, &view, origin, expires_at,
-                        partition_of(view.topic, view.topic_size, self.ingest_partitions, self.ingest_hash))
 
     cdef int _publish_to_queues(self, const PublishView* view, Session origin, int64_t expires_at) except -1:
         cdef uint64_t hash = hash_bytes(view.topic, view.topic_size, self.bindings.seed)
@@ -483,31 +565,7 @@ cdef class Hub:
 
     def restore_retained(self, RecordPack pack not None):
         """Retained messages as they were logged, in that order; how many could not be read."""
-        cdef size_t position = 0
-        cdef RecordView record
-        cdef EnvelopeView view
-        cdef Message* m
-        cdef uint32_t damaged = 0
-        self.update_clock()
-        while pack.next(&position, &record):
-            if record.value_size == NO_VALUE:
-                self.retained.remove(record.key, record.key_size)
-                continue
-            if get_envelope(record.value, record.value_size, &view, &self._lane_props):
-                damaged += 1
-                continue
-            if view.expires_at and view.expires_at <= self.wall:
-                self.retained.remove(view.topic, view.topic_size)
-                continue
-            m = message_new(view.topic, view.topic_size, view.props, view.props_size, view.payload, view.payload_size,
-                            view.qos, 1, view.received_at, view.expires_at)
-            try:
-                if (self.retained.count < self.max_retained_messages
-                        and self.retained.bytes + message_weight(m) <= self.max_retained_bytes):
-                    self.retained.store(m)
-            finally:
-                message_unref(m)
-        return damaged
+        return restore_retained_of(self, pack)
 
     def has_work(self):
         """Whether a connected client still has something to acknowledge or to read, or the log to write."""
@@ -531,43 +589,7 @@ cdef class Hub:
 
     def counters_now(self):
         """Every counter and gauge, by name."""
-        cdef Counters* c = &self.counters
-        values = {
-            "connections_total": c.connects,
-            "connections_current": self.connection_count,
-            "sessions": self.session_count,
-            "sessions_connected": self.attached_count,
-            "subscriptions": self.trie.filter_count,
-            "shared_subscriptions": self.trie.group_count,
-            "retained_messages": self.retained.count,
-            "retained_bytes": self.retained.bytes,
-            "publish_bytes_received": c.payload_received,
-            "publish_bytes_sent": c.payload_sent,
-            "bytes_received": c.bytes_received,
-            "bytes_sent": c.bytes_sent,
-            "packets_received": c.packets_received,
-            "packets_sent": c.packets_sent,
-            "socket_reads": c.reads,
-            "socket_writes": c.writes,
-            "flushes": c.flushes,
-            "publish_unmatched": c.unmatched,
-            "protocol_errors": c.protocol_errors,
-            "publishers_paused": c.paused,
-            "congested_subscribers": self.congested_count,
-            "inflight": c.inflight,
-            "queued_messages": c.queued,
-            "queued_bytes": c.queued_bytes,
-            "publish_logged": c.logged,
-            "publish_log_failures": c.log_failures,
-            "application_dispatched": c.dispatched,
-            "ingest_pending_bytes": self.ingest_pending,
-        }
-        for qos in range(3):
-            values[f"messages_received_qos{qos}"] = c.received[<int> qos]
-            values[f"messages_sent_qos{qos}"] = c.sent[<int> qos]
-        for i, name in enumerate(DROP_NAMES):
-            values[f"messages_dropped_{name}"] = c.dropped[<int> i]
-        return values
+        return counters_of(self)
 
     @property
     def monotonic_ms(self):

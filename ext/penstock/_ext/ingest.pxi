@@ -2,25 +2,34 @@
 # under one ticket; a QoS 1 or 2 publish is acknowledged, in the order of arrival, when its ticket is durable.
 
 
-cdef inline bint is_logged(Hub hub, uint8_t qos) noexcept:
-    return hub.ingest_mode == INGEST_ALL or (hub.ingest_mode == INGEST_PERSISTENT and qos > 0)
+# Retained messages reach other brokers through the log, whatever their QoS.
+cdef inline bint is_logged(Hub hub, uint8_t qos, bint retain) noexcept:
+    return hub.ingest_mode == INGEST_ALL or (hub.ingest_mode == INGEST_PERSISTENT
+                                             and (qos > 0 or (retain and hub.node)))
 
 
 # Appends the publish to the pack of its topic's partition.
-cdef int log_publish(Hub hub, const PublishView* view, Session origin, int64_t expires_at,
-                     uint32_t partition) except -1:
+cdef int log_publish(Hub hub, const PublishView* view, Session origin, int64_t expires_at, uint32_t partition,
+                     const Match* match) except -1:
     cdef EnvelopeView envelope
     cdef RecordPack pack
     cdef uint8_t* p
     cdef uint32_t size
+    cdef bint shares_wait = hub.is_spread and match.group_count
     fill_envelope(hub, &envelope, view, origin, expires_at)
     size = envelope_size(&envelope)
+    if hub.node:
+        size += origin_size(shares_wait)
     if hub._packs[partition] == NULL:
         open_pack(hub, partition)
     pack = <RecordPack> hub._packs[partition]
     # the record's key is the topic: compaction and Kafka's tools see it without opening the record
     p = pack.reserve(hub.wall, view.topic, view.topic_size, size)
-    put_envelope(p, &envelope)
+    p = put_envelope(p, &envelope)
+    if hub.node:
+        put_origin(p, hub.node, shares_wait)
+        if view.retain and hub.is_spread:
+            counts_add(&hub._own_retained, match.hash)
     hub.ingest_pending += size
     hub._open_bytes += size
     hub.counters.logged += 1
@@ -180,3 +189,21 @@ cdef int release_acks(Connection c, bint failed) except -1:
     if is_shut:
         c.shutdown("the log does not take messages now")
     return 0
+
+
+# Retained messages as they were logged, in that order; how many could not be read.
+cdef uint32_t restore_retained_of(Hub hub, RecordPack pack) except? 0xFFFFFFFF:
+    cdef size_t position = 0
+    cdef RecordView record
+    cdef EnvelopeView view
+    cdef uint32_t damaged = 0
+    hub.update_clock()
+    while pack.next(&position, &record):
+        if record.value_size == NO_VALUE:
+            hub.retained.remove(record.key, record.key_size)
+            continue
+        if get_envelope(record.value, record.value_size, &view, &hub._lane_props):
+            damaged += 1
+        else:
+            put_retained(hub, &view)
+    return damaged

@@ -211,7 +211,7 @@ cdef int ack_kept(Connection c, Session s, Slot* slot, uint8_t packet_type, cons
 # at it. What the client was sent once is its own all the same.
 cdef bint leave_to_peer(Lane lane, int64_t offset, const uint8_t* topic, uint32_t topic_size) except -1:
     cdef Session peer
-    if lane.peers is None or lane.until >= 0 or offset == lane.refused:
+    if lane.peers is None or lane.until >= 0:
         return False
     if offset < lane.kept_end:
         lane.drop_kept(offset)
@@ -224,3 +224,29 @@ cdef bint leave_to_peer(Lane lane, int64_t offset, const uint8_t* topic, uint32_
             lane.denied_topic = PyBytes_FromStringAndSize(<const char*> topic, topic_size)
             return True
     return False
+
+
+cdef bint is_sent_here(Lane lane, uint16_t packet_id) except -1:
+    return lane.unsent is None or packet_id not in lane.unsent
+
+
+# Packet ids of an earlier connection whose messages were not sent again on this one yet.
+cdef set find_unsent(Lane lane):
+    cdef set found = set()
+    cdef PackTracker tracker
+    cdef Entry* entry
+    cdef uint32_t i, k
+    for i in range(lane.tracker_count):
+        tracker = <PackTracker> lane.trackers[i]
+        for k in range(tracker.first_open, tracker.count):
+            entry = &tracker.entries[k]
+            if entry.state == ENTRY_PLANNED and entry.packet_id and entry.flags & ENTRY_DUP:
+                found.add(entry.packet_id)
+    for i in range(lane.kept_at, lane.kept_count):
+        if lane.kept[i].packet_id and lane.kept[i].state != ENTRY_RECEIVED and is_unsent_kept(lane, i):
+            found.add(lane.kept[i].packet_id)
+    return found
+
+
+cdef inline bint is_unsent_kept(Lane lane, uint32_t index) except -1:
+    return not lane.is_live or not is_sent_here(lane, lane.kept[index].packet_id)

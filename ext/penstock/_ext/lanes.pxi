@@ -22,7 +22,7 @@ cdef class Lane:
         self.identifier = identifier
         self.keeps_retain = keeps_retain
         self.is_shared = is_shared
-        self.until = self.refused = -1
+        self.until = -1
         self.pack_size = pack_size
 
     def __dealloc__(self):
@@ -279,7 +279,7 @@ cdef class Lane:
                         flags |= ENTRY_RELEASED
                 elif kept.state != ENTRY_PLANNED:
                     flags = ENTRY_DUP
-                    if self.is_live:
+                    if self.is_live and is_sent_here(self, packet_id):
                         state = ENTRY_SENT      # on this very connection
         elif view.source_offset >= 0 and not self.note_seen(view.source_partition, view.source_offset):
             self.duplicates += 1        # dispatched twice, around a crash
@@ -289,8 +289,7 @@ cdef class Lane:
             hub.counters.dropped[<int> DROP_EXPIRED] += 1
             return 0
         if is_denied:
-            if record.offset != self.refused or self.counts_refused:
-                count_drop(s, DROP_DENIED)
+            count_drop(s, DROP_DENIED)
             if slot != NULL:
                 window_release(&s.window, slot)
             return 0
@@ -304,12 +303,16 @@ cdef class Lane:
         tracker.put(record.offset, part, at, qos, packet_id, state, flags)
         return 0
 
-    def refuse(self, *, bint counts):
-        """The record it waits at is passed over, because another one has it or, if it `counts`, nobody. It goes on when
-        it is read again from `position` on."""
-        self.refused = self.position
-        self.counts_refused = counts
+    def pass_over(self, *, bint counts):
+        """The record it waits at is not for this client: another one has it or, if it `counts`, nobody. Everything
+        before it is done; it goes on when it is read again from `committed` on."""
+        if counts:
+            count_drop(self.session, DROP_DENIED)
         self.denied_topic = None
+        self.position += 1
+        self.committed = self.position
+        self.drop_kept(self.position)
+        self.change()
 
     # Whether the source's record is new here; if so it is not the next time.
     cdef bint note_seen(self, uint32_t partition, int64_t offset) except -1:
@@ -538,6 +541,8 @@ cdef class Lane:
             return self.context
         self.is_closed = True
         self.context = self.snapshot()
+        if self.is_shared:
+            self.unsent = find_unsent(self)
         for i in range(self.tracker_count):
             tracker = <PackTracker> self.trackers[i]
             for k in range(tracker.first_open, tracker.count):

@@ -196,6 +196,18 @@ cdef class PendingList:
     cdef int64_t next_due(self) noexcept:
         return self.entries[self.heap[0]].due if self.heap_count else -1
 
+    def bury_exhausted(self, uint32_t max_deliveries):
+        """READY entries that were delivered so often already are DEAD; how many. Walks the whole list."""
+        cdef uint32_t index = self.first
+        cdef uint32_t buried = 0
+        while index != NONE and self.ready_count:
+            if self.entries[index].state == ENTRY_READY and self.entries[index].deliveries >= max_deliveries:
+                mark_changed(self, self.entries[index].offset)
+                become_dead(self, index, BY_DELIVERIES)
+                buried += 1
+            index = self.entries[index].next
+        return buried
+
     def count_of(self, uint32_t consumer):
         """Entries this consumer has; walks the whole list."""
         cdef uint32_t index = self.first

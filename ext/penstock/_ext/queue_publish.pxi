@@ -193,10 +193,14 @@ cdef int handle_queue_publish(Connection c, const PublishView* view) except -1:
     elif not slot.allowed:
         verdict = NOT_AUTHORIZED
         hub.counters.dropped[<int> DROP_DENIED] += 1
+    elif hub.ingest_pending > hub.ingest_limit:
+        c.wait_for_log()
+        return 1
+    elif hub.limits_rates and is_too_fast(hub, s):
+        if c.version != 5:
+            return leave_too_fast(c)
+        verdict = QUOTA_EXCEEDED
     else:
-        if hub.ingest_pending > hub.ingest_limit:
-            c.wait_for_log()
-            return 1
         if slot.match.target_count == 0:
             verdict, text = QUOTA_EXCEEDED, TEXT_MANY
         else:
@@ -341,11 +345,17 @@ cdef uint8_t settle_by_publish(Connection c, Session s, QueueSlot* slot, const P
         result = consumer.group.settle_one(consumer, offset, slot.verb)
         if result == RESOLVED:
             if found.reason_size and slot.verb == VERB_REJECT and not queue.is_stream:
-                reason = found.reason[:found.reason_size].decode("utf-8", "replace")
-                consumer.group.reasons[offset] = consumer.group.reason_changes[offset] = reason
+                note_reason(consumer.group, offset, &found)
             return TEXT_NONE
         text = TEXT_NOT_YOURS if result == OTHERS_MESSAGE else TEXT_NOT_PENDING
     return text
+
+
+# Rare: a consumer says why it rejects a message.
+cdef int note_reason(QueueGroup group, int64_t offset, const SettleView* found) except -1:
+    reason = found.reason[:found.reason_size].decode("utf-8", "replace")
+    group.reasons[offset] = group.reason_changes[offset] = reason
+    return 0
 
 
 # x-offset: that message is done, and what is before it.

@@ -29,7 +29,12 @@ cdef inline uint8_t* put_text(uint8_t* p, const void* text, uint32_t size) noexc
     return p + 2 + size
 
 
-cdef int add_property(Buffer* out, const char* name, const void* value, uint32_t size) except -1:
+# As add_property, to be kept.
+cdef bytes user_property(bytes name, bytes value):
+    return b"\x26" + len(name).to_bytes(2, "big") + name + len(value).to_bytes(2, "big") + value
+
+
+cdef inline int add_property(Buffer* out, const char* name, const void* value, uint32_t size) except -1:
     cdef uint32_t n = <uint32_t> strlen(name)
     cdef uint8_t* p
     if size > 65_535:
@@ -40,22 +45,33 @@ cdef int add_property(Buffer* out, const char* name, const void* value, uint32_t
     return 0
 
 
+# Both digits of each number below 100.
+cdef const char* PAIRS = (
+    "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849"
+    "5051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899"
+)
+
+
 cdef uint32_t put_decimal(char* p, int64_t value) noexcept:
     cdef char digits[24]
-    cdef uint32_t n = 0, i
-    cdef uint64_t rest = <uint64_t> value
-    while True:
-        digits[n] = <char> (c"0" + rest % 10)
-        rest //= 10
-        n += 1
-        if rest == 0:
-            break
-    for i in range(n):
-        p[i] = digits[n - 1 - i]
-    return n
+    cdef uint32_t at = sizeof(digits)
+    cdef uint64_t rest = <uint64_t> value, hundreds
+    while rest >= 100:
+        hundreds = rest // 100
+        at -= 2
+        memcpy(digits + at, PAIRS + 2 * (rest - hundreds * 100), 2)
+        rest = hundreds
+    if rest >= 10:
+        at -= 2
+        memcpy(digits + at, PAIRS + 2 * rest, 2)
+    else:
+        at -= 1
+        digits[at] = <char> (c"0" + rest)
+    memcpy(p, digits + at, sizeof(digits) - at)
+    return sizeof(digits) - at
 
 
-cdef int add_number(Buffer* out, const char* name, int64_t value) except -1:
+cdef inline int add_number(Buffer* out, const char* name, int64_t value) except -1:
     cdef char digits[24]
     return add_property(out, name, digits, put_decimal(digits, value))
 
@@ -97,7 +113,7 @@ cdef int build_properties(QueueGroup group, const RecordView* record, const Enve
     cdef Buffer* out = &queue.hub._queue_props
     cdef const uint8_t* p = view.props
     cdef const uint8_t* end = view.props + view.props_size
-    cdef uint32_t size
+    cdef uint32_t size, names
     cdef uint8_t* id
     cdef char number[24]
     cdef uint32_t digits = put_decimal(number, record.offset)
@@ -109,15 +125,15 @@ cdef int build_properties(QueueGroup group, const RecordView* record, const Enve
             memcpy(buffer_reserve(out, size), p, size)
         p += size
     size = queue.name_size + 1 + digits
-    id = buffer_reserve(out, 3 + 10 + 2 + size)
+    names = <uint32_t> PyBytes_GET_SIZE(group._names)
+    id = buffer_reserve(out, 3 + 10 + 2 + size + names)
     id[0] = 0x26
     id = put_text(id + 1, b"message-id", 10)
     put_be16(id, <uint16_t> size)
     memcpy(id + 2, queue.name_text, queue.name_size)
     id[2 + queue.name_size] = c":"
     memcpy(id + 3 + queue.name_size, number, digits)
-    add_property(out, "group-id", group.name_text, group.name_size)
-    add_property(out, "queue", queue.name_text, queue.name_size)
+    memcpy(id + 2 + size, PyBytes_AS_STRING(group._names), names)
     add_property(out, "offset", number, digits)
     add_property(out, "x-source-topic", view.topic, view.topic_size)
     if queue.is_stream:
@@ -177,15 +193,14 @@ cdef int send_record(QueueGroup group, QueueConsumer consumer, const RecordView*
 # A message whose consumer is written down; it may have lost it meanwhile.
 cdef int send_planned(QueueGroup group, const Planned* item) except -1:
     cdef const PendingEntry* entry = group.pending.find(item.record.offset)
-    cdef QueueConsumer consumer
+    cdef QueueConsumer consumer = <QueueConsumer> item.consumer
     cdef EnvelopeView view
-    if entry == NULL or entry.state != ENTRY_CLAIMED or entry.consumer != item.consumer:
-        return 0
-    consumer = group.find_consumer(item.consumer)
-    if consumer is None:
+    if entry == NULL or entry.state != ENTRY_CLAIMED or entry.consumer != consumer.number or consumer.is_gone:
         return 0
     if consumer.waiting:
         consumer.waiting -= 1
+    if item.view.props_size == 0:
+        return send_record(group, consumer, &item.record, &item.view, item.deliveries)
     if get_envelope(item.record.value, item.record.value_size, &view, &group.queue.hub._lane_props):
         return 0                                # it was read before: only a broken memory gets here
     return send_record(group, consumer, &item.record, &view, item.deliveries)

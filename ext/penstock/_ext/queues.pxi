@@ -1,136 +1,4 @@
-# Durable queues. A queue is a log topic; what is published to it leaves with the packs of the iteration. Each group of
-# consumers has its own way through it: records that were read are given to consumers with room, that is written down,
-# and when it is durable they are sent. Streams write nothing down: their groups only remember how far they are.
-
-cdef enum QueueVerb:
-    VERB_NONE = 0           # a message
-    VERB_ACK = 1
-    VERB_NACK = 2
-    VERB_REJECT = 3
-    VERB_COMMIT = 4
-    VERB_WRONG = 5          # a control word where none may be, or an unknown one
-
-cdef enum:
-    GIVEN_AT_ONCE = 1_000           # messages of one group before others have their turn
-    BUFFERED_LOW = 262_144          # bytes of records read ahead below which a group wants more
-    BUFFERED_HIGH = 1_048_576
-    REASON_REJECTED = 1             # pending.pxd
-    REASON_DELIVERIES = 2
-    LONGEST_TOPIC = 65_535
-    RESOLVED = 0
-    UNKNOWN_MESSAGE = 1
-    OTHERS_MESSAGE = 2
-
-
-@final
-cdef class DurableQueue(Subscriber):
-    """Where messages come in. Bound to topics in `hub.bindings`."""
-
-    def __init__(self, Hub hub not None, str name not None, *, bint is_stream=False, int64_t tail=0):
-        cdef Py_ssize_t size = 0
-        self.hub = hub
-        self.name = name
-        self._address = b"$queue/" + name.encode()
-        self.name_text = <const uint8_t*> PyUnicode_AsUTF8AndSize(name, &size)
-        self.name_size = <uint32_t> size
-        self.is_stream = is_stream
-        self.tail = self.floor = tail
-        self.max_message_size = 0xFFFFFFFFu
-        self.groups = []
-        self.primary_name = b""
-
-    # The message becomes a record of this iteration's pack.
-    cdef int take(self, const PublishView* view, Session origin, int64_t expires_at) except -1:
-        cdef Hub hub = self.hub
-        cdef EnvelopeView envelope
-        cdef uint32_t size
-        if self.message_ttl and (expires_at == 0 or hub.wall + self.message_ttl < expires_at):
-            expires_at = hub.wall + self.message_ttl
-        fill_envelope(hub, &envelope, view, origin, expires_at)
-        envelope.retain = 0
-        size = envelope_size(&envelope)
-        if self.pack is None:
-            self.pack = RecordPack()
-            hub._open_queues.append(self)
-            schedule_flush(hub)
-        put_envelope(self.pack.reserve(hub.wall, view.topic, view.topic_size, size), &envelope)
-        hub.ingest_pending += size
-        hub._open_bytes += size
-        hub.counters.logged += 1
-        self.tail += 1
-        self.published += 1
-        return 0
-
-    def appended(self, int64_t end):
-        """The log has everything up to `end`; messages of other nodes, and those it refused, are counted from here."""
-        if self.pack is None:
-            self.tail = end
-        elif end + self.pack.count > self.tail:
-            self.tail = end + self.pack.count
-
-    @property
-    def depth(self):
-        return max(self.tail - self.floor, 0)
-
-
-@final
-cdef class QueueConsumer:
-    """One subscription of one client, as a member of a group."""
-
-    def __init__(self, QueueGroup group not None, Session session not None, *, uint8_t qos=1, uint32_t prefetch=100,
-                 uint32_t identifier=0, bint settles_by_ack=False, uint32_t number=0):
-        """`number` is given to a client whose session outlives the process; see pending.LASTING."""
-        self.group = group
-        self.session = session
-        session.hub.consumer_numbers += 1
-        self.number = number if number else session.hub.consumer_numbers
-        self.unsettled = group.pending.count_of(self.number) if number else 0
-        self.qos = qos
-        self.prefetch = max(prefetch, 1)
-        self.identifier = identifier
-        self.settles_by_ack = settles_by_ack
-
-    def join(self):
-        """From now on it is given messages."""
-        if self.session.consumers is None:
-            self.session.consumers = []
-        self.session.consumers.append(self)
-        self.group.consumers.append(self)
-        self.group.note()
-
-    def leave(self):
-        """What it has is given to others, at once."""
-        if self.is_gone:
-            return
-        self.is_gone = True
-        self.group.consumers.remove(self)
-        self.session.consumers.remove(self)
-        if not self.session.consumers:
-            self.session.consumers = None
-        self.release()
-
-    def release(self):
-        """What it has is given to others, or to itself when it is back; how many messages."""
-        cdef uint32_t count = self.group.pending.release(self.number)
-        self.unsettled = 0
-        self.waiting = 0
-        if count:
-            self.group.change()
-            self.group.call()
-        self.group.note()
-        return count
-
-    cdef bint has_room(self) noexcept:
-        cdef Session s = self.session
-        cdef Connection c = s.connection
-        if c is None or c.state != CONNECTED or not c.writable or s.resend_count:
-            return False
-        if self.qos == 0:
-            return s.queue.count == 0
-        if not self.group.queue.is_stream and self.unsettled >= self.prefetch:
-            return False
-        return (s.outstanding + s.queue.count + self.waiting < s.limit
-                and s.window.count + self.waiting < s.hub.max_inflight)
+# The groups of durable queues: how records find their consumers, and how deliveries are settled.
 
 
 @final
@@ -148,6 +16,7 @@ cdef class QueueGroup:
         self.id_text = <const uint8_t*> PyUnicode_AsUTF8AndSize(group_id, &size)
         self.id_size = <uint32_t> size
         self._filter = filter
+        self._names = user_property(b"group-id", name.encode()) + user_property(b"queue", queue.name.encode())
         self.pending = PendingList(max_pending, cursor)
         self._committed = cursor
         self.auto_commit = True
@@ -162,9 +31,8 @@ cdef class QueueGroup:
         queue.groups.append(self)
 
     def __dealloc__(self):
-        cdef uint32_t i
-        for i in range(self.planned_count):
-            Py_DECREF(<object> self.planned[self.planned_at + i].pack)
+        while self.planned_count:
+            self.drop_planned()
         free(self.planned)
 
     def close(self):
@@ -173,6 +41,8 @@ cdef class QueueGroup:
             (<QueueConsumer> consumer).leave()
         if self in self.queue.groups:
             self.queue.groups.remove(self)
+        while self.planned_count:
+            self.drop_planned()
         self.forget_records()
 
     # ---- records ----
@@ -288,9 +158,7 @@ cdef class QueueGroup:
         while self.planned_count and self.planned[self.planned_at].mark <= mark:
             item = &self.planned[self.planned_at]
             send_planned(self, item)
-            Py_DECREF(<object> item.pack)
-            self.planned_at += 1
-            self.planned_count -= 1
+            self.drop_planned()
         if self.planned_count == 0:
             self.planned_at = 0
             if self.planned_capacity > 4 * GIVEN_AT_ONCE:
@@ -371,11 +239,9 @@ cdef class QueueGroup:
                 else:
                     self.pending.claim(record.offset, consumer.number, due)
                     consumer.unsettled += 1
-                    self.plan(pack, &record, consumer.number, 1)
+                    self.plan(pack, &record, &view, consumer, 1)
                     consumer.waiting += 1
-            self.pack_at = 0
-            self.buffered -= pack.size
-            del self.packs[0]
+            self.drop_pack()
         # of a stream the cursor alone is not worth storing: it goes on from what is committed
         if self.pending.cursor != cursor and not self.queue.is_stream:
             self.change()
@@ -394,7 +260,14 @@ cdef class QueueGroup:
         if self._filter is not None and not self.is_wanted(view):
             self.filtered += 1
             return False
-        return self.queue.removed is None or record.offset not in self.queue.removed
+        return self.queue.removed is None or not is_removed(self.queue, record.offset)
+
+    # Rare: the first pack is used up.
+    cdef int drop_pack(self) except -1:
+        self.pack_at = 0
+        self.buffered -= <uint64_t> self.packs[0].size
+        del self.packs[0]
+        return 0
 
     # Messages whose turn it is again.
     cdef int give_again(self) except -1:
@@ -436,7 +309,7 @@ cdef class QueueGroup:
                     return 0
                 deliveries = self.pending.claim_again(record.offset, consumer.number, due)
                 consumer.unsettled += 1
-                self.plan(pack, &record, consumer.number, deliveries)
+                self.plan(pack, &record, &view, consumer, deliveries)
                 consumer.waiting += 1
                 self.redelivered += 1
                 self.change()
@@ -457,7 +330,7 @@ cdef class QueueGroup:
         cdef uint32_t i, n = <uint32_t> len(self.consumers)
         cdef QueueConsumer consumer
         for i in range(n):
-            consumer = <QueueConsumer> self.consumers[(self.turn + i) % n]
+            consumer = <QueueConsumer> PyList_GET_ITEM(self.consumers, (self.turn + i) % n)
             if consumer.has_room():
                 self.turn = (self.turn + i + 1) % n
                 return consumer
@@ -469,7 +342,8 @@ cdef class QueueGroup:
                 return <QueueConsumer> item
         return None
 
-    cdef int plan(self, RecordPack pack, const RecordView* record, uint32_t consumer, uint32_t deliveries) except -1:
+    cdef int plan(self, RecordPack pack, const RecordView* record, const EnvelopeView* view, QueueConsumer consumer,
+                  uint32_t deliveries) except -1:
         cdef Planned* larger
         cdef Planned* item
         cdef uint32_t capacity
@@ -487,12 +361,22 @@ cdef class QueueGroup:
         item = &self.planned[self.planned_at + self.planned_count]
         self.planned_count += 1
         Py_INCREF(pack)
+        Py_INCREF(consumer)
         item.pack = <void*> pack
+        item.consumer = <void*> consumer
         item.record = record[0]
+        item.view = view[0]
         item.mark = self.mark + 1
-        item.consumer = consumer
         item.deliveries = deliveries
         return 0
+
+    # The first of those that are planned.
+    cdef void drop_planned(self) noexcept:
+        cdef Planned* item = &self.planned[self.planned_at]
+        self.planned_at += 1
+        self.planned_count -= 1
+        Py_DECREF(<object> item.pack)
+        Py_DECREF(<object> item.consumer)
 
     # ---- settlement ----
 
@@ -583,6 +467,18 @@ cdef class QueueGroup:
     def clock_ms(self):
         self.queue.hub.update_clock()
         return self.clock()
+
+
+# Rare: once per queue and iteration.
+cdef int open_queue_pack(DurableQueue queue) except -1:
+    queue.pack = RecordPack()
+    queue.hub._open_queues.append(queue)
+    return schedule_flush(queue.hub)
+
+
+# Rare: only of queues an operator has taken messages out of.
+cdef bint is_removed(DurableQueue queue, int64_t offset) except -1:
+    return offset in queue.removed
 
 
 # The offset of a waiting item if it is this consumer's, else `otherwise`.

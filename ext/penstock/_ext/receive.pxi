@@ -158,6 +158,7 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
     cdef Session busy
     cdef int64_t expires_at = 0
     cdef uint8_t verdict = SUCCESS, text = 0
+    cdef bint logged = False
     cdef uint64_t ticket = 0
     cdef int reason = parse_publish(first & 15, body, size, c.version, hub.max_user_properties, &view, &hub._props)
     if reason == 0 and view.alias:
@@ -188,24 +189,30 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
             if busy is not None:
                 c.wait_for(busy)
                 return 1
-        if is_logged(hub, view.qos) and hub.ingest_pending > hub.ingest_limit:
+        logged = is_logged(hub, view.qos, view.retain)
+        if logged and hub.ingest_pending > hub.ingest_limit:
             c.wait_for_log()
             return 1
-        if is_logged(hub, view.qos):
+    if topic.allowed and hub.limits_rates and is_too_fast(hub, s):
+        verdict = QUOTA_EXCEEDED
+        if c.version != 5:
+            return leave_too_fast(c)
+    elif topic.allowed:
+        if logged:
             ticket = hub.ticket + 1             # of the batch that leaves at the end of this iteration
         if view.has_expiry:
             expires_at = hub.wall + <int64_t> view.expiry * 1000
         if hub.capturing and capture(hub, &view, s, expires_at, &ticket, &text):
             return refuse_captured(c, &view, text)
         if match.target_count or match.group_count:
-            route(hub, &view, match, s, expires_at)  # [MQTT-4.5.0-1] [MQTT3-4.5.0-1]
+            route(hub, &view, match, s, expires_at, hub.is_spread and logged)  # [MQTT-4.5.0-1] [MQTT3-4.5.0-1]
         else:
             hub.counters.unmatched += 1
             verdict = NO_MATCHING_SUBSCRIBERS if text != TEXT_CAPTURED else SUCCESS
         if view.retain:  # [MQTT-3.3.1-8] [MQTT3-3.3.1-12]
             store_retained(hub, &view, expires_at)
-        if is_logged(hub, view.qos):
-            log_publish(hub, &view, s, expires_at, topic.partition)
+        if logged:
+            log_publish(hub, &view, s, expires_at, topic.partition, match)
     else:
         # MQTT 3 has no way to say no but to close; it is told yes, and the message goes nowhere [MQTT3-3.3.5-2]
         verdict = NOT_AUTHORIZED

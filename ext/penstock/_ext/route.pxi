@@ -249,6 +249,8 @@ cdef int deliver(Hub hub, Session s, Routing* r, uint8_t qos, uint16_t flags, co
     if qos == 0:
         if c is None:
             return 0        # QoS 0 is not kept for a session without a connection
+        if hub.limits_rates and gets_too_much(hub, s):
+            return 0
         if s.backlog:
             return s.enqueue(keep(hub, r), make_extras(ids, id_count, NULL), 0, flags)
         if not c.writable:
@@ -351,21 +353,37 @@ cdef int deliver_to_member(Hub hub, ShareGroup* group, Member* member, Routing* 
                    1 if member.identifier else 0, group)
 
 
+# A publish begins its way.
+cdef inline void start_routing(Hub hub, Routing* r, const PublishView* view, uint64_t hash,
+                               int64_t expires_at) noexcept:
+    cdef int i
+    r.view = view
+    r.kept = NULL
+    r.expires_at = expires_at
+    r.hash = hash
+    for i in range(6):
+        r.size[i] = 0
+    hub._templates.start = hub._templates.end = 0
+
+
+cdef inline void end_routing(Hub hub, Routing* r) noexcept:
+    if r.kept != NULL:
+        message_unref(r.kept)
+    if hub._templates.capacity > TEMPLATES_KEPT:
+        buffer_free(&hub._templates)
+
+
 # To every subscriber of the match. `origin` is the publisher's session, None for the broker's own messages.
-cdef int route(Hub hub, const PublishView* view, Match* match, Session origin, int64_t expires_at) except -1:
+# `shares_wait`: share groups get it when it is read from the log, where all brokers agree on whose turn it is.
+cdef int route(Hub hub, const PublishView* view, Match* match, Session origin, int64_t expires_at,
+               bint shares_wait) except -1:
     cdef Routing r
     cdef Target* target
     cdef Session s
     cdef uint32_t i
     cdef uint8_t qos, flags
     cdef uint16_t id_count
-    r.view = view
-    r.kept = NULL
-    r.expires_at = expires_at
-    r.hash = match.hash
-    for i in range(6):
-        r.size[i] = 0
-    hub._templates.start = hub._templates.end = 0
+    start_routing(hub, &r, view, match.hash, expires_at)
     try:
         for i in range(match.target_count):
             target = &match.targets[i]
@@ -383,13 +401,11 @@ cdef int route(Hub hub, const PublishView* view, Match* match, Session origin, i
             if view.qos < qos:
                 qos = view.qos          # effective QoS [MQTT-3.8.4-8] [MQTT3-3.8.4-6]
             deliver(hub, s, &r, qos, flags, target.ids, id_count, NULL)
-        for i in range(match.group_count):
-            deliver_to_group(hub, match.groups[i], &r, origin)
+        if not shares_wait:
+            for i in range(match.group_count):
+                deliver_to_group(hub, match.groups[i], &r, origin)
     finally:
-        if r.kept != NULL:
-            message_unref(r.kept)
-        if hub._templates.capacity > TEMPLATES_KEPT:
-            buffer_free(&hub._templates)
+        end_routing(hub, &r)
     return 0
 
 
@@ -397,6 +413,7 @@ cdef int route(Hub hub, const PublishView* view, Match* match, Session origin, i
 cdef int send_message(Connection c, Session s, Message* m, uint8_t qos, uint16_t flags, Extras* extras,
                       uint16_t packet_id, bint dup) except -1:
     cdef Copy copy
+    cdef Message* kept
     cdef int64_t left
     cdef uint64_t hash = 0
     cdef int sent
@@ -423,7 +440,8 @@ cdef int send_message(Connection c, Session s, Message* m, uint8_t qos, uint16_t
     copy.first = <uint8_t> (PUBLISH << 4 | qos << 1 | (8 if dup else 0) | (1 if flags & DELIVERY_RETAIN else 0))
     if c.aliases_out_max:
         hash = hash_bytes(copy.topic, copy.topic_size, c.hub.trie.seed)
-    sent = send_copy(c, s, &copy, hash, packet_id, m if s._keeps or flags & (DELIVERY_SHARED | SLOT_QUEUE) else NULL, extras, flags)
+    kept = m if s._keeps or flags & (DELIVERY_SHARED | SLOT_QUEUE) else NULL
+    sent = send_copy(c, s, &copy, hash, packet_id, kept, extras, flags)
     if sent:
         s.delivered += 1
         count_sent(c.hub, qos, m.payload_size)

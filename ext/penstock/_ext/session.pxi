@@ -30,6 +30,7 @@ cdef class Session(Subscriber):
         queue_clear(&self.queue)
         ids_clear(&self.received)
         free(self.resend)
+        free(self.turns)
         for i in range(self.lane_count):
             Py_DECREF(<object> self.lanes[i])
         free(self.lanes)
@@ -124,20 +125,23 @@ cdef class Session(Subscriber):
         self.pump()
 
     # retained messages are not part of it [MQTT-4.1.0-2] [MQTT3-3.1.2-7]
-    def end(self):
-        """Ends the session: subscriptions, window and queue are gone; its unacknowledged share goes to the group."""
+    def end(self, *, bint hand_over=True):
+        """Ends the session: subscriptions, window and queue are gone; its unacknowledged share goes to the group,
+        unless the client has the session elsewhere from now on."""
         if self._ended:
             return
         self.detach()
         self._ended = True
         self.feed = None
         self.via_log = False
+        self.left_shares = self.hub.trie.shares(self)
         self.hub.trie.remove(self)
         self.hub.session_count -= 1
         self.hub.counters.inflight -= self.window.count
         self.hub.counters.queued -= self.queue.count
         self.hub.counters.queued_bytes -= self.queue.bytes
-        self._hand_over()
+        if hand_over:
+            self._hand_over()
         self.left_unreleased = self.received.count
         window_clear(&self.window)
         queue_clear(&self.queue)

@@ -42,6 +42,13 @@ cdef struct ShareGroup:
     uint16_t name_size
     char* name
     void* feed              # the caller's, borrowed: the log topic of its members that have one, or NULL
+    # the caller's: which turns of all members, here and at other brokers, are those of the members here
+    uint32_t turns          # of everybody; 0 = nobody else has members
+    uint32_t turn_from
+    uint32_t turn_count
+    uint32_t old_turns      # the same as it was before, while others may not know the new numbers yet
+    uint32_t old_from
+    uint32_t old_count
 
 
 # A counted result. Give back with match_unref.

@@ -318,6 +318,17 @@ cdef class Trie:
                 found.append((path, packed_options(packed), packed_identifier(packed)))
         return found
 
+    def shares(self, Subscriber subscriber not None):
+        """The filters of its shared subscriptions, in no particular order."""
+        cdef list found = []
+        cdef uint32_t slot
+        cdef Node* node
+        for slot in range(subscriber._node_count if subscriber._trie == <void*> self else 0):
+            node = tree_node(&self._tree, subscriber._nodes[2 * slot])
+            if node.kind == NODE_GROUP:
+                found.append(self.group_path(filter_part(node).carried.shared.group))
+        return found
+
     def has(self, Subscriber subscriber not None, bytes filter not None):
         """Whether it is subscribed to exactly this filter."""
         cdef uint32_t index

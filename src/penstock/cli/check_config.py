@@ -68,8 +68,9 @@ def check_config(
 
 
 def _rows(loaded: Loaded) -> Iterator[tuple[str, object, str]]:
+    origins = loaded.origins
     for key, value in flatten(loaded.settings):
-        yield key, HIDDEN if value and is_secret(key) else value, loaded.origins[key]
+        yield key, HIDDEN if value and is_secret(key) else value, origins[key]
 
 
 def _print_table(rows: list[tuple[str, object, str]]) -> None:

@@ -261,15 +261,14 @@ def sql(
     jars: Jars = None,
     as_json: Json = False,
 ) -> None:
-    """Run SQL over the messages and print what comes out."""
+    """Run SQL over the messages and print what comes out; what WHERE leaves out by time or topic is not read."""
     load_spark()
     chosen = Chosen(config, data_dir, assignments, kafka, topics, filters, start, stop, loose, master, conf, jars)
     source = chosen.source()
     session = chosen.session("sql", is_kafka=source.kafka is not None)
 
     def work() -> tuple[list[str], list[Any]]:
-        source.read(session, stream=False).createOrReplaceTempView("messages")
-        found = session.sql(query)
+        found = part("reading").sql_over_messages(session, query, source.path, kafka=source.kafka, **source.options)
         return found.columns, found.limit(limit + 1).collect()
 
     columns, rows = explained(work)

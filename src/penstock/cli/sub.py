@@ -21,6 +21,10 @@ from penstock.core.errors import UsageError
 
 app = make_app()
 _FIRST_FAILURE = 0x80
+Settle = Annotated[
+    Literal["ack", "nack", "reject"] | None,
+    typer.Option("--settle", help="What becomes of each message of a durable queue once it is printed (MQTT 5)."),
+]
 
 
 @app.command(cls=MosquittoCommand)
@@ -44,10 +48,7 @@ def sub(
     filter_out: Annotated[list[str] | None, typer.Option("-T", "--filter-out", help="Do not print these.")] = None,
     unsubscribe: Annotated[list[str] | None, typer.Option("-U", "--unsubscribe", help="Unsubscribe first.")] = None,
     exit_when_subscribed: Annotated[bool, typer.Option("-E", help="Exit when subscribed.")] = False,
-    settle: Annotated[
-        Literal["ack", "nack", "reject"] | None,
-        typer.Option("--settle", help="What becomes of each message of a durable queue once it is printed (MQTT 5)."),
-    ] = None,
+    settle: Settle = None,
     host: shared.Host = None,
     port: shared.Port = None,
     url: shared.Url = None,

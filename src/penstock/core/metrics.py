@@ -130,6 +130,27 @@ EXACT: dict[str, Meaning] = {
     "dispatch_open_rounds": Meaning(
         "dispatch_open_rounds", "gauge", "Rounds of which something is neither acknowledged nor stored yet."
     ),
+    "queues": Meaning("queues", "gauge", "Durable queues, dead letters and ephemeral ones included."),
+    "queue_groups": Meaning("queue_groups", "gauge", "Groups of consumers of durable queues."),
+    "queue_consumers": Meaning("queue_consumers", "gauge", "Consumers in these groups."),
+    "queue_pending": Meaning("queue_pending", "gauge", "Messages delivered to them and not settled."),
+    "queue_published": Meaning("queue_published", "counter", "Messages put into durable queues, once for each."),
+    "queue_refused": Meaning("queue_refused", "counter", "Publishes a queue refused: too large, or the queue full."),
+    "queue_dropped": Meaning("queue_dropped", "counter", "Messages of queues that were removed without being settled."),
+    "queue_dead_letters": Meaning("queue_dead_letters", "counter", "Messages rejected, or delivered too often."),
+    "queue_delivered": Meaning("queue_delivered", "counter", "Deliveries of durable queues."),
+    "queue_redelivered": Meaning("queue_redelivered", "counter", "Those of them that were not the first."),
+    "queue_acknowledged": Meaning("queue_acknowledged", "counter", "Deliveries their consumers acknowledged."),
+    "queue_nacked": Meaning("queue_nacked", "counter", "Deliveries their consumers gave back."),
+    "queue_rejected": Meaning("queue_rejected", "counter", "Deliveries their consumers rejected."),
+    "queue_expired": Meaning("queue_expired", "counter", "Messages that expired before a group was given them."),
+    "cluster_members": Meaning("cluster_members", "gauge", "Brokers of the cluster that are alive, this one too."),
+    "publish_foreign": Meaning("messages_foreign", "counter", "Messages of other brokers with a subscriber here."),
+    "take_over_asked": Meaning("take_over_asked", "counter", "Questions to other brokers who has a client."),
+    "take_over_adopted": Meaning("take_over_adopted", "counter", "Sessions taken up from other brokers."),
+    "take_over_given_away": Meaning("take_over_given_away", "counter", "Sessions given to other brokers."),
+    "take_over_pending": Meaning("take_over_pending", "gauge", "Questions to other brokers that wait for an answer."),
+    "take_over_timeouts": Meaning("take_over_timeouts", "counter", "Questions nobody answered in time."),
     "loop_lag": Meaning("loop_lag_seconds", "gauge", "How late the event loop ran its last timer."),
 }
 

@@ -12,7 +12,7 @@ What is shared among such clients is in shared.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock._ext.connection import Feed, Hub, Lane, Session, read_context
@@ -50,7 +50,9 @@ class ApplicationDelivery:
         self._properties = parse_properties(settings.topic_properties)
         self.book = LaneBook(hub, contexts, settings)
         self._reader = PackReader(log_provider.consumer(names.clients_group), settings.max_poll_records, self.book.save)
-        self.shared = SharedDelivery(hub, log_provider, contexts, names, settings, book=self.book)
+        self.shared = SharedDelivery(
+            hub, log_provider, contexts, names, settings, book=self.book, find_session=self.find
+        )
         self.retained = RetainedAppends(log_provider, self._is_current, self.make_again)
         self._sessions: dict[str, Session] = {}  # with a feed, connected or not
         self._topics: dict[str, str] = {}  # client ids of the topics that are there
@@ -58,6 +60,7 @@ class ApplicationDelivery:
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._asker: Consumer | None = None
+        self.on_share: Callable[[bytes], None] | None = None  # told of every shared filter, whoever subscribes to it
 
     # ---- life ----
 
@@ -124,6 +127,13 @@ class ApplicationDelivery:
             count += 1
         return count
 
+    def take(self, session: Session) -> bool:
+        """A session that was another broker's; False if it is none with a topic of its own."""
+        is_mine = self.serves(session.client_id, session.client_type, session.expiry_interval)
+        if is_mine:
+            self._take(session)
+        return is_mine
+
     def _take(self, session: Session) -> None:
         topic = self._names.client_topic(session.client_id)
         assert topic is not None
@@ -185,6 +195,26 @@ class ApplicationDelivery:
         if self.settings.remove_topics == "session-end":
             asyncio.get_running_loop().call_soon(self._remove_unused, session.client_id)
 
+    def moved_away(self, session: Session) -> None:
+        """Another broker goes on with the topic and what is stored of its deliveries."""
+        if self._sessions.get(session.client_id) is not session:
+            return
+        del self._sessions[session.client_id]
+        self._topics.pop(self._topic_of(session), None)
+        self.shared.moved_away(session)
+        self.contexts.give_away([self._key(session)])
+
+    async def is_stored(self, session: Session) -> None:
+        """Returns when the context of a client that has left is durable."""
+        stored = asyncio.Event()
+        self.contexts.when_durable(self._key(session), stored.set)
+        await stored.wait()
+
+    def contexts_of(self, client_id: str) -> list[bytes]:
+        """Keys under which the deliveries of a client are stored, as far as they belong to it alone."""
+        topic = self._names.client_topic(client_id)
+        return [] if topic is None else [make_key(OWN, client_id, topic, 0)]
+
     def _remove_unused(self, client_id: str) -> None:
         topic = self._names.client_topic(client_id)
         if topic is None or client_id in self._sessions or topic in self._removals or client_id in self._starts:
@@ -224,7 +254,11 @@ class ApplicationDelivery:
     # ---- subscriptions ----
 
     def subscribed(self, session: Session, topic_filter: bytes, options: int, identifier: int) -> None:
-        if session.feed is not None and topic_filter.startswith(b"$share/"):
+        if not topic_filter.startswith(b"$share/"):
+            return
+        if self.on_share is not None:
+            self.on_share(topic_filter)
+        if session.feed is not None:
             self.shared.subscribed(session, topic_filter, options, identifier)
 
     def unprepared(self, session: Session, filters: Iterable[bytes]) -> list[bytes]:

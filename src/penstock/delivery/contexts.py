@@ -79,6 +79,15 @@ class Contexts:
                 changes.append((TABLE, key, None))
         self._store_all(changes)
 
+    def adopt(self, key: bytes, value: bytes) -> None:
+        """Another broker has stored it."""
+        self._of[key] = value
+
+    def give_away(self, keys: Iterable[bytes]) -> None:
+        """Another broker goes on with them as they are stored."""
+        for key in keys:
+            self._of.pop(key, None)
+
     def when_durable(self, key: bytes, callback: Callable[[], None]) -> None:
         """Now, or when what was given for the key last is durable."""
         if key in self._pending:

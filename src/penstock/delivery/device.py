@@ -59,6 +59,11 @@ class _Given:
     sent: int = 0
 
 
+def _group_of(share_filter: bytes) -> Queue:
+    name, plain = split_share(share_filter)
+    return group_queue((name or b"").decode(), plain.decode())
+
+
 class DeviceDelivery:
     """All persistent DEVICE clients of this node. On the loop."""
 
@@ -130,9 +135,8 @@ class DeviceDelivery:
         backlog = Backlog(session, client_queue(session.client_id), session.generation)
         self._backlogs[session] = backlog
         for topic_filter, _, _ in self._hub.trie.subscriptions(session):
-            name, plain = split_share(topic_filter)
-            if name is not None:
-                self._drain_group(backlog, group_queue(name.decode(), plain.decode()))
+            if split_share(topic_filter)[0] is not None:
+                self._drain_group(backlog, _group_of(topic_filter))
         self._step(backlog)
 
     def _drain_group(self, backlog: Backlog, group: Queue) -> None:
@@ -163,6 +167,23 @@ class DeviceDelivery:
         self._backlogs.pop(session, None)
         self._sent_before.pop(session.client_id, None)
         self._store.remove_all([client_queue(session.client_id)], self._on_removed_all)
+        self.left(session.left_shares)
+
+    def left(self, filters: Iterable[bytes]) -> None:
+        """Somebody has left these, share groups among them; what is stored for a group goes with its last member."""
+        shares = [one for one in filters if split_share(one)[0] is not None]
+        queues = [_group_of(share) for share in shares if not self._hub.has_devices(share)]
+        if queues:
+            self._store.remove_all(queues, self._on_removed_all)
+
+    def moved_away(self, session: Session) -> None:
+        """Another broker delivers what is stored."""
+        self._known.discard(session)
+        self._backlogs.pop(session, None)
+        self._sent_before.pop(session.client_id, None)
+
+    def is_storing(self, session: Session) -> bool:
+        return session in self._adding
 
     def _on_removed_all(self, results: Sequence[int | StoreError]) -> None:
         for result in results:
@@ -179,9 +200,7 @@ class DeviceDelivery:
             for session, pack, in_flight, sent in stashed
         ]
         for share_filter, pack in groups.items():
-            name, plain = split_share(share_filter)
-            queue = group_queue((name or b"").decode(), plain.decode())
-            given.append(_Given(Addition(queue, pack), None, dispatched))
+            given.append(_Given(Addition(_group_of(share_filter), pack), None, dispatched))
         self._add(given)
 
     def _store_sent(self) -> None:

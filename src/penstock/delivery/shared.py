@@ -98,7 +98,9 @@ class SharedDelivery:
         settings: ApplicationSettings,
         *,
         book: LaneBook,
+        find_session: Callable[[str], Session | None],
     ) -> None:
+        self._find_session = find_session
         self._hub = hub
         self._log = log_provider
         self._contexts = contexts
@@ -112,7 +114,9 @@ class SharedDelivery:
         self._partitions: dict[str, int] = {}  # of the topics that are there
         self._claims: dict[str, list[tuple[Lane, PackReader[Lane], bytes]]] = {}  # by client
         self._leaving: Session | None = None
+        self._closed: dict[bytes, set[int]] = {}  # partitions that change hands now: packet ids not sent on it
         self._reserved: dict[bytes, int] = {}  # filters that are being prepared, and for how many clients
+        self.is_elsewhere: Callable[[bytes], bool] | None = None  # whether other brokers have members of a group
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._warnings = RateLimited(interval=10.0)
@@ -308,6 +312,7 @@ class SharedDelivery:
         try:
             for share in self.shares_of(session):
                 self._leave(share, session.client_id)
+                self._closed.clear()
                 self._share_out(share, leaving=session)
         finally:
             self._leaving = None
@@ -318,11 +323,35 @@ class SharedDelivery:
         for share in self.shares_of(session):
             self.unsubscribed(session, share.share_filter)
 
+    def moved_away(self, session: Session) -> None:
+        """Another broker has the client: the group goes on there."""
+        self._contexts.give_away(self._contexts.keys(CLAIMED, session.client_id))
+        for share in self.shares_of(session):
+            del share.members[session.client_id]
+            self._leave(share, session.client_id)
+            if share.members:
+                self._share_out(share)
+            else:
+                self._close(share)
+
+    def _close(self, share: Share) -> None:
+        """Nobody is left here, but elsewhere."""
+        del self._shares[share.share_filter]
+        self._hub.feed_group(share.share_filter, None)
+        self._spawn(share.reader.stop())
+        if not any(other.topic == share.topic for other in self._shares.values()):
+            self._feeds.pop(share.topic, None)
+            self._partitions.pop(share.topic, None)
+
     def _end(self, share: Share) -> None:
         """Nobody is left: the contexts go, and the topic with the last group that reads it."""
+        if self.is_elsewhere is not None and self.is_elsewhere(share.share_filter):
+            self._close(share)
+            return
         del self._shares[share.share_filter]
         self._hub.feed_group(share.share_filter, None)
         self._contexts.remove(self._contexts.keys(SHARED, share.group))
+        self._closed.clear()
         self._clean_up(share.group, share.topic, share.reader)
 
     def _clean_up(self, group: str, topic: str, reader: PackReader[Lane] | None) -> None:
@@ -372,11 +401,16 @@ class SharedDelivery:
         wanted = share_out(share.partitions, online, owners)
         for partition, lane in list(share.lanes.items()):
             if wanted.get(partition) != lane.session.client_id:
-                del share.lanes[partition]
-                self._book.close(lane)
+                self._stop(share, partition)
         for partition, name in wanted.items():
             if partition not in share.lanes:
                 self._start(share, partition, share.members[name])
+        self._closed.clear()
+
+    def _stop(self, share: Share, partition: int) -> None:
+        lane = share.lanes.pop(partition)
+        self._book.close(lane)
+        self._closed[make_key(SHARED, share.group, share.topic, partition)] = lane.unsent or set()
 
     def _start(self, share: Share, partition: int, member: Member) -> None:
         client_id = member.session.client_id
@@ -387,6 +421,8 @@ class SharedDelivery:
         start = share.starts.get(partition, 0)
         if context is not None and read_context(context)["committed"] >= start:
             lane.restore(context)
+            if key in self._closed:  # its own until now
+                lane.is_live, lane.unsent = True, self._closed[key]
         else:
             lane.start_at(start)
         share.lanes[partition] = lane
@@ -418,17 +454,30 @@ class SharedDelivery:
         rest, claims = split_context(context)
         if claims is not None:
             self._claim(owner.decode(), key, claims)
+            # Stored together: after a crash no message is in both.
+            self._contexts.put(key, client_id.encode() + b"\0" + rest)
         return rest
 
     def _claim(self, owner: str, key: bytes, claims: bytes) -> None:
         """QoS 2 messages that a client still has to finish, beside those of an earlier absence."""
         _, group, topic, partition = split_key(key)
         own = make_key(CLAIMED, owner, f"{topic}{IN_GROUP}{group}", partition)
+        unsent = self._closed.pop(key, set()) | self._retire(owner, own)
         before = self._contexts.get(own)
         self._contexts.put(own, claims if before is None else merge_claims(before, claims))
-        session = next((m.session for share in self._shares.values() if (m := share.members.get(owner))), None)
+        session = self._find_session(owner)  # it may have left the share, and still has to finish what it got
         if session is not None and session.connection is not None and session is not self._leaving:
-            self._finish_claims(session, own, is_live=True)  # its partition has moved, it has not
+            self._finish_claims(session, own, live_without=unsent)  # its partition has moved, it has not
+
+    def _retire(self, client_id: str, key: bytes) -> set[int]:
+        """The claims that are being finished go on with others that come to them."""
+        unsent: set[int] = set()
+        for lane, reader, own in [one for one in self._claims.get(client_id, ()) if one[2] == key]:
+            self._book.close(lane)
+            unsent |= lane.unsent or set()
+            self._claims[client_id].remove((lane, reader, own))
+            self._spawn(reader.stop())
+        return unsent
 
     def _hand_over(self, lane: Lane) -> None:
         """Its client may not have the next message, but another member may: it goes on with the partition, or gets that
@@ -441,13 +490,16 @@ class SharedDelivery:
         online = [one for one in able if one.session.connection is not None and one.session is not self._leaving]
         if online:
             owners = [other.session for other in share.lanes.values()]
-            del share.lanes[lane.partition]
-            self._book.close(lane)
+            self._stop(share, lane.partition)
             self._start(share, lane.partition, min(online, key=lambda one: owners.count(one.session)))
+            self._closed.clear()
             return
         if able:
             self._keep_for(able[0].session.client_id, share, lane)
-        lane.refuse(counts=not able)
+        lane.pass_over(counts=not able)
+        # Stored together: after a crash the message does not come from both.
+        key = make_key(SHARED, share.group, share.topic, lane.partition)
+        self._contexts.put(key, lane.session.client_id.encode() + b"\0" + lane.peek())
         lane.is_paused = False
         share.reader.add(lane)
 
@@ -466,19 +518,15 @@ class SharedDelivery:
     def _leave(self, share: Share, client_id: str) -> None:
         for partition, lane in list(share.lanes.items()):
             if lane.session.client_id == client_id:
-                del share.lanes[partition]
-                self._book.close(lane)
+                self._stop(share, partition)
 
     # ---- QoS 2 messages of partitions that others have now ----
 
-    def _finish_claims(self, session: Session, key: bytes, *, is_live: bool = False) -> None:
+    def _finish_claims(self, session: Session, key: bytes, *, live_without: set[int] | None = None) -> None:
+        """`live_without`: what is in flight was sent on this connection, except these packet ids."""
         context = self._contexts.get(key)
         if context is None:
             return
-        for lane, reader, _ in [one for one in self._claims.get(session.client_id, ()) if one[2] == key]:
-            self._book.close(lane, keeps_context=False)
-            self._claims[session.client_id].remove((lane, reader, key))
-            self._spawn(reader.stop())
         kind, _, name, partition = split_key(key)
         topic, _, group = name.partition(IN_GROUP)
         # What was sent keeps its QoS; what is sent for the first time has that of the subscription.
@@ -489,7 +537,7 @@ class SharedDelivery:
             lane = self._new_lane(member, topic, partition)
         lane.restore(context)
         lane.until = read_context(context)["end"]
-        lane.is_live = is_live
+        lane.is_live, lane.unsent = live_without is not None, live_without
         reader = PackReader(self._log.consumer(""), self._settings.shared_max_poll_records, self._book.save)
         reader.start()
         self._claims.setdefault(session.client_id, []).append((lane, reader, key))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from penstock._ext.connection import Feed, Hub, Round
 from penstock._ext.segment import RecordPack
@@ -40,6 +40,9 @@ LONGEST_PAUSE = 5.0
 JOIN_TRIES = 400
 JOIN_SECONDS = 0.05
 MOST_ROUNDS = 500
+STALL_SECONDS = 0.005
+CATCH_UP_SECONDS = 5.0
+
 
 Filled = tuple[Feed, int, RecordPack]
 MakeTopic = Callable[[str], Awaitable[bool]]
@@ -73,6 +76,9 @@ class Dispatcher:
         self._committed: dict[TopicPartition, int] = {}
         self._assigned: set[TopicPartition] = set()
         self._replayed_to: dict[TopicPartition, int] = {}
+        self._marks: dict[TopicPartition, int] = {}
+        self._done: dict[TopicPartition, int] = {}  # the next offset of each partition that is to be dispatched
+        self._turn = asyncio.Lock()  # a round, or an adoption
         self._warnings = RateLimited(interval=10.0)
         self._is_busy = False
         self._is_active = False
@@ -119,12 +125,21 @@ class Dispatcher:
         for place in partitions:
             self._positions.pop(place, None)
             self._committed.pop(place, None)
+            self._done.pop(place, None)
+
+    async def mark(self) -> None:
+        """A later `activate(from_now=True)` begins here. Raises LogError."""
+        if self._consumer is not None:
+            self._marks = await self._find_ends(self._consumer)
+
+    async def _find_ends(self, consumer: Consumer) -> dict[TopicPartition, int]:
+        partitions = (await self._log.admin.describe(self._topic)).partitions
+        places = [TopicPartition(self._topic, number) for number in range(partitions)]
+        return {place: (await consumer.watermarks(place)).end for place in places}
 
     async def _find_replay(self, consumer: Consumer) -> None:
         """What is in the log now was published before this start."""
-        for number in range((await self._log.admin.describe(self._topic)).partitions):
-            place = TopicPartition(self._topic, number)
-            self._replayed_to[place] = (await consumer.watermarks(place)).end
+        self._replayed_to = await self._find_ends(consumer)
 
     async def _skip_to_end(self, consumer: Consumer) -> None:
         # Only a member of a group may commit, and joining takes Kafka a while.
@@ -136,8 +151,10 @@ class Dispatcher:
             raise LogUnavailable(f"the group {self._group} has not got the topic {self._topic} yet")
         ends = {}
         for place in consumer.assignment():
-            ends[place] = Committed((await consumer.watermarks(place)).end)
+            mark = self._marks.get(place)
+            ends[place] = Committed((await consumer.watermarks(place)).end if mark is None else mark)
             await consumer.seek(place, ends[place].offset)
+            self._done[place] = ends[place].offset
         await consumer.commit(ends)
 
     async def stop(self) -> None:
@@ -168,7 +185,8 @@ class Dispatcher:
                 seconds = COMMIT_SECONDS if self._open or self._positions != self._committed else POLL_SECONDS
                 fetched = await consumer.poll(RECORDS_AT_ONCE, seconds)
                 if fetched:
-                    await self._dispatch_or_rewind(consumer, fetched)
+                    async with self._turn:
+                        await self._dispatch_or_rewind(consumer, fetched)
                 self._close_rounds()
                 if loop.time() >= next_commit:
                     await self._commit(consumer)
@@ -192,13 +210,22 @@ class Dispatcher:
                 place = TopicPartition(item.topic, item.partition)
                 if place in self._assigned:
                     await consumer.seek(place, item.pack.base_offset)
+                    self._done[place] = item.pack.base_offset
 
     async def _dispatch(self, fetched: list[Fetched]) -> None:
         self._is_busy = True
         dispatched = Round()
         for item in fetched:
-            is_replay = item.pack.base_offset < self._replayed_to.get(TopicPartition(item.topic, item.partition), 0)
+            place = TopicPartition(item.topic, item.partition)
+            is_replay = item.pack.base_offset < self._replayed_to.get(place, 0)
             self.damaged += self._hub.dispatch(item.pack, item.partition, dispatched, is_replay)
+            while self._hub.dispatch_position >= 0:
+                # A subscriber here cannot take what other brokers send as fast: the log can wait, for a while.
+                position = self._hub.dispatch_position
+                while self._hub.is_stalled:  # noqa: ASYNC110  # the compiled side has no events
+                    await asyncio.sleep(STALL_SECONDS)
+                self.damaged += self._hub.dispatch(item.pack, item.partition, dispatched, is_replay, position)
+            self._done[place] = item.next_offset
         if self._devices is not None:
             self._devices.give(dispatched)
         await self._append(self._hub.take_filled())
@@ -211,6 +238,84 @@ class Dispatcher:
             # Devices are slow to acknowledge, or their store to store: the log can wait.
             await asyncio.sleep(0.01)
             self._close_rounds()
+
+    # ---- sessions that move between brokers ----
+
+    async def leave(self, remove: Callable[[], None]) -> dict[int, int]:
+        """Calls `remove` between two rounds; what of each partition was dispatched before, durably by now."""
+        async with self._turn:
+            remove()
+            return {place.partition: offset for place, offset in (await self._where()).items()}
+
+    async def _where(self) -> dict[TopicPartition, int]:
+        """Of every partition, also of those the group has not given to us yet."""
+        if not self._is_active or self._consumer is None:
+            return {}
+        partitions = (await self._log.admin.describe(self._topic)).partitions
+        places = [TopicPartition(self._topic, number) for number in range(partitions)]
+        unknown = [place for place in places if place not in self._done]
+        if unknown:
+            for place, committed in (await self._consumer.committed(unknown)).items():
+                self._done.setdefault(place, 0 if committed is None else committed.offset)
+        return {place: self._done[place] for place in places}
+
+    async def adopt(self, starts: Mapping[int, int], insert: Callable[[], None]) -> int:
+        """Calls `insert` between two rounds, which puts sessions into the trie, marked as adopted; everything from
+        `starts` on that was dispatched here already is repeated for them. How many records were. Raises LogError."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CATCH_UP_SECONDS
+        while True:
+            async with self._turn:
+                here = await self._where()
+                wanted = {place: starts[place.partition] for place in here if place.partition in starts}
+                # Who has been served elsewhere further than we are, waits until we are there.
+                if loop.time() > deadline or all(here[place] >= start for place, start in wanted.items()):
+                    insert()
+                    missed = {place: (start, here[place]) for place, start in wanted.items() if start < here[place]}
+                    return await self._repeat(missed) if missed else 0
+            await asyncio.sleep(STALL_SECONDS)
+
+    async def _repeat(self, missed: Mapping[TopicPartition, tuple[int, int]]) -> int:
+        consumer = self._log.consumer("")
+        repeated = 0
+        try:
+            left = {}
+            for place, (start, end) in missed.items():
+                first = (await consumer.watermarks(place)).first
+                if max(start, first) < end:
+                    left[place] = end
+                    await consumer.add({place: max(start, first)})
+            while left:
+                fetched = await consumer.poll(RECORDS_AT_ONCE, POLL_SECONDS)
+                dispatched = Round()
+                for item in fetched:
+                    place = TopicPartition(item.topic, item.partition)
+                    if place in left:
+                        self._hub.dispatch(
+                            item.pack, item.partition, dispatched, is_replay=True, is_adoption=True, until=left[place]
+                        )
+                        repeated += item.pack.count
+                        if item.next_offset >= left[place]:
+                            del left[place]
+                            await consumer.remove([place])
+                if self._devices is not None:
+                    self._devices.give(dispatched)
+                await self._append(self._hub.take_filled())
+                await self._settle(dispatched)
+                if not fetched:
+                    raise LogUnavailable("what another broker has not dispatched cannot be read now")
+        finally:
+            await consumer.close()
+        return repeated
+
+    @staticmethod
+    async def _settle(dispatched: Round) -> None:
+        """It is stored: no commit stands for these records any more."""
+        deadline = asyncio.get_running_loop().time() + CATCH_UP_SECONDS
+        while dispatched.pending > 0:
+            if asyncio.get_running_loop().time() > deadline:
+                raise LogUnavailable("what another broker has not dispatched cannot be stored now")
+            await asyncio.sleep(STALL_SECONDS)
 
     def _close_rounds(self) -> None:
         """Rounds of which everything is acknowledged or stored, from the oldest on."""

@@ -11,7 +11,7 @@ from functools import partial
 from penstock._ext.connection import DurableQueue, Hub, QueueGroup, Session
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import RateLimited, get_logger
-from penstock.logs.base import Appended, Log, LogError
+from penstock.logs.base import Appended, Log, LogError, OnAppended
 from penstock.persistence.received import ReceivedIds
 from penstock.persistence.retained import RETAINED_TOPIC
 from penstock.queues.manager import QueueManager
@@ -142,7 +142,18 @@ class Ingest:
         if waiting == 0:
             self._on_logged(batch)
         for partition, pack in packs:
-            producer.append(self._topic, partition, pack, partial(self._on_done, batch, pack.count))
+            producer.append(self._topic, partition, pack, self._when_done(batch, pack))
+
+    def _when_done(self, batch: _Batch, pack: RecordPack) -> OnAppended:
+        if not self._hub.is_spread:
+            return partial(self._on_done, batch, pack.count)
+
+        def on_done(result: Appended | LogError) -> None:
+            if isinstance(result, LogError):
+                self._hub.not_logged(pack)
+            self._on_done(batch, pack.count, result)
+
+        return on_done
 
     def _on_done(self, batch: _Batch, count: int, result: Appended | LogError) -> None:
         batch.waiting -= 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from penstock._ext.connection import Hub, Session
 from penstock.core.errors import NotFoundError
@@ -22,6 +22,7 @@ from penstock.stores.base import StateStore
 log = get_logger("penstock.application")
 
 CHANGE_SECONDS = 0.5
+STORED_SECONDS = 0.005
 
 
 class PersistentClients:
@@ -88,6 +89,40 @@ class PersistentClients:
         await self.delivery.stop()
         if self.devices is not None:
             await self.devices.stop()
+
+    # ---- other brokers on the same log ----
+
+    async def join(self) -> None:
+        """What others publish is for clients here, persistent or not. Raises LogError."""
+        await self.dispatcher.activate(from_now=self._is_fresh)
+
+    async def adopt(self, filters: Iterable[bytes], starts: Mapping[int, int], insert: Callable[[], None]) -> int:
+        """Sessions with these filters come from another broker, which has dispatched to them as far as `starts`;
+        `insert` puts them into the trie and calls `inserted` for each. How many records were read again. Raises
+        LogError."""
+        await self.join()
+        await self.delivery.shared.learn(name for name in filters if name.startswith(b"$share/"))
+        return await self.dispatcher.adopt(starts, insert)
+
+    def inserted(self, session: Session, connected_until: int) -> None:
+        if not self.delivery.take(session) and self.devices is not None:
+            self.devices.restore([session], lambda _: connected_until)
+
+    async def give_away(self, session: Session, remove: Callable[[], None]) -> dict[int, int]:
+        """Another broker goes on with the session, when everything is stored; how far it was dispatched to here."""
+
+        def leave() -> None:
+            self.delivery.moved_away(session)
+            if self.devices is not None:
+                self.devices.moved_away(session)
+            remove()
+
+        if session.feed is not None:
+            await self.delivery.is_stored(session)
+        positions = await self.dispatcher.leave(leave)
+        while self.devices is not None and self.devices.is_storing(session):  # noqa: ASYNC110  # of many sessions at once
+            await asyncio.sleep(STORED_SECONDS)
+        return positions
 
     # ---- CONNECT ----
 

@@ -155,6 +155,11 @@ class LogDiscovery:
     def others(self) -> list[ServiceInfo]:
         return [info for info in self._table.alive() if info.service_id != self.me.service_id]
 
+    def heard_at(self, service_id: str) -> float:
+        """On this member's clock; 0 for one that is not there."""
+        member = self._table.get(service_id)
+        return 0.0 if member is None else member.heard_at
+
     # Claims
 
     async def acquire(self, names: Collection[str]) -> None:

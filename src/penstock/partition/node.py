@@ -10,7 +10,14 @@ from penstock.core.ports import Scheduler
 from penstock.logs.base import Log, LogError
 from penstock.partition.discovery import LogDiscovery, SingleNode
 from penstock.partition.factory import QueueFactory
-from penstock.partition.model import ClusterTopologyChange, PartitionChange, ServiceInfo, ServiceType
+from penstock.partition.model import (
+    MAIN,
+    SYSTEM_TENANT,
+    ClusterTopologyChange,
+    PartitionChange,
+    ServiceInfo,
+    ServiceType,
+)
 from penstock.partition.service import HashPartitionService
 from penstock.partition.settings import QueueSettings
 from penstock.partition.topics import default_queues, notification_bases
@@ -78,6 +85,24 @@ class ClusterNode:
         with contextlib.suppress(TimeoutError):  # a log that is away must not hold up the exit
             async with asyncio.timeout(STOP_SECONDS):
                 await self._discovery.stop()
+
+    async def joined(self, seconds: float) -> bool:
+        """Waits for it as long; whether the other members are known."""
+        if self._joining is not None:
+            await asyncio.wait([self._joining], timeout=seconds)
+        return self._joining is None or self._joining.done()
+
+    def others(self) -> list[str]:
+        """Ids of the other members that are alive, sorted."""
+        return [info.service_id for info in self._discovery.others()]
+
+    def heard_at(self, service_id: str) -> float:
+        """When a member was heard last, on the monotonic clock."""
+        return 0.0 if self._by_log is None else self._by_log.heard_at(service_id)
+
+    def owns(self, name: str) -> bool:
+        """Whether this node is the one that serves what is called so, as the partitions of the core are shared out."""
+        return self.partitions.is_my_partition(ServiceType.TB_CORE, MAIN, SYSTEM_TENANT, name)
 
     def counters(self) -> dict[str, int]:
         return {"cluster_members": 1 + len(list(self._discovery.others()))}

@@ -113,6 +113,7 @@ class ClusterSettings(Section, frozen=True):
     topic: Name = "penstock.cluster.members"
     heartbeat_interval: Annotated[float, Meta(gt=0, le=600)] = 2.0
     member_timeout: Annotated[float, Meta(gt=0, le=3_600)] = 10.0
+    adopt_after: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
 
 
 class QueueSettings(Section, frozen=True):
@@ -184,7 +185,8 @@ def parse_settings(document: Mapping[str, Any]) -> QueueSettings:
         else:
             _put(nested, name, value)
     try:
-        return msgspec.convert(nested, QueueSettings)
+        # what comes from the environment and from flags is text
+        return msgspec.convert(nested, QueueSettings, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(f"queue: {error}") from None
 

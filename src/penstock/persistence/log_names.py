@@ -12,15 +12,20 @@ from penstock_schema.event import TOPIC as EVENTS_TOPIC
 DISPATCH_GROUP = "msg-all-consumer-group"
 
 
+def dispatch_group(node: str, prefix: str = "") -> str:
+    """Nodes that share a Kafka each serve clients of their own, so each of them reads everything."""
+    name = f"{DISPATCH_GROUP}-{node}" if node else DISPATCH_GROUP
+    return f"{prefix}.{name}" if prefix else name
+
+
 class LogNames:
     def __init__(self, settings: Settings) -> None:
         self.prefix = parse_settings(settings.queue).prefix
         self.ingest_topic = self.of(settings.ingest.topic)
         self.retained_topic = self.of(RETAINED_TOPIC)
         self.events_topic = self.of(EVENTS_TOPIC)
-        # Nodes that share a Kafka each serve clients of their own, so each of them reads everything.
-        node = f"-{settings.server.node_id}" if settings.log.provider == "kafka" else ""
-        self.dispatch_group = self.of(f"{DISPATCH_GROUP}{node}")
+        node = settings.server.node_id if settings.log.provider == "kafka" else ""
+        self.dispatch_group = dispatch_group(node, self.prefix)
 
     def of(self, name: str) -> str:
         return f"{self.prefix}.{name}" if self.prefix else name

@@ -12,8 +12,11 @@ TABLE = "tbmq.client.received"
 
 
 class ReceivedIds:
-    def __init__(self, store: StateStore) -> None:
+    """`is_shared`: other brokers keep theirs in the same store, which are left alone."""
+
+    def __init__(self, store: StateStore, *, is_shared: bool = False) -> None:
         self._store = store
+        self._is_shared = is_shared
 
     def store(self, changes: list[tuple[Session, bytes]], on_done: OnStored) -> None:
         """All ids of each session, as they were; none removes the record."""
@@ -30,9 +33,9 @@ class ReceivedIds:
             session = find(key.decode())
             if value is None:
                 return
-            if session is None:
-                self._store.store([(TABLE, key, None)])
-            else:
+            if session is not None:
                 session.restore_received(array("H", value))
+            elif not self._is_shared:
+                self._store.store([(TABLE, key, None)])
 
         await self._store.load(TABLE, on_record)

@@ -170,6 +170,31 @@ class SessionKeeper:
             self._spent.pop(session.client_id, None)
             self._note(session.client_id, EVERYTHING | MATTERS)
 
+    # ---- sessions that move between brokers ----
+
+    def adopt(self, session: Session, record: SessionRecord, subscriptions: bytes | None) -> None:
+        """A session that another broker had is kept here from now on; its client is not connected."""
+        left = record.disconnected_at or self.now_ms()
+        self._kept[session.client_id] = Kept(session, record.client_type, record.created_at, left)
+        if subscriptions is not None:
+            self._revive_subscriptions(session, subscriptions)
+        self._note(session.client_id, EVERYTHING | MATTERS)
+
+    def let_go(self, session: Session) -> None:
+        """A will that was published is in its log by now."""
+        kept = self._spent.get(session.client_id)
+        if kept is not None and kept.spent_will is not None and kept.session is session:
+            self._let_go(kept, kept.spent_will)
+
+    def give_away(self, session: Session) -> None:
+        """Another broker keeps it from now on: what is written of it here is not touched any more."""
+        kept = self._kept.get(session.client_id)
+        if kept is not None and kept.session is session:
+            del self._kept[session.client_id]
+            for noted in (self._changed, self._owed):
+                noted.pop(session.client_id, None)
+            self._spent.pop(session.client_id, None)
+
     # ---- waiting ----
 
     def must_wait(self, client_id: str) -> bool:

@@ -119,6 +119,7 @@ class Group:
             core.pending.load_window(number, value, keep_lasting=True)
         core.reasons.update(stored.reasons)
         longest = max(core.visibility, int(core.max_backoff))
+        core.pending.bury_exhausted(core.max_deliveries)
         core.pending.cap_due(core.clock_ms + longest)  # the clock may have been set back since
         if stored.committed is not None:
             core.seek(stored.committed)

@@ -17,9 +17,12 @@ from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler, Timer
 from penstock.core.settings.queues import QueueManagerSettings
 from penstock.logs.base import Appended, Log, LogError
+from penstock.partition.model import PartitionChange
+from penstock.partition.node import ClusterNode
 from penstock.queues import state as names
 from penstock.queues.definitions import QueueDefinition, QueueError, changed, check, decode, encode, ephemeral
 from penstock.queues.fetcher import Fetcher
+from penstock.queues.figures import Figures
 from penstock.queues.group import Group, Member
 from penstock.queues.names import Address, is_dead_letters, parse_publish, parse_subscription
 from penstock.queues.positions import parse_position, resolve
@@ -33,6 +36,7 @@ log = get_logger("penstock.queues")
 
 COMMIT_AT_LEAST = 0.05
 MOST_PREFETCH = 65_535
+JOIN_SECONDS = 10.0
 
 
 @dataclass(slots=True)
@@ -59,13 +63,19 @@ class QueueManager:
         settings: QueueManagerSettings,
         definitions: Iterable[QueueDefinition] = (),
         prefix: str = "",
+        node: ClusterNode | None = None,
     ) -> None:
+        """`node` says which queues' consumers this broker serves; None: it is alone."""
         self.hub = hub
         self.scheduler = scheduler
         self.settings = settings
         self.prefix = prefix
+        self._node = node
+        if node is not None:
+            node.partitions.listen(PartitionChange, self._on_partitions)
         self.queues: dict[str, Queue] = {}
         self.state = QueueState(store, scheduler)
+        self.figures = Figures()
         self._configured = {definition.name: definition for definition in definitions}
         self._log = log_provider
         self._ephemeral_log = ephemeral_log
@@ -75,6 +85,7 @@ class QueueManager:
         self._stored_members: dict[tuple[str, str], MemberRecord] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: list[Timer] = []
+        self._renewing = asyncio.Lock()
         self._is_started = False
         self._is_closing = False
 
@@ -103,6 +114,7 @@ class QueueManager:
                 await queue.make()
             if queue.name in stored:
                 queue.restore(stored[queue.name])
+            queue.is_current = self._node is None
         for queue in self.queues.values():
             for group in queue.groups.values():
                 group.serve()  # dead letters that were not buried yet
@@ -212,6 +224,7 @@ class QueueManager:
             membership.members = [pair for pair in membership.members if pair[0].queue is not queue]
         for group in list(queue.groups.values()):
             queue.remove_group(group)
+        self.figures.keep_queue(queue)
         await queue.close()
         if queue.definition.durable:
             self.state.store(
@@ -289,6 +302,9 @@ class QueueManager:
         if not self._is_there(address) and self._make_ephemeral(address.queue) is None:
             return self._await_dead_letters(address, session, topic_filter, record, position)
         queues = self._queues_of(address)
+        if not await self._serve_here(queues):
+            log.info("a queue is served by another node", client_id=session.client_id, filter=topic_filter)
+            return int(Reason.IMPLEMENTATION_SPECIFIC_ERROR) if session.version == 5 else 0x80
         if qos == 0 and any(queue.definition.type == "classic" for queue in queues):
             return int(Reason.IMPLEMENTATION_SPECIFIC_ERROR) if session.version == 5 else 0x80
         self.unsubscribe(session, topic_filter, forget=False)
@@ -305,6 +321,50 @@ class QueueManager:
             key = member_key(session.client_id, topic_filter)
             self.state.store([(names.MEMBERS, key, msgspec.json.encode(record))])
         return qos
+
+    async def _serve_here(self, queues: Iterable[Queue]) -> bool:
+        """Whether this node owns all of them. What another node did with one before is read first."""
+        if self._node is None:
+            return True
+        if not await self._node.joined(JOIN_SECONDS):
+            return False
+        for queue in queues:
+            if not self._owns(queue):
+                queue.is_current = False
+                return False
+        async with self._renewing:
+            if any(not queue.is_current for queue in queues):
+                # all that are this node's now, so that the state is read once for them
+                stale = [queue for queue in self.queues.values() if not queue.is_current and self._owns(queue)]
+                _, stored, _ = await self.state.load()
+                for queue in stale:
+                    await queue.renew(stored.get(queue.name))
+        return True
+
+    def _owns(self, queue: Queue) -> bool:
+        return self._node is None or not queue.definition.durable or self._node.owns(queue.name)
+
+    def _on_partitions(self, event: PartitionChange) -> None:
+        self.spawn(self._follow_owners())
+
+    async def _follow_owners(self) -> None:
+        """Other nodes came or went: consumers of queues that are served elsewhere now get nothing here any more, those
+        of queues that are served here now go on."""
+        for membership in list(self._memberships.values()):
+            for queue in self._queues_of(membership.address) if self._is_there(membership.address) else ():
+                joined = [pair for pair in membership.members if pair[0].queue is queue]
+                if joined and not self._owns(queue):
+                    queue.is_current = False
+                    for group, member in joined:
+                        group.leave(member)
+                        membership.members.remove((group, member))
+                    log.warning(
+                        "a queue is served by another node now",
+                        queue=queue.name,
+                        client_id=membership.session.client_id,
+                    )
+                elif not joined and self._owns(queue) and await self._serve_here([queue]):
+                    await self._join(membership, queue)
 
     def _await_dead_letters(
         self, address: Address, session: Session, topic_filter: str, record: MemberRecord, position: str
@@ -390,8 +450,17 @@ class QueueManager:
                 continue
             membership = Membership(session, topic_filter, parse_subscription(topic_filter), record, "", [])
             self._memberships[client_id, topic_filter] = membership
-            for queue in self._queues_of(membership.address) if self._is_there(membership.address) else ():
-                await self._join(membership, queue)
+            if self._node is None:
+                for queue in self._queues_of(membership.address) if self._is_there(membership.address) else ():
+                    await self._join(membership, queue)
+        if self._node is not None:
+            self.spawn(self._join_restored())
+
+    async def _join_restored(self) -> None:
+        assert self._node is not None
+        while not await self._node.joined(JOIN_SECONDS):
+            log.warning("consumers of queues wait until the cluster is joined")
+        await self._follow_owners()
 
     def _is_there(self, address: Address) -> bool:
         return address.spans_queues or address.queue in self.queues
@@ -438,27 +507,7 @@ class QueueManager:
     # ---- figures ----
 
     def counters(self) -> dict[str, int | float]:
-        totals = dict.fromkeys(("delivered", "redelivered", "acknowledged", "nacked", "rejected", "expired"), 0)
-        groups = consumers = pending = 0
-        for queue in self.queues.values():
-            for group in queue.groups.values():
-                groups += 1
-                consumers += len(group.members)
-                pending += group.pending
-                for name in totals:
-                    totals[name] += getattr(group.core, name)
-        published = sum(queue.core.published for queue in self.queues.values())
-        return {
-            "queues": len(self.queues),
-            "queue_groups": groups,
-            "queue_consumers": consumers,
-            "queue_pending": pending,
-            "queue_published": published,
-            "queue_refused": sum(queue.rejected for queue in self.queues.values()),
-            "queue_dropped": sum(queue.dropped for queue in self.queues.values()),
-            "queue_dead_letters": sum(queue.dead for queue in self.queues.values()),
-            **{f"queue_{name}": value for name, value in totals.items()},
-        }
+        return self.figures.read(self.queues)
 
 
 def _read_properties(

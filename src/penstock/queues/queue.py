@@ -57,6 +57,7 @@ class Queue:
         self.dropped = 0
         self.dead = 0
         self.is_closing = False
+        self.is_current = True  # its groups are as they were left, whichever node served them last
         self.sizes: Sizes | None = None
         self._is_made = False
         self._making: asyncio.Task[None] | None = None
@@ -252,9 +253,23 @@ class Queue:
         self._name_primary()
         self.update_floor()
 
+    async def renew(self, stored: StoredQueue | None) -> None:
+        """Another node may have served it: its groups are read again."""
+        groups, self.groups = self.groups, {}
+        for group in groups.values():
+            await group.close()
+        if stored is not None:
+            self.restore(stored)
+        if self._is_made:
+            await self.look()
+        self.is_current = True
+        for group in self.groups.values():
+            group.serve()
+
     def remove_group(self, group: Group) -> None:
         if self.groups.pop(group.id, None) is None:
             return
+        self._manager.figures.keep_group(group)
         if group.is_kept:
             self._manager.state.remove_group(group.core)
         self._manager.spawn(group.close())

@@ -6,7 +6,8 @@ from penstock.delivery.pack_reader import PackReader
 from penstock.logs.base import Log
 from penstock.queues.group import Lane
 
-RECORDS_AT_ONCE = 2_000
+# What bounds a read is its bytes: a part of a pack has to be put together anew, record by record.
+RECORDS_AT_ONCE = 10_000
 
 
 class Readers:

@@ -45,14 +45,15 @@ class RequestTemplate:
     """Calls a service through a request topic; answers come to a response topic that only this instance reads.
 
     What is sent in one iteration of the loop leaves as one pack, to one partition of the request topic after the other;
-    a call with a key goes to the key's partition instead.
+    a call with a key goes to the key's partition instead. A call to one instance alone names that instance's own topic
+    (`to`); without a request topic all calls do.
     """
 
     def __init__(
         self,
         log_provider: Log,
         *,
-        request_topic: str,
+        request_topic: str | None,
         response_topic: str,
         group: str,
         service_id: str,
@@ -74,7 +75,7 @@ class RequestTemplate:
         self._pending: dict[bytes, _Pending] = {}
         self._pending_bytes = 0
         self._deadlines: DeadlineTimer[bytes] = DeadlineTimer(self._on_timeout, clock)
-        self._packs: dict[int, tuple[RecordPack, list[bytes]]] = {}
+        self._packs: dict[int | str, tuple[RecordPack, list[bytes]]] = {}  # by partition, or by the one topic
         self._partitions = 0
         self._turn = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -87,9 +88,9 @@ class RequestTemplate:
 
     async def start(self) -> None:
         """Reads how many partitions the request topic has; makes the response topic if it is not there."""
-        description = await self._log.admin.describe(self._request_topic)
+        if self._request_topic is not None:
+            self._partitions = (await self._log.admin.describe(self._request_topic)).partitions
         await self._log.admin.create(self._response.topic, 1, self._response_properties)
-        self._partitions = description.partitions
         self._consumer = self._log.consumer(self._group, auto_offset_reset="latest")
         self._consumer.assign([self._response])
         # Answers to an earlier life of this service are for nobody.
@@ -119,6 +120,7 @@ class RequestTemplate:
         timeout: float | None = None,
         partition: int | None = None,
         headers: Sequence[tuple[str, bytes]] = (),
+        to: str | None = None,
     ) -> asyncio.Future[bytes]:
         """The answer's data, later. Raises at once what can be known at once; see errors.py."""
         settings = self._settings
@@ -134,11 +136,16 @@ class RequestTemplate:
             raise ValueError(f"a timeout of {seconds} seconds: use more than 0")
         now, now_ms = self._clock(), int(self._wall_clock() * 1_000)
         request_id = next(self._ids)
-        if partition is None:
-            partition = self._turn if key is None else partition_of(key, self._partitions)
-        elif not 0 <= partition < self._partitions:
+        place: int | str
+        if to is not None:
+            place = to
+        elif partition is None:
+            place = self._turn if key is None else partition_of(key, self._partitions)
+        elif 0 <= partition < self._partitions:
+            place = partition
+        else:
             raise ValueError(f"{self._request_topic} has no partition {partition}")
-        pack, ids = self._packs.get(partition) or self._open(partition)
+        pack, ids = self._packs.get(place) or self._open(place)
         # The call's own deadline: a responder that reads the request later need not handle it.
         self._writer.put(pack, data, request_id, now_ms, int(now_ms + seconds * 1_000), key, headers)
         ids.append(request_id)
@@ -148,7 +155,7 @@ class RequestTemplate:
         self._pending_bytes += len(data)
         self._counts["sent"] += 1
         if pack.size > LARGEST_PACK:
-            self._append(partition, *self._packs.pop(partition))
+            self._append(place, *self._packs.pop(place))
         return future
 
     def _make_room(self) -> None:
@@ -159,20 +166,20 @@ class RequestTemplate:
             self._counts["rejected"] += 1
             raise TooManyPending(f"{len(self._pending)} requests wait for their answers already; this one was not sent")
 
-    def _open(self, partition: int) -> tuple[RecordPack, list[bytes]]:
+    def _open(self, place: int | str) -> tuple[RecordPack, list[bytes]]:
         if not self._packs and self._loop is not None:
             self._loop.call_soon(self._flush)
-        batch = self._packs[partition] = RecordPack(), []
+        batch = self._packs[place] = RecordPack(), []
         return batch
 
     def _flush(self) -> None:
         packs, self._packs = self._packs, {}
-        for partition, (pack, ids) in packs.items():
-            self._append(partition, pack, ids)
-        if packs:
+        for place, (pack, ids) in packs.items():
+            self._append(place, pack, ids)
+        if packs and self._partitions:
             self._turn = (self._turn + 1) % self._partitions
 
-    def _append(self, partition: int, pack: RecordPack, ids: list[bytes]) -> None:
+    def _append(self, place: int | str, pack: RecordPack, ids: list[bytes]) -> None:
         def on_done(result: Appended | LogError) -> None:
             if isinstance(result, LogError):
                 for request_id in ids:
@@ -180,7 +187,11 @@ class RequestTemplate:
                     error.__cause__ = result
                     self._fail(request_id, error)
 
-        self._log.producer.append(self._request_topic, partition, pack, on_done)
+        if isinstance(place, str):
+            self._log.producer.append(place, 0, pack, on_done)
+        else:
+            assert self._request_topic is not None
+            self._log.producer.append(self._request_topic, place, pack, on_done)
 
     def _forget(self, request_id: bytes) -> _Pending | None:
         call = self._pending.pop(request_id, None)
@@ -199,8 +210,8 @@ class RequestTemplate:
     def _on_timeout(self, request_id: bytes) -> None:
         call = self._pending.get(request_id)
         if call is not None:
-            waited = self._clock() - call.sent_at
-            self._fail(request_id, RequestTimeout(f"no answer from {self._request_topic} in {waited:.3f} s"))
+            whom, waited = self._request_topic or "the instance", self._clock() - call.sent_at
+            self._fail(request_id, RequestTimeout(f"no answer from {whom} in {waited:.3f} s"))
 
     def expire(self) -> None:
         """Fails the calls whose time is over. A timer does it in time; a test with its own clock calls it itself."""

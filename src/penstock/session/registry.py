@@ -142,6 +142,17 @@ class SessionRegistry:
             timers.append(self._scheduler.call_later(session.expiry_interval - gone, self._expire, session))
         session.timer = timers
 
+    def _revive(self, record: SessionRecord, acl: AclProgram | None) -> Session:
+        session = Session(self._hub, record.client_id, record.username)
+        session.version = record.version
+        session.expiry_interval = record.expiry_interval
+        session.will = None if record.will is None else record.will.to_will()
+        session.acl = acl
+        session.client_type = record.client_type
+        session.since = record.created_at
+        self._store.put(record.client_id, session)
+        return session
+
     async def restore(
         self,
         program_for: Callable[[str, str | None], AclProgram | None],
@@ -155,14 +166,7 @@ class SessionRegistry:
         def revive(record: SessionRecord) -> Session | None:
             if self._store.get(record.client_id) is not None:
                 return None  # it came without a session of its own while the store could not be read
-            session = Session(self._hub, record.client_id, record.username)
-            session.version = record.version
-            session.expiry_interval = record.expiry_interval
-            session.will = None if record.will is None else record.will.to_will()
-            session.acl = program_for(record.client_id, record.username)
-            session.client_type = record.client_type
-            session.since = record.created_at
-            self._store.put(record.client_id, session)
+            session = self._revive(record, program_for(record.client_id, record.username))
             revived.append((session, record.disconnected_at))
             return session
 
@@ -175,6 +179,34 @@ class SessionRegistry:
                 gone = max(0, now - disconnected_at) / 1000 if disconnected_at else 0.0
                 self._await_return(session, gone)
         return len(self.keeper)
+
+    # ---- sessions that move between brokers ----
+
+    def adopt(self, record: SessionRecord, acl: AclProgram | None, subscriptions: bytes | None) -> Session:
+        """Takes up a session that another broker has had, as it was left there."""
+        assert self.keeper is not None
+        session = self._revive(record, acl)
+        self.keeper.adopt(session, record, subscriptions)
+        return session
+
+    def disconnect(self, session: Session) -> None:
+        """The client is at another broker now: its connection here goes, and a session that ends with it."""
+        self._take_over(session)
+
+    def give_away(self, session: Session) -> None:
+        """Another broker has the session from now on: nothing of it stays here, and nothing of it ends."""
+        self._cancel(session)
+        if self._store.get(session.client_id) is session:
+            self._store.remove(session.client_id)
+        if self.keeper is not None:
+            self.keeper.give_away(session)
+        session.end(hand_over=False)
+
+    def await_return(self, session: Session, disconnected_at: int) -> None:
+        """Nobody has it: it ends, and its will is published, when that is due."""
+        assert self.keeper is not None
+        if self._is_waiting(session):
+            self._await_return(session, max(0, self.keeper.now_ms() - disconnected_at) / 1000)
 
     def _is_waiting(self, session: Session) -> bool:
         """It was not ended by a clean start, nor taken up, while it was brought back."""

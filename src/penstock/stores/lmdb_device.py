@@ -20,6 +20,7 @@ from typing import Any
 
 import lmdb
 
+from penstock._ext.queue_rows import BadSource
 from penstock.core.logging import RateLimited, get_logger
 from penstock.core.settings.redis import DeviceSettings
 from penstock.stores.base import StoreError
@@ -288,7 +289,7 @@ class LmdbDeviceStore:
                     call.result = call.work(self._tables, now)
                 except StoreError as error:
                     call.result = error
-                except struct.error as error:
+                except (struct.error, BadSource) as error:
                     # The caller's mistake; what it did before that is as good as any other message.
                     call.result = StoreError(f"the key of a record is not a source: {error}")
             self._tables.end()

@@ -1,16 +1,15 @@
 """The queues of DEVICE clients as tables of LMDB, inside a transaction that belongs to the caller.
 
-| table    | key                                  | value                                                    |
-|----------|--------------------------------------|----------------------------------------------------------|
-| queues   | name, or its SHA-256 if it is long   | number, last packet id, highest score                    |
-| messages | number, score                        | source with expiry and packet id filled in, the envelope |
-| ids      | number, packet id                    | score                                                    |
-| marks    | partition, offset, via, number       | score, packet id                                         |
+| table  | key                                           | value                                          |
+|--------|-----------------------------------------------|------------------------------------------------|
+| queues | name, or its SHA-256 if it is long            | number, last packet id, highest score          |
+| chunks | number, score of the first message            | messages of one addition, half a page of them  |
+| marks  | partition, bucket of offsets, a number of its own | queues and scores of messages that were added |
 
 Numbers in keys are big-endian, so a queue's messages lie together and in order, and marks lie in the order of the log.
-There are two tables of marks: when one has MARKS_KEPT of them the other is emptied, which costs next to nothing, and
-takes the new ones. The row of a queue is written when it is made and when its newest message goes; until then the
-newest message knows better.
+What is in chunks and marks is described and done in `_ext.queue_rows`. There are two tables of marks: when one has
+MARKS_KEPT of them the other is emptied, which costs next to nothing, and takes the new ones. The row of a queue is
+written when it is made and when its newest message goes; until then the newest message knows better.
 """
 
 from __future__ import annotations
@@ -18,62 +17,49 @@ from __future__ import annotations
 import hashlib
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import lmdb
 
-from penstock._ext.segment import RecordPack
-from penstock.stores.device import (
-    LONGEST_TTL_MS,
-    MOST_PACKET_IDS,
-    SOURCE,
-    SOURCE_IDENTITY,
-    Added,
-    Page,
-    Queue,
-    QueueState,
-    StoreFull,
-    group_via,
+from penstock._ext.queue_rows import (
+    MARKS_SPAN,
+    NoPacketId,
+    QueueCounters,
+    RowWriter,
+    chunk_count,
+    chunk_scores,
+    copy_chunk,
+    edit_chunk,
+    find_mark,
+    mark_prefix,
+    packet_id_of,
+    read_chunk,
 )
+from penstock._ext.segment import RecordPack
+from penstock.stores.device import LONGEST_TTL_MS, SOURCE, Added, Page, Queue, QueueState, StoreFull, group_via
 from penstock.stores.lmdb_kv import LmdbStore
 
 LONGEST_NAME = 400
 MARKS_KEPT = 1_000_000
 MOST_CACHED = 65_536
-HEADER = SOURCE.size
+MOST_TAKEN = 1_000
+MOST_ROUNDS = 16
 NEXT_NUMBER = b"\2next"
 PROBE = b"\2probe"
 MARKS_IN = b"\2marks"
+ADDED = b"\2added"
 
 QUEUE_ROW = struct.Struct("<QHQ")
-MESSAGE_KEY = struct.Struct(">QQ")
-ID_KEY = struct.Struct(">QH")
+CHUNK_KEY = struct.Struct(">QQ")
 # The partition is written with its sign turned over, so that negative ones come first.
-MARK_KEY = struct.Struct(">IqIQ")
-MARK_VALUE = struct.Struct(">QH")
-SCORE = struct.Struct(">Q")
-TAIL = struct.Struct("<qH")
+MARK_KEY = struct.Struct(">IqQ")
+MARK_BUCKET = struct.Struct(">Iq")
+MARKS_ROW = struct.Struct("<BQ")
+NUMBER = struct.Struct(">Q")
 SIGN = 0x80000000
 
-_message_key, _id_key, _mark_key, _score = MESSAGE_KEY.pack, ID_KEY.pack, MARK_KEY.pack, SCORE.pack
-_mark_value, _pack_source, _unpack_source = MARK_VALUE.pack, SOURCE.pack, SOURCE.unpack
-NO_IDS: frozenset[int] = frozenset()
-
-
-class _State:
-    """What is known of a queue."""
-
-    __slots__ = ("base", "count", "last_id", "last_score", "next_taken", "number")
-
-    def __init__(self, number: int, last_id: int, last_score: int, base: int) -> None:
-        self.number = number
-        self.last_id = last_id
-        self.last_score = last_score
-        self.base = base  # no more messages than last_score - base
-        self.count: int | None = None  # exactly, once somebody had to know
-        # The first packet id after last_id, and not lower, that is stored.
-        self.next_taken = MOST_PACKET_IDS + 1
+_chunk_key, _number = CHUNK_KEY.pack, NUMBER.pack
 
 
 class QueueTables:
@@ -83,18 +69,15 @@ class QueueTables:
         self._store = store
         self._limit = messages_limit
         self._queues = store.space("queues").database
-        self._messages = store.space("messages").database
-        self._ids = store.space("ids").database
+        self._chunks = store.space("chunks").database
         self._marks = [store.space("marks-0").database, store.space("marks-1").database]
         self._marks_in = 0  # which of the two takes new ones
-        self._marks_count = 0
-        self._states: dict[Queue, _State] = {}
-        self._newest: dict[int, int] = {}  # partition to its newest offset in `marks`
-        self._newest_now: dict[int, int] = {}  # the same, with what is not written yet
+        self._marks_from = 0  # so many were added before the first of them
+        self._added = 0  # messages that were ever added
+        self._states: dict[Queue, QueueCounters] = {}
+        self._taken = 0  # of how many states the taken packet ids are known
         self._next_number: int | None = None
-        self._message_rows: list[tuple[bytes, bytes]] = []
-        self._id_rows: dict[bytes, bytes] = {}
-        self._mark_rows: dict[bytes, bytes] = {}
+        self._rows = RowWriter(self)
         self._queue_rows: dict[bytes, bytes] = {}
         self._transaction: Any = None
 
@@ -106,38 +89,33 @@ class QueueTables:
     def end(self) -> None:
         """Before the commit."""
         self.write_rows()
-        if len(self._states) > MOST_CACHED:
+        if len(self._states) > MOST_CACHED or self._taken > MOST_TAKEN:
             self._states.clear()
+            self._taken = 0
 
     def forget(self) -> None:
         """The transaction failed: nothing that is known can be trusted."""
         self._states.clear()
-        self._newest.clear()
-        self._newest_now.clear()
+        self._taken = 0
         self._next_number = None
-        self._forget_rows()
-
-    def _forget_rows(self) -> None:
-        # In place: who adds has them in hand.
-        self._message_rows.clear()
-        self._id_rows.clear()
-        self._mark_rows.clear()
+        self._rows.forget()
         self._queue_rows.clear()
 
     def _load(self) -> None:
         row = self._transaction.get(NEXT_NUMBER, db=self._queues)
         self._next_number = 1 if row is None else int.from_bytes(row, "big")
+        row = self._transaction.get(ADDED, db=self._queues)
+        self._added = 0 if row is None else int.from_bytes(row, "big")
         row = self._transaction.get(MARKS_IN, db=self._queues)
-        self._marks_in = 0 if row is None else row[0]
-        self._marks_count = self._transaction.stat(self._marks[self._marks_in])["entries"]
+        self._marks_in, self._marks_from = (0, 0) if row is None else MARKS_ROW.unpack(row)
         for database in self._marks:
             cursor = self._transaction.cursor(db=database)
             found = cursor.last()
             while found:
-                order, offset, _, _ = MARK_KEY.unpack(cursor.key())
-                self._newest[order - SIGN] = max(offset, self._newest.get(order - SIGN, -1))
+                order, bucket, _ = MARK_KEY.unpack(cursor.key())
+                self._rows.note_newest(order - SIGN, (bucket + 1) * MARKS_SPAN - 1)
                 # Before the first mark of this partition is the last one of the partition before.
-                found = cursor.set_range(_mark_key(order, 0, 0, 0)) and cursor.prev()
+                found = cursor.set_range(MARK_BUCKET.pack(order, 0)) and cursor.prev()
 
     # Queues.
 
@@ -146,7 +124,7 @@ class QueueTables:
         name = queue.encode()
         return b"\0" + name if len(name) <= LONGEST_NAME else b"\1" + hashlib.sha256(name).digest()
 
-    def _find(self, queue: Queue, make: bool) -> _State | None:
+    def _find(self, queue: Queue, make: bool) -> QueueCounters | None:
         state = self._states.get(queue)
         if state is None:
             row = self._transaction.get(self._name(queue), db=self._queues)
@@ -154,193 +132,162 @@ class QueueTables:
                 state = self._read_state(*QUEUE_ROW.unpack(row))
             elif make:
                 assert self._next_number is not None
-                state = _State(self._next_number, 0, 0, 0)
+                state = QueueCounters(self._next_number, 0, 0)
                 self._next_number += 1
-                self._queue_rows[NEXT_NUMBER] = self._next_number.to_bytes(8, "big")
+                self._queue_rows[NEXT_NUMBER] = _number(self._next_number)
                 self._write_state(queue, state)
             else:
                 return None
             self._states[queue] = state
         return state
 
-    def _read_state(self, number: int, last_id: int, last_score: int) -> _State:
+    def _read_state(self, number: int, last_id: int, last_score: int) -> QueueCounters:
         """Of a queue to which nothing was added in this transaction: what was is remembered."""
-        cursor = self._transaction.cursor(db=self._messages)
-        is_before = cursor.prev() if cursor.set_range(_message_key(number + 1, 0)) else cursor.last()
-        if is_before:
-            owner, score = MESSAGE_KEY.unpack(cursor.key())
-            if owner == number and score > last_score:
-                last_score = score
-                last_id = SOURCE.unpack_from(cursor.value())[4]
-        base = last_score
-        if cursor.set_range(_message_key(number, 0)):
-            owner, score = MESSAGE_KEY.unpack(cursor.key())
-            base = score - 1 if owner == number else last_score
-        state = _State(number, last_id, last_score, base)
-        state.next_taken = self._find_taken(number, last_id + 1)
+        cursor = self._transaction.cursor(db=self._chunks)
+        first = -1
+        if cursor.set_range(_chunk_key(number, 0)):
+            owner, base = CHUNK_KEY.unpack(cursor.key())
+            if owner == number:
+                first = base
+        if first < 0:
+            return QueueCounters(number, last_id, last_score)
+        if cursor.set_range(_chunk_key(number + 1, 0)):
+            cursor.prev()
+        else:
+            cursor.last()
+        newest = chunk_scores(cursor.value(), CHUNK_KEY.unpack(cursor.key())[1])[-1]
+        if newest > last_score:
+            last_score, last_id = newest, packet_id_of(newest)
+        state = QueueCounters(number, last_id, last_score)
+        state.first_score, state.most, state.is_exact = first, newest - first + 1, False
         return state
 
-    def _write_state(self, queue: Queue, state: _State) -> None:
+    def _write_state(self, queue: Queue, state: QueueCounters) -> None:
         self._queue_rows[self._name(queue)] = QUEUE_ROW.pack(state.number, state.last_id, state.last_score)
 
-    def _count(self, state: _State) -> int:
-        if state.count is None:
-            self.write_rows()
-            count, prefix = 0, _score(state.number)
-            cursor = self._transaction.cursor(db=self._messages)
-            if cursor.set_range(prefix):
-                for key in cursor.iternext(keys=True, values=False):
-                    if key[:8] != prefix:
-                        break
-                    count += 1
-            state.count = count
-        return state.count
+    def _walk(self, state: QueueCounters) -> Iterator[tuple[int, bytes]]:
+        """The chunks of a queue: the score of the key, and what is in it."""
+        self.write_rows()
+        cursor = self._transaction.cursor(db=self._chunks)
+        if cursor.set_range(_chunk_key(state.number, 0)):
+            for key, chunk in cursor:
+                number, base = CHUNK_KEY.unpack(key)
+                if number != state.number:
+                    return
+                yield base, chunk
+
+    def _count(self, state: QueueCounters) -> int:
+        if not state.is_exact:
+            state.most = sum(chunk_count(chunk) for _, chunk in self._walk(state))
+            state.is_exact = True
+        return state.most
+
+    def find_first(self, state: QueueCounters) -> None:
+        """For the row writer: packet ids come round to those of messages that may still be stored."""
+        first = next(self._walk(state), None)
+        state.first_score = state.last_score + 1 if first is None else first[0]
+
+    def load_taken(self, state: QueueCounters) -> None:
+        """For the row writer: they are still stored, some of them."""
+        state.take(score for base, chunk in self._walk(state) for score in chunk_scores(chunk, base))
+        self._taken += 1
 
     # Adding.
 
     def add(self, queue: Queue, pack: RecordPack, in_flight: bytes, now: int, default_expiry: int) -> Added:
-        """The loop over the messages is written out, because it is what a busy store does all day."""
         state = self._states.get(queue) or self._find(queue, make=True)
         assert state is not None
-        sources: list[Any] = pack.keys()
-        room, trimmed = self._make_room(state, sources, now)
-        taken = frozenset(memoryview(in_flight).cast("H")) if in_flight else NO_IDS
-        mark_rows, newest, newest_now = self._mark_rows, self._newest, self._newest_now
-        packet_ids = []
-        knows_last_id = True  # the newest message has the last packet id that was given
-        number, longest = state.number, now + LONGEST_TTL_MS
-        for source, value in zip(sources, pack.values(), strict=True):
-            partition, via, offset, expires, packet_id = _unpack_source(source)
-            mark_key = _mark_key(partition + SIGN, offset, via, number)
-            if mark_key in mark_rows or offset <= newest.get(partition, -1):
-                mark = self._find_mark(mark_key)
-                if mark is not None:
-                    packet_ids.append(self._find_marked(state, mark))
-                    continue
-            if expires == 0:
-                expires = default_expiry
-            elif expires <= now:
-                packet_ids.append(0)
-                continue
-            elif expires > longest:
-                expires = longest
-            if room < 0:
-                # The newer ones of this pack are all the queue has room for.
-                room += 1
-                trimmed += 1
-                packet_ids.append(0)
-                continue
-            knows_last_id = packet_id == 0 or self._score_of(state, packet_id) is not None
-            if knows_last_id:
-                packet_id = self._next_id(state, taken)
-            elif state.last_id < packet_id < state.next_taken:
-                state.next_taken = packet_id
-            score = state.last_score = state.last_score + 1
-            message_key = _message_key(number, score)
-            row = _pack_source(partition, via, offset, expires, packet_id)
-            self._message_rows.append((message_key, row + value if value else row))
-            self._id_rows[_id_key(number, packet_id)] = message_key[8:]
-            mark_rows[mark_key] = _mark_value(score, packet_id)
-            if offset > newest_now.get(partition, -1):
-                newest_now[partition] = offset
-            if state.count is not None:
-                state.count += 1
-            packet_ids.append(packet_id)
+        passed_over = trimmed = 0
+        if state.most + pack.count > self._limit:
+            passed_over, trimmed = self._make_room(state, pack, now)
+        try:
+            packet_ids, knows_last_id = self._rows.add(
+                state, pack, in_flight, now, default_expiry, now + LONGEST_TTL_MS, passed_over
+            )
+        except NoPacketId as error:
+            raise StoreFull(str(error)) from None
         if not knows_last_id:
             self._write_state(queue, state)
-        return Added(packet_ids, trimmed)
+        return Added(packet_ids, trimmed + passed_over)
 
-    def _make_room(self, state: _State, sources: list[bytes], now: int) -> tuple[int, int]:
-        """How many messages there is room for beside those that come, less than 0 when too many come; how many old ones
-        had to go."""
-        if state.last_score + len(sources) - state.base <= self._limit:
+    def _make_room(self, state: QueueCounters, pack: RecordPack, now: int) -> tuple[int, int]:
+        """How many of the messages that come are more than the queue has room for, and how many old ones had to go."""
+        if self._count(state) + pack.count <= self._limit:
             return 0, 0
-        new = 0
-        for source in sources:
-            partition, via, offset, expires, _ = _unpack_source(source)
-            mark_key = _mark_key(partition + SIGN, offset, via, state.number)
-            if (expires == 0 or expires > now) and self._find_mark(mark_key) is None:
-                new += 1
-        return min(0, self._limit - new), self._trim(state, min(new, self._limit))
+        self.write_rows()
+        new: set[tuple[int, int, int]] = set()
+        sources: list[Any] = pack.keys()
+        for partition, via, offset, expires, _ in map(SOURCE.unpack, sources):
+            if (expires == 0 or expires > now) and self.find_known(state, partition, offset, via) is None:
+                new.add((partition, via, offset))
+        return max(0, len(new) - self._limit), self._trim(state, min(len(new), self._limit))
 
-    def _find_mark(self, mark_key: bytes) -> bytes | None:
-        mark = self._mark_rows.get(mark_key)
-        for database in self._marks if mark is None else ():
-            mark = mark or self._transaction.get(mark_key, db=database)
-        return mark
+    def _find_score(self, state: QueueCounters, partition: int, offset: int, via: int) -> int:
+        """The score that a message got when it was added; 0 = it never was."""
+        prefix = mark_prefix(partition, offset)
+        for database in self._marks:
+            cursor = self._transaction.cursor(db=database)
+            if cursor.set_range(prefix):
+                for key, row in cursor:
+                    if not key.startswith(prefix):
+                        break
+                    score = find_mark(row, offset, via, state.number)
+                    if score:
+                        return score
+        return 0
 
-    def _find_marked(self, state: _State, mark: bytes) -> int:
-        """A message that was added before: its packet id while it is stored, 0 when it is gone."""
-        score, packet_id = MARK_VALUE.unpack(mark)
-        return packet_id if self._score_of(state, packet_id) == _score(score) else 0
+    def find_known(self, state: QueueCounters, partition: int, offset: int, via: int) -> int | None:
+        """A message that was added before: its packet id while it is stored, 0 when it is gone; None = it was not."""
+        score = self._find_score(state, partition, offset, via)
+        if not score:
+            return None
+        cursor = self._transaction.cursor(db=self._chunks)
+        base = self._seek(cursor, state, score)
+        return packet_id_of(score) if base >= 0 and score in chunk_scores(cursor.value(), base) else 0
 
-    def _score_of(self, state: _State, packet_id: int) -> bytes | None:
-        key = _id_key(state.number, packet_id)
-        score: bytes | None = self._id_rows.get(key) or self._transaction.get(key, db=self._ids)
-        return score
-
-    def _next_id(self, state: _State, taken: frozenset[int]) -> int:
-        """The next packet id that is neither stored nor taken."""
-        for _ in range(MOST_PACKET_IDS):
-            packet_id = state.last_id % MOST_PACKET_IDS + 1
-            if packet_id >= state.next_taken or state.last_id == MOST_PACKET_IDS:
-                self.write_rows()
-                state.next_taken = self._find_taken(state.number, packet_id)
-            state.last_id = packet_id
-            if packet_id != state.next_taken and packet_id not in taken:
-                return packet_id
-        raise StoreFull("every packet id of the client is stored or in flight")
-
-    def _find_taken(self, number: int, first: int) -> int:
-        """The first stored packet id from `first` on; one that does not exist when there is none."""
-        cursor = self._transaction.cursor(db=self._ids)
-        if first <= MOST_PACKET_IDS and cursor.set_range(_id_key(number, first)):
-            owner, packet_id = ID_KEY.unpack(cursor.key())
-            if owner == number:
-                return int(packet_id)
-        return MOST_PACKET_IDS + 1
+    def _seek(self, cursor: Any, state: QueueCounters, score: int) -> int:
+        """Goes to the only chunk that can have the score; the score of its key, -1 = there is none."""
+        key = _chunk_key(state.number, score)
+        found = cursor.set_range(key)
+        if not found or cursor.key() != key:
+            found = cursor.prev() if found else cursor.last()
+        if not found:
+            return -1
+        number, base = CHUNK_KEY.unpack(cursor.key())
+        return int(base) if number == state.number else -1
 
     def write_rows(self) -> None:
         """What was added becomes visible to the transaction; in the order of the keys, which is much faster."""
-        if not self._message_rows and not self._queue_rows:
-            return
-        for rows, database in (
-            (list(self._queue_rows.items()), self._queues),
-            (self._message_rows, self._messages),
-            (list(self._id_rows.items()), self._ids),
-            (list(self._mark_rows.items()), self._marks[self._marks_in]),
-        ):
-            rows.sort()
-            self._transaction.cursor(db=database).putmulti(rows)
-        self._marks_count += len(self._mark_rows)
-        self._forget_rows()
-        for partition, offset in self._newest_now.items():
-            self._newest[partition] = max(offset, self._newest.get(partition, -1))
-        self._newest_now.clear()
-        if self._marks_count > MARKS_KEPT:
-            self._marks_in = 1 - self._marks_in
-            self._marks_count = 0
-            self._transaction.drop(self._marks[self._marks_in], delete=False)
-            self._transaction.put(MARKS_IN, bytes([self._marks_in]), db=self._queues)
+        if self._rows.mark_count:
+            self._rows.chunks.sort()
+            self._transaction.cursor(db=self._chunks).putmulti(self._rows.chunks)
+            self._rows.chunks.clear()
+            count = self._rows.mark_count
+            self._transaction.cursor(db=self._marks[self._marks_in]).putmulti(self._rows.take_marks(self._added))
+            self._added += count
+            self._queue_rows[ADDED] = _number(self._added)
+            if self._added - self._marks_from > MARKS_KEPT:
+                self._marks_in, self._marks_from = 1 - self._marks_in, self._added
+                self._transaction.drop(self._marks[self._marks_in], delete=False)
+                self._queue_rows[MARKS_IN] = MARKS_ROW.pack(self._marks_in, self._marks_from)
+        if self._queue_rows:
+            self._transaction.cursor(db=self._queues).putmulti(sorted(self._queue_rows.items()))
+            self._queue_rows.clear()
 
-    def _trim(self, state: _State, new: int) -> int:
+    def _trim(self, state: QueueCounters, new: int) -> int:
         """Makes room for new messages: the oldest go."""
         surplus = min(self._count(state), self._count(state) + new - self._limit)
-        if surplus > 0:
-            prefix = _score(state.number)
-            self.write_rows()
-            cursor = self._transaction.cursor(db=self._messages)
-            found = cursor.set_range(prefix)
-            for _ in range(surplus):
-                if not found or cursor.key()[:8] != prefix:
-                    break
-                packet_id = SOURCE.unpack_from(cursor.value())[4]
-                self._transaction.delete(_id_key(state.number, packet_id), db=self._ids)
-                found = cursor.delete()
-            assert state.count is not None
-            state.count -= surplus
-        state.base = state.last_score - self._count(state)
-        return max(0, surplus)
+        if surplus <= 0:
+            return 0
+        oldest: list[int] = []
+        for base, chunk in self._walk(state):
+            oldest += chunk_scores(chunk, base)
+            if len(oldest) >= surplus:
+                break
+        self._edit(state, oldest[:surplus], empties=False)
+        if len(oldest) > surplus:
+            state.first_score = oldest[surplus]
+        return surplus
 
     # What is stored.
 
@@ -354,103 +301,107 @@ class QueueTables:
         state = self._find(queue, make=False)
         self.write_rows()
         if state is not None:
-            cursor = self._transaction.cursor(db=self._messages)
-            found = cursor.set_range(_message_key(state.number, max(0, after_score + 1)))
-            for key, row in cursor if found else ():
-                number, score = MESSAGE_KEY.unpack(key)
+            cursor = self._transaction.cursor(db=self._chunks)
+            found = self._seek(cursor, state, max(0, after_score + 1)) >= 0
+            found = found or cursor.set_range(_chunk_key(state.number, max(0, after_score + 1)))
+            for key, chunk in cursor if found else ():
+                number, base = CHUNK_KEY.unpack(key)
                 if number != state.number:
                     break
-                if len(values) == limit:
+                next_score, is_cut = read_chunk(
+                    chunk, base, next_score, limit, now, packet_ids, scores, values, expired
+                )
+                if is_cut:
                     is_last = False
                     break
-                next_score = score
-                expires, packet_id = TAIL.unpack_from(row, SOURCE_IDENTITY)
-                if expires <= now:
-                    expired.append(packet_id)
-                    continue
-                packet_ids.append(packet_id)
-                scores.append(score)
-                values.append(bytes(row[HEADER:]))
         return Page(packet_ids, scores, values, next_score, is_last), expired
+
+    def _find_scores(self, state: QueueCounters, packet_ids: Iterable[int]) -> list[int]:
+        """Where messages with these packet ids are, if they are anywhere."""
+        if state.rounds <= MOST_ROUNDS:
+            return state.scores_of(packet_ids)
+        wanted = set(packet_ids)
+        stored = (score for base, chunk in self._walk(state) for score in chunk_scores(chunk, base))
+        return [score for score in stored if packet_id_of(score) in wanted]
+
+    def _edit(self, state: QueueCounters, wanted: list[int], *, empties: bool) -> list[int]:
+        """Removes the messages that have these scores, which are in order, or turns them into PUBRELs; those found."""
+        cursor = self._transaction.cursor(db=self._chunks)
+        edited: list[int] = []
+        at = 0
+        while at < len(wanted):
+            base = self._seek(cursor, state, wanted[at])
+            if base < 0:
+                at += 1
+                continue
+            before = at
+            chunk, found, at = edit_chunk(cursor.value(), base, wanted, at, empties)
+            at = max(at, before + 1)
+            if found and chunk:
+                self._transaction.put(_chunk_key(state.number, base), chunk, db=self._chunks)
+            elif found:
+                cursor.delete()
+            edited += found
+        if not empties:
+            state.removed(edited)
+        return edited
 
     def remove(self, queue: Queue, packet_ids: Iterable[int]) -> int:
         state = self._find(queue, make=False)
         self.write_rows()
-        removed = 0
         if state is None:
             return 0
-        has_newest = False
-        for packet_id in packet_ids:
-            id_key = _id_key(state.number, packet_id)
-            score = self._transaction.pop(id_key, db=self._ids)
-            if score is not None:
-                self._transaction.delete(_score(state.number) + score, db=self._messages)
-                has_newest |= SCORE.unpack(score)[0] == state.last_score
-                removed += 1
-        if state.count is not None:
-            state.count -= removed
-        if has_newest:
+        removed = self._edit(state, self._find_scores(state, packet_ids), empties=False)
+        if removed and removed[-1] == state.last_score:
             self._write_state(queue, state)
-        return removed
+        return len(removed)
 
     def release(self, queue: Queue, packet_ids: Iterable[int]) -> int:
         state = self._find(queue, make=False)
         self.write_rows()
-        released = 0
-        for packet_id in packet_ids if state is not None else ():
-            assert state is not None
-            score = self._transaction.get(_id_key(state.number, packet_id), db=self._ids)
-            if score is not None:
-                key = _score(state.number) + score
-                row = self._transaction.get(key, db=self._messages)
-                self._transaction.put(key, bytes(row[:HEADER]), db=self._messages)
-                released += 1
-        return released
+        if state is None:
+            return 0
+        return len(self._edit(state, self._find_scores(state, packet_ids), empties=True))
 
     def remove_all(self, queue: Queue) -> int:
         state = self._find(queue, make=False)
         self.write_rows()
         if state is None:
             return 0
-        removed = self._delete_range(self._messages, _score(state.number))
-        self._delete_range(self._ids, _score(state.number))
+        removed, prefix = 0, _number(state.number)
+        cursor = self._transaction.cursor(db=self._chunks)
+        found = cursor.set_range(prefix)
+        while found and cursor.key()[:8] == prefix:
+            removed += chunk_count(cursor.value())
+            found = cursor.delete()
         self._transaction.delete(self._name(queue), db=self._queues)
         # Marks are of the number, which nobody gets again.
         del self._states[queue]
         return removed
 
-    def _delete_range(self, database: Any, prefix: bytes) -> int:
-        cursor = self._transaction.cursor(db=database)
-        found, deleted = cursor.set_range(prefix), 0
-        while found and cursor.key()[: len(prefix)] == prefix:
-            found = cursor.delete()
-            deleted += 1
-        return deleted
-
     def reserve(self, queue: Queue, count: int, in_flight: bytes) -> list[int]:
         state = self._find(queue, make=True)
         assert state is not None
-        taken = frozenset(memoryview(in_flight).cast("H")) if in_flight else NO_IDS
-        packet_ids = [self._next_id(state, taken) for _ in range(count)]
-        if len(set(packet_ids)) < count:
-            raise StoreFull(f"fewer than {count} packet ids are neither stored nor in flight")
+        try:
+            packet_ids = self._rows.reserve(state, count, in_flight)
+        except NoPacketId:
+            raise StoreFull(f"fewer than {count} packet ids are neither stored nor in flight") from None
         self._write_state(queue, state)
         return packet_ids
 
     def move(self, group: Queue, member: Queue, limit: int, now: int, default_expiry: int) -> int:
-        page, expired = self.fetch(group, -1, limit, now)
         state = self._find(group, make=False)
         if state is None:
             return 0
-        pack, via = RecordPack(), group_via(group)
-        for score, value in zip(page.scores, page.values, strict=True):
-            row = self._transaction.get(_message_key(state.number, score), db=self._messages)
-            partition, _, offset, expires, _ = SOURCE.unpack_from(row)
-            pack.append(value, SOURCE.pack(partition, via, offset, expires, 0))
+        pack, packet_ids = RecordPack(), list[int]()
+        for base, chunk in self._walk(state):
+            copy_chunk(chunk, base, pack, group_via(group), limit, now, packet_ids)
+            if pack.count >= limit:
+                break
         if pack.count:
             self.add(member, pack, b"", now, default_expiry)
-        self.remove(group, [*page.packet_ids, *expired])
-        return len(page.packet_ids)
+        self.remove(group, packet_ids)
+        return pack.count
 
     def probe(self) -> None:
         """Writes something, to see whether that is possible."""

@@ -12,7 +12,6 @@ from typing import Any
 from pyspark.errors.exceptions.base import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock_spark.errors import CheckpointError, OptionError, PenstockSparkError
 from penstock_spark.hadoop import Files
@@ -21,6 +20,9 @@ from penstock_spark.reading import read_messages
 
 CHECKPOINT = f"{HOME}/checkpoint"
 QUARANTINE = "quarantine"
+# Spark gives the Python process of a stream ten seconds to start, whatever else the machine has to do.
+STARTS = 5
+SLOW_START = "Python worker failed to connect back"
 # what the quarantine says of a record
 NEEDED = "log_topic,log_partition,log_offset,log_time,error,raw"
 
@@ -45,6 +47,7 @@ class Outcome:
     output: str
     batches: int = 0
     messages: int = 0
+    others: int = 0  # records of topics that hold something else
     bad: int = 0
     seconds: float = 0.0
     facts: dict[str, Any] = field(default_factory=dict)
@@ -122,25 +125,29 @@ class IncrementalJob:
             if notify is not None:
                 notify(f"batch {number}", outcome.messages)
 
-        query = (
-            stream.writeStream.queryName(f"penstock-{self.name}")
-            .foreachBatch(process)
-            .option("checkpointLocation", self._checkpoint.root)
-            .trigger(availableNow=True)
-            .start()
-        )
-        self._wait(query)
+        self._run_stream(stream, process)
         outcome.seconds = time.monotonic() - started
         return outcome
 
-    def _wait(self, query: StreamingQuery) -> None:
-        try:
-            query.awaitTermination()
-        except KeyboardInterrupt:
-            query.stop()
-            raise
-        except PySparkException as error:
-            raise translate(error) from error
+    def _run_stream(self, stream: DataFrame, process: Callable[[DataFrame, int], None]) -> None:
+        for left in reversed(range(STARTS)):
+            query = (
+                stream.writeStream.queryName(f"penstock-{self.name}")
+                .foreachBatch(process)
+                .option("checkpointLocation", self._checkpoint.root)
+                .trigger(availableNow=True)
+                .start()
+            )
+            try:
+                query.awaitTermination()
+                return
+            except KeyboardInterrupt:
+                query.stop()
+                raise
+            except PySparkException as error:
+                # what was written counts: another start goes on behind it
+                if not left or SLOW_START not in str(error):
+                    raise translate(error) from error
 
     def _prepare(self, recover: bool) -> Mapping[str, Any] | None:
         """The offsets to start from when the checkpoint is new; CheckpointError when it does not fit the output."""
@@ -191,8 +198,10 @@ class IncrementalJob:
         if self.ledger.has(batch):
             return  # the run that wrote it was killed before Spark noted it
         observation = Observation()
-        bad = F.count_if(is_bad(others))
-        observed = frame.observe(observation, F.count("*").alias("rows"), bad.alias("bad"))
+        bad = is_bad(others)
+        is_other = F.col("log_topic").isin(*others) & ~bad
+        counted = F.count("*").alias("rows"), F.count_if(bad).alias("bad"), F.count_if(is_other).alias("others")
+        observed = frame.observe(observation, *counted)
         entry = self.ledger.open(batch)
         run = Run(self.spark, self.ledger, batch)
         try:
@@ -204,10 +213,12 @@ class IncrementalJob:
         counts = observation.get
         if counts["bad"]:
             entry.stage(QUARANTINE, Table(only_bad(frame, others)))
+        messages = counts["rows"] - counts["bad"] - counts["others"]
         outcome.bad += counts["bad"]
-        outcome.messages += counts["rows"] - counts["bad"]
+        outcome.messages += messages
+        outcome.others += counts["others"]
         outcome.batches += 1
-        entry.commit(self._end_of(number), messages=counts["rows"] - counts["bad"], bad=counts["bad"])
+        entry.commit(self._end_of(number), messages=messages, bad=counts["bad"])
 
     def _end_of(self, number: int) -> Mapping[str, Any] | None:
         """Where the batch ended: Spark noted it before the batch began."""

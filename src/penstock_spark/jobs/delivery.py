@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from penstock_schema.event import TOPIC
@@ -84,12 +84,50 @@ def published(messages: DataFrame) -> DataFrame:
     return found.select("client_id", "topic", F.lit("published").alias("kind"), F.lit("").alias("cause"), "count")
 
 
+def with_topics(counts: DataFrame) -> DataFrame:
+    """The broker tells what became of messages per client, seldom per topic. A count without a topic is put to the
+    client's topics where there is no doubt: it expected only one, or it was delivered all that it expected. Else it
+    stays without one, and a row of the kind `unsaid` stands at each topic that it may belong to."""
+    is_unsaid = (F.col("topic") == "") & F.col("kind").isin(*KINDS[1:])
+    is_expected = F.col("kind") == "expected"
+    client = Window.partitionBy("client_id")
+    topic = F.when(is_expected, F.col("topic"))
+    known = counts.withColumns(
+        {
+            "only": F.min(topic).over(client),
+            "is_one": F.coalesce(F.min(topic).over(client) == F.max(topic).over(client), F.lit(False)),
+            "due": F.sum(F.when(is_expected, F.col("count"))).over(client),
+            "told": F.sum(F.when(is_unsaid, F.col("count"))).over(client),
+            "troubles": F.count_if(is_unsaid & (F.col("kind") != "delivered")).over(client),
+        }
+    )
+    came = F.coalesce((F.col("told") == F.col("due")) & (F.col("troubles") == 0), F.lit(False)) & ~F.col("is_one")
+    in_doubt = F.col("told").isNotNull() & ~F.col("is_one") & ~came
+
+    def row(topic: Column, kind: Column) -> Column:
+        return F.struct(topic.alias("topic"), kind.alias("kind"))
+
+    itself = row(F.col("topic"), F.col("kind"))
+    rows = F.array(
+        F.when(~is_unsaid | in_doubt, itself),
+        F.when(is_unsaid & F.col("is_one"), row(F.col("only"), F.col("kind"))),
+        F.when(is_expected & came, row(F.col("topic"), F.lit("delivered"))),
+        F.when(is_expected & in_doubt, row(F.col("topic"), F.lit("unsaid"))),
+    )
+    made = known.withColumn("row", F.explode(F.filter(rows, lambda one: one.isNotNull())))
+    return made.select("client_id", "row.topic", "row.kind", "cause", "count")
+
+
 def per_key(counts: DataFrame, *keys: str) -> DataFrame:
-    """One row for each key, one column for each kind, and what is not accounted for."""
-    kinds = ("published", *KINDS)
+    """One row for each key, one column for each kind, and what is not accounted for: null for a topic of which that
+    cannot be said."""
+    kinds = ("published", *KINDS, "unsaid")
     columns = [F.sum(F.when(F.col("kind") == kind, F.col("count")).otherwise(0)).alias(kind) for kind in kinds]
     known = reduce(lambda left, right: left + right, [F.col(kind) for kind in KINDS[1:]])
-    return counts.groupBy(*keys).agg(*columns).withColumn("unaccounted", F.col("expected") - known)
+    rest = F.col("expected") - known
+    if "topic" in keys:
+        rest = F.when((F.col("unsaid") == 0) & (F.col("topic") != ""), rest)
+    return counts.groupBy(*keys).agg(*columns).withColumn("unaccounted", rest).drop("unsaid")
 
 
 def connections(events: DataFrame) -> DataFrame:
@@ -135,6 +173,7 @@ def run(
 
     columns = "topic,client_id,received_at"
     outcome = job.run(both, work, recover=recover, notify=notify, columns=columns, others=(options.events,))
+    outcome.facts["events"] = outcome.others
     if outcome.batches:
         _make_tables(job.ledger)
     return _finish(job.ledger, outcome)
@@ -145,11 +184,12 @@ def _make_tables(ledger: Ledger) -> None:
     if counts is None:
         return
     summed = counts.groupBy("client_id", "topic", "kind", "cause").agg(F.sum("count").alias("count")).persist()
+    placed = with_topics(summed).persist()
     entry = ledger.open(f"tables.{ledger.next_number}")
     tables = {
-        BY_BOTH: per_key(summed, "client_id", "topic"),
-        BY_CLIENT: per_key(summed, "client_id"),
-        BY_TOPIC: per_key(summed, "topic"),
+        BY_BOTH: per_key(placed, "client_id", "topic"),
+        BY_CLIENT: per_key(placed, "client_id"),
+        BY_TOPIC: per_key(placed, "topic"),
         CAUSES: summed.filter("cause <> ''").groupBy("kind", "cause").agg(F.sum("count").alias("count")),
     }
     for name, frame in tables.items():
@@ -158,6 +198,7 @@ def _make_tables(ledger: Ledger) -> None:
         entry.stage(COUNTS, Table(summed, files=1, replaces=True))
     last = ledger.last()
     entry.commit(last.end if last else None)
+    placed.unpersist()
     summed.unpersist()
 
 
@@ -175,7 +216,7 @@ def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
         ledger.files,
         "Delivery",
         outcome.facts,
-        [Chart("Not delivered, by cause", "bar", [(row.cause, float(row["count"])) for row in why])],
+        [Chart("Not delivered, by cause", "rows", [(row.cause, float(row["count"])) for row in why])],
         [
             Rows(
                 "Clients that miss the most",

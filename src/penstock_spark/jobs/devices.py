@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from penstock_spark.errors import OptionError
 from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source
 from penstock_spark.ledger import Ledger, Table
-from penstock_spark.report import Chart, Rows, write_report
+from penstock_spark.report import Chart, Rows, duration, write_report
 from penstock_spark.transforms import json_field
 
 STATE, DEVICES, FINDINGS = "known_clients", "devices", "findings"
@@ -187,7 +187,7 @@ def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
         ledger.files,
         "Devices",
         outcome.facts,
-        [Chart("Silent for, seconds", "bar", [(row.client_id, float(row.silent_for)) for row in worst])],
+        [Chart("Silent for", "rows", [(row.client_id, float(row.silent_for)) for row in worst], show=duration)],
         [Rows("Look at these first", ("client", "last seen", "messages", "gaps", "twice", "late"), rows)],
     )
     return outcome

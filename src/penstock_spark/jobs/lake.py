@@ -148,6 +148,6 @@ def _finish(spark: SparkSession, ledger: Ledger, outcome: Outcome) -> Outcome:
         ledger.files,
         "Messages in the lake",
         {"messages": sum(int(value) for _, value in bars), **outcome.facts},
-        [Chart("Messages a day", "bar", bars)],
+        [Chart("Messages a day", "columns", bars)],
     )
     return outcome

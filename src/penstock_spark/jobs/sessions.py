@@ -196,7 +196,13 @@ def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
         ledger.files,
         "Sessions",
         outcome.facts,
-        [Chart("Sessions begun an hour", "bar", [(f"{row['hour']:%d %H:00}", float(row["count"])) for row in starts])],
+        [
+            Chart(
+                "Sessions begun an hour",
+                "columns",
+                [(f"{row['hour']:%d %H:00}", float(row["count"])) for row in starts],
+            )
+        ],
         [Rows("Longest", ("client", "began", "messages", "seconds"), [tuple(row) for row in longest])],
     )
     return outcome

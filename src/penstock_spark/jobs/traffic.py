@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -22,6 +23,8 @@ TOP = "top_talkers"
 WINDOWS = ("minute", "hour", "day")
 PERCENTILES = (0.5, 0.95, 0.99)
 ADD_UP_FROM = 24
+STEPS = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1)}
+MOST_WINDOWS = 240
 
 
 @dataclass(frozen=True)
@@ -136,23 +139,36 @@ def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
     if top is None or minutes is None:
         return outcome
     talkers = top.orderBy(F.desc("messages")).collect()
-    heavy = minutes.groupBy("prefix").agg(F.sum("messages").alias("n")).orderBy(F.desc("n")).limit(5).collect()
-    chosen = [row.prefix for row in heavy]
-    points = minutes.filter(F.col("prefix").isin(chosen)).orderBy("window_start").collect() if chosen else []
-    series = {
-        name: [(f"{row.window_start:%d %H:%M}", float(row.messages)) for row in points if row.prefix == name]
-        for name in chosen
-    }
-    totals = minutes.agg(F.sum("messages"), F.sum("bytes"), F.countDistinct("prefix")).collect()[0]
+    totals = minutes.agg(
+        F.sum("messages"), F.sum("bytes"), F.countDistinct("prefix"), F.min("window_start"), F.max("window_start")
+    ).collect()[0]
     outcome.facts |= {"all messages": totals[0] or 0, "all bytes": totals[1] or 0, "prefixes": totals[2]}
+    charts = [Chart("Top talkers", "rows", [(row.client_id, float(row.messages)) for row in talkers[:10]])]
+    if totals[3] is not None:
+        charts.insert(0, _chart(ledger, totals[3], totals[4]))
     outcome.report = write_report(
         ledger.files,
         "Traffic",
         outcome.facts,
-        [
-            Chart("Messages a minute, heaviest topics", "line", series=series),
-            Chart("Top talkers", "bar", [(row.client_id, float(row.messages)) for row in talkers[:10]]),
-        ],
+        charts,
         [Rows("Top talkers", ("client", "messages", "bytes", "share"), [tuple(row) for row in talkers])],
     )
     return outcome
+
+
+def _chart(ledger: Ledger, first: datetime, last: datetime) -> Chart:
+    """Of minutes, hours or days: so many points as can be told apart."""
+    window, step = next(
+        (one for one in STEPS.items() if (last - first) / one[1] <= MOST_WINDOWS), ("day", STEPS["day"])
+    )
+    table = ledger.read(f"per_{window}")
+    assert table is not None
+    heavy = table.groupBy("prefix").agg(F.sum("messages").alias("n")).orderBy(F.desc("n")).limit(5).collect()
+    names = [row.prefix for row in heavy]
+    rows = table.filter(F.col("prefix").isin(names)).select("prefix", "window_start", "messages").collect()
+    counts = {(row.prefix, row.window_start): float(row.messages) for row in rows}
+    begin = min(row.window_start for row in rows)
+    windows = [begin + step * number for number in range(int((last - begin) / step) + 1)]
+    # nothing at all in a window is a count too
+    series = {name: [(at, counts.get((name, at), 0.0)) for at in windows] for name in names}
+    return Chart(f"Messages a {window}, heaviest topics", "lines", series=series)

@@ -2,48 +2,51 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 from urllib.parse import quote
 
 import pytest
 
-from penstock.queues.control import QueueControl
-from penstock.queues.definitions import QueueDefinition
 from tests.support.admin_api import TOKEN, serving
-from tests.support.memory_queues import MemoryMember, MemoryQueues, publish_record
+from tests.support.application import until
+from tests.support.queues import open_queue_client, running_queue_broker
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    with running_queue_broker(tmp_path_factory.mktemp("queues"), settings={"admin.token": TOKEN}) as running:
+        yield running
 
 
 @pytest.fixture
-def manager():
-    made = MemoryQueues()
+def ask(broker):
+    def request(method, path, body=None, token=TOKEN):
+        connection = http.client.HTTPConnection("127.0.0.1", broker.admin_port, timeout=20)
+        sent = None if body is None else json.dumps(body)
+        connection.request(method, f"/api/v1{path}", sent, {"Authorization": f"Bearer {token}"})
+        response = connection.getresponse()
+        document = json.loads(response.read())
+        connection.close()
+        return response.status, document
 
-    async def fill():
-        for name in ("orders", "other", "$dlq/orders", "messages", "ü %?#"):
-            await made.create(QueueDefinition(name=name))
-        for number in range(3):
-            await made.queues["orders"].append(publish_record(f"$queue/orders/k/{number}", b"%d" % number))
-        made.queues["orders"].group("workers", consumers=[MemoryMember("w1")]).claim(1, "w1")
-
-    asyncio.run(fill())
-    return made
+    return request
 
 
 @pytest.fixture
-def ask(tmp_path, manager):
-    with serving(tmp_path, None, TOKEN, queues=QueueControl(manager)) as server:
-
-        def request(method, path, body=None, token=TOKEN):
-            connection = http.client.HTTPConnection(server.address, timeout=10)
-            sent = None if body is None else json.dumps(body)
-            connection.request(method, f"/api/v1{path}", sent, {"Authorization": f"Bearer {token}"})
-            response = connection.getresponse()
-            document = json.loads(response.read())
-            connection.close()
-            return response.status, document
-
-        yield request
+def orders(broker, ask):
+    """Three messages, one of them with w1."""
+    assert ask("POST", "/queues", {"name": "orders"})[0] == 200
+    assert ask("POST", "/queues", {"name": "other"})[0] == 200
+    client = open_queue_client(broker, "w1")
+    for number in range(3):
+        client.publish(f"$queue/orders/k/{number}", b"%d" % number)
+    client.consume("$queue/orders", "workers", prefetch=1)
+    client.take(b"0")
+    yield
+    client.close()
+    for name in ("orders", "other"):
+        ask("DELETE", f"/queues/{name}")
 
 
 COMMANDS = [
@@ -51,68 +54,78 @@ COMMANDS = [
     ("POST", "/queues", {"name": "new"}),
     ("GET", "/queues/orders", None),
     ("PATCH", "/queues/orders", {"limits.max_depth": 7}),
-    ("POST", "/queues/orders/purge", {}),
     ("POST", "/queues/orders/pause", {}),
     ("POST", "/queues/orders/resume", {}),
     ("GET", "/queues/orders/messages", None),
     ("POST", "/queues/orders/messages", {"payload": "x"}),
     ("POST", "/queues/orders/move", {"to": "other"}),
-    ("POST", "/queues/$dlq/orders/replay", {}),
+    ("POST", "/queues/orders/replay", {}),
     ("GET", "/queues/orders/groups", None),
     ("GET", "/queues/orders/pending?group=workers", None),
     ("POST", "/queues/orders/seek", {"group": "workers", "to": "first"}),
+    ("POST", "/queues/orders/purge", {}),
     ("DELETE", "/queues/orders", None),
 ]
 
 
-def test_each_command_needs_the_token_and_works_with_it(ask, manager):
+def test_each_command_needs_the_token_and_works_with_it(ask, orders):
     for method, path, body in COMMANDS:
-        before = {name: (queue.tail, queue.definition) for name, queue in manager.queues.items()}
-        assert ask(method, path, body, token="another-token-of-its-length")[0] == 401
-        assert {name: (queue.tail, queue.definition) for name, queue in manager.queues.items()} == before
+        before = ask("GET", "/queues")[1]
+        for token in ("another-token-of-its-length", ""):
+            assert ask(method, path, body, token)[0] == 401
+        assert ask("GET", "/queues")[1] == before
         status, answer = ask(method, path, body)
         assert status == 200, (method, path, answer)
 
 
-def test_a_queue_is_made_changed_and_deleted(ask, manager):
-    status, entry = ask("POST", "/queues", {"name": "new", "type": "stream", "retention": {"max_age": "2h"}})
+def test_a_queue_is_made_changed_and_deleted(ask):
+    status, entry = ask("POST", "/queues", {"name": "made", "type": "stream", "retention": {"max_age": "2h"}})
     assert (status, entry["type"], entry["definition"]["retention"]["max_age"]) == (200, "stream", 7200.0)
-    assert ask("PATCH", "/queues/new", {"limits": {"max_message_size": "1KiB"}})[1]["definition"]["limits"] == {
+    assert ask("PATCH", "/queues/made", {"limits": {"max_message_size": "1KiB"}})[1]["definition"]["limits"] == {
         "max_message_size": 1024,
         "max_depth": 100_000,
         "message_ttl": 604_800.0,
     }
-    assert ask("DELETE", "/queues/new?if_empty=1&if_unused=1")[0] == 200
-    assert "new" not in manager.queues
+    assert ask("DELETE", "/queues/made?if_empty=1&if_unused=1")[0] == 200
+    assert ask("GET", "/queues/made")[0] == 404
 
 
 def test_names_of_all_kinds_are_reached(ask):
-    for name in ("$dlq/orders", "messages", "ü %?#"):
+    for name in ("$dlq/orders", "messages", "ü %?", "purge", "a.b_c"):
+        assert ask("POST", "/queues", {"name": name})[0] == 200
         path = "/queues/" + "/".join(quote(level, safe="") for level in name.split("/"))
         assert ask("GET", path)[1]["name"] == name
         assert ask("GET", f"{path}/messages")[1]["queue"] == name
+        assert ask("POST", f"{path}/messages", {"payload": name})[1]["message_id"] == f"{name}:0"
+        assert ask("GET", f"{path}/messages")[1]["messages"][0]["payload"] == name
     assert ask("GET", "/queues/$dlq/messages")[1]["error"] == "there is no queue '$dlq/messages'"
     assert ask("GET", "/queues/%24dlq%2Forders")[1]["name"] == "$dlq/orders"
 
 
-def test_messages_are_seen_appended_and_moved(ask, manager):
+def test_messages_are_seen_appended_and_moved(ask, orders):
     status, answer = ask("GET", "/queues/orders/messages?from=1&limit=1")
     assert (status, answer["messages"][0]["payload"], answer["truncated"]) == (200, "1", True)
     assert ask("GET", "/queues/orders/messages?group=workers")[1]["messages"][0]["offset"] == 1
     status, answer = ask("POST", "/queues/orders/messages", {"key": "k/3", "payload": "y" * 100_000})
     assert (status, answer["message_id"]) == (200, "orders:3")
     status, answer = ask("POST", "/queues/orders/move", {"to": "other", "count": 2, "filter": "k/+"})
-    assert (status, answer["moved"]) == (200, 2)
-    assert manager.queues["other"].tail == 2
+    assert (status, answer["moved"], answer["left"]) == (200, 2, 2)
+    assert [each["payload"] for each in ask("GET", "/queues/other/messages")[1]["messages"]] == ["0", "1"]
 
 
-def test_groups_are_seen_moved_and_deleted(ask, manager):
-    assert ask("GET", "/queues/orders/groups")[1]["groups"][0]["members"][0]["client_id"] == "w1"
-    assert ask("GET", "/queues/orders/pending?group=workers&limit=5")[1]["entries"][0]["offset"] == 0
+def test_groups_are_seen_moved_and_deleted(ask, orders):
+    (group,) = ask("GET", "/queues/orders/groups")[1]["groups"]
+    (member,) = group["members"]
+    assert (member["client_id"], member["prefetch"], member["unsettled"]) == ("w1", 1, 1)
+    (entry,) = ask("GET", "/queues/orders/pending?group=workers&limit=5")[1]["entries"]
+    assert (entry["offset"], entry["consumer"], entry["deliveries"]) == (0, "w1", 1)
+    assert 0 < entry["due_in"] <= 30
     assert ask("POST", "/queues/orders/seek", {"group": "workers", "to": 2})[1]["cursor"] == 2
     assert ask("DELETE", "/queues/orders/groups?group=workers")[0] == 409
-    manager.queues["orders"].groups["workers"].consumers.clear()
+    assert ask("POST", "/sessions/w1/kick")[0] == 200
+    until(lambda: ask("GET", "/queues/orders/groups")[1]["groups"][0]["consumers"] == 0, 10, "the consumer is gone")
     assert ask("DELETE", "/queues/orders/groups?group=workers")[0] == 200
+    assert ask("GET", "/queues/orders/groups")[1]["groups"] == []
 
 
 REFUSALS = [
@@ -143,7 +156,7 @@ REFUSALS = [
 ]
 
 
-def test_a_refusal_says_why(ask):
+def test_a_refusal_says_why(ask, orders):
     for method, path, body, status, words in REFUSALS:
         found, answer = ask(method, path, body)
         assert (found, words in answer["error"]) == (status, True), (method, path, answer)

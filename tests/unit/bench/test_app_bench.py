@@ -10,6 +10,7 @@ import pytest
 
 from bench import app_bench
 from bench.brokers import Broker
+from bench.summary import missed_targets
 from tests.unit.bench.test_load import run_clean, run_load
 
 FAN_IN = "--scenario fanin --n 6 --qos 1 --size 66 --window 20"
@@ -125,10 +126,10 @@ def test_the_table_of_a_small_result() -> None:
     ]
     rows = app_bench.summarise(runs, "embedded", 1_000_000)
     assert [row["title"] for row in rows if row["brokers"]["penstock"]["reached"]] == ["100 publishers → 1 client"]
-    assert app_bench.missed_targets(rows) == [
+    assert missed_targets(rows) == [
         "the same per CPU-second",
         "backlog of 1,000,000, time to live delivery",
     ]
     on_kafka = app_bench.summarise(runs, "kafka", 1_000_000)
-    assert app_bench.missed_targets(on_kafka) == ["backlog of 1,000,000, time to live delivery"]
+    assert missed_targets(on_kafka) == ["backlog of 1,000,000, time to live delivery"]
     assert 'provider = "kafka"' in app_bench.penstock_toml("kafka", None)

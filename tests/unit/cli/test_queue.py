@@ -1,17 +1,25 @@
-"""`penstock queue`: tables for people, JSON for scripts, a question before a loss."""
+"""`penstock queue` with a running broker: tables for people, JSON for scripts, a question before a loss."""
 
-import asyncio
 import json
 import os
 import sys
+import urllib.request
 
 import pytest
 
 from penstock.__main__ import main
-from penstock.queues.control import QueueControl
-from penstock.queues.definitions import QueueDefinition
-from tests.support.admin_api import serving
-from tests.support.memory_queues import MemoryMember, MemoryQueues, publish_record
+from tests.support.application import until
+from tests.support.queues import open_queue_client, running_queue_broker
+
+ODD = "odd\x1b[31m"
+BY_HAND = {"initial_backoff": "50ms", "max_backoff": "50ms", "max_retries": 1}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    queues = [{"name": "given", "retry": BY_HAND}]
+    with running_queue_broker(tmp_path_factory.mktemp("queues"), queues=queues) as running:
+        yield running
 
 
 @pytest.fixture(autouse=True)
@@ -23,31 +31,9 @@ def nothing_from_outside(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def manager():
-    made = MemoryQueues()
-
-    async def fill():
-        orders = await made.create(QueueDefinition(name="orders", origin="config"))
-        for number in range(3):
-            await orders.append(publish_record(f"$queue/orders/k/{number}", b"\x1b[31m" if number else b"first"))
-        orders.group("workers", consumers=[MemoryMember("w1", unsettled=1)]).claim(1, "w1")
-        await made.create(QueueDefinition(name="odd\x1b[31m"))
-
-    asyncio.run(fill())
-    return made
-
-
-@pytest.fixture
-def broker(tmp_path, manager):
-    (tmp_path / "data").mkdir()
-    with serving(tmp_path / "data", None, queues=QueueControl(manager)) as server:
-        yield server
-
-
-@pytest.fixture
-def run(capsys):
+def run(broker, capsys):
     def run_one(*arguments, code=0):
-        assert main(["queue", *arguments]) == code, capsys.readouterr()
+        assert main(["queue", *arguments, "--data-dir", str(broker.data_dir)]) == code, capsys.readouterr()
         captured = capsys.readouterr()
         assert "\x1b" not in captured.out
         return captured.err if code else captured.out
@@ -55,100 +41,176 @@ def run(capsys):
     return run_one
 
 
-def test_look_at_queues(broker, run):
+@pytest.fixture
+def client(broker):
+    opened = open_queue_client(broker, "worker-1")
+    yield opened
+    opened.close()
+
+
+def test_look_at_queues(broker, run, client):
+    client.publish("$queue/given/k/1", b"one", b"two")
+    client.consume("$queue/given", "workers")
+    client.take(b"one", b"two")
+    run("create", ODD)
     lines = run("list").splitlines()
     assert " ".join(lines[0].split()) == "name type durable paused depth pending group count consumers dead bytes"
-    assert lines[-1] == "2 of 2 queues"
-    assert lines[2].split() == ["orders", "classic", "yes", "no", "3", "1", "1", "1", "0", "-"]
-    assert run("list", "--offset", "1", "-n", "1").splitlines()[1].split()[0] == "orders"
-    assert json.loads(run("list", "o*s", "--json"))["matched"] == 1
-    text = run("show", "orders")
-    assert "retry               max_retries 10, initial_backoff 5.0" in text
-    assert "bindings            $queue/orders/#" in text
-    assert json.loads(run("show", "orders", "--json"))["groups"][0]["id"] == "workers"
+    assert lines[1].split() == ["given", "classic", "yes", "no", "2", "2", "1", "1", "0", "-"]
+    assert lines[-1].endswith("queues")
+    assert run("list", "-n", "1").splitlines()[-1].endswith("queues (there are more: --limit, --offset)")
+    assert json.loads(run("list", "--offset", "1", "--json"))["queues"][0]["name"] != "given"
+    assert json.loads(run("list", "giv*", "--json"))["matched"] == 1
+    text = run("show", "given")
+    assert "retry               max_retries 1, initial_backoff 0.05" in text
+    assert "bindings            $queue/given/#" in text
+    lines = run("groups", "given").splitlines()
+    assert lines[1].split()[:6] == ["workers", "1", "0", "2", "2", "0"]
+    assert lines[3].split()[:2] == ["workers", "worker-1"]
+    lines = run("pending", "given", "workers").splitlines()
+    assert lines[1].split()[:4] == ["0", "worker-1", "1", "delivered"]
+    assert lines[-1] == "2 of 2 unsettled messages"
     assert "there is no queue 'nobody'" in run("show", "nobody", code=1)
 
 
-def test_make_and_change(broker, run, manager):
+def test_make_and_change(broker, run):
     options = ["-o", "limits.max_depth=5", "-o", "retry.initial_backoff=250ms", "-t", "sensors/#", "--capture"]
     text = run("create", "new", "--type", "stream", *options)
     assert text == "stream queue new: publish to $queue/new/KEY\n"
-    definition = manager.queues["new"].definition
-    assert (definition.limits.max_depth, definition.retry.initial_backoff) == (5, 0.25)
-    assert definition.bindings == ("$queue/new/#", "sensors/#")
+    shown = broker.queue("new")
+    assert (shown["definition"]["limits"]["max_depth"], shown["definition"]["retry"]["initial_backoff"]) == (5, 0.25)
+    assert shown["bindings"] == ["$queue/new/#", "sensors/#"]
     run("create", "memory", "--ephemeral")
-    assert manager.queues["memory"].definition.durable is False
+    assert broker.queue("memory")["durable"] is False
     assert run("update", "new", "-o", "limits.max_depth=6") == "new changed: limits.max_depth\n"
-    assert manager.queues["new"].definition.limits.max_depth == 6
+    assert broker.queue("new")["definition"]["limits"]["max_depth"] == 6
     assert "write KEY=VALUE" in run("create", "x", "-o", "nothing", code=2)
     assert "nothing to change" in run("update", "new", code=2)
     assert "is no setting of a queue" in run("update", "new", "-o", "speed=1", code=2)
 
 
-def test_nothing_is_lost_unasked(broker, run, manager, monkeypatch):
+def test_nothing_is_lost_unasked(broker, run, monkeypatch):
+    run("create", "precious")
     for command in (
-        ["delete", "orders"],
-        ["purge", "orders"],
-        ["seek", "orders", "workers", "--to", "last"],
-        ["move", "orders", "odd\x1b[31m"],
-        ["replay", "orders"],
-        ["delete-group", "orders", "workers"],
+        ["delete", "precious"],
+        ["purge", "precious"],
+        ["seek", "precious", "workers", "--to", "last"],
+        ["move", "precious", "given"],
+        ["replay", "precious"],
+        ["delete-group", "precious", "workers"],
     ):
         assert "Nobody is there to say so" in run(*command, code=2)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr("builtins.input", lambda question: "n")
-    assert "nothing was deleted" in run("delete", "orders", code=1)
-    assert "orders" in manager.queues
+    assert "nothing was deleted" in run("delete", "precious", code=1)
+    assert broker.queue("precious") is not None
 
 
-def test_pause_purge_and_delete(broker, run, manager):
-    assert run("pause", "orders") == "orders is paused, 3 messages in it\n"
-    assert run("resume", "orders") == "orders delivers, 3 messages in it\n"
-    assert "3 messages wait" in run("delete", "orders", "--if-empty", "-y", code=1)
-    assert run("purge", "orders", "-y") == "3 messages removed from orders\n"
-    assert run("delete", "orders", "-y").splitlines() == [
-        "orders deleted, with 0 messages",
-        "it comes back with the next start: take it out of the settings file",
-    ]
-    assert "orders" not in manager.queues
+def test_pause_purge_and_delete(broker, run, client):
+    run("create", "paused")
+    client.publish("$queue/paused/k", b"1", b"2", b"3")
+    assert run("pause", "paused") == "paused is paused, 3 messages in it\n"
+    client.consume("$queue/paused")
+    client.nothing()
+    assert run("resume", "paused") == "paused delivers, 3 messages in it\n"
+    client.take(b"1", b"2", b"3")
+    assert "3 messages wait" in run("delete", "paused", "--if-empty", "-y", code=1)
+    assert run("purge", "paused", "-y") == "3 messages removed from paused\n"
+    assert "1 consumers" in run("delete", "paused", "--if-unused", "-y", code=1)
+    assert run("delete", "paused", "--if-empty", "-y") == "paused deleted, with 0 messages\n"
+    assert broker.queue("paused") is None
 
 
-def test_groups(broker, run, manager):
-    lines = run("groups", "orders").splitlines()
-    assert lines[1].split()[:6] == ["workers", "1", "3", "1", "1", "0"]
-    assert lines[3].split()[:4] == ["workers", "w1", "100", "1"]
-    assert lines[-1] == "1 group, offsets 0 to 3"
-    assert run("pending", "orders", "workers").splitlines()[-1] == "1 of 1 unsettled message"
-    assert run("seek", "orders", "workers", "--to", "-1", "-y") == "workers goes on at offset 2, 2 messages to go\n"
-    assert "no position in a queue" in run("seek", "orders", "workers", "--to", "soon", "-y", code=2)
-    manager.queues["orders"].groups["workers"].consumers.clear()
-    assert run("delete-group", "orders", "workers", "-y") == "group workers of orders deleted, 2 messages behind\n"
+def test_a_group_goes_back_and_goes(broker, run, client):
+    run("create", "log", "--type", "stream")
+    client.publish("$queue/log", b"1", b"2", b"3")
+    client.consume("$queue/log", "readers")
+    client.take(b"1", b"2", b"3")
+    run("seek", "log", "readers", "--to", "-2", "-y")
+    client.take(b"2", b"3")
+    assert "no position in a queue" in run("seek", "log", "readers", "--to", "soon", "-y", code=2)
+    assert "1 consumers" in run("delete-group", "log", "readers", "-y", code=1)
+    client.raw.unsubscribe("$queue/log")
+    assert run("delete-group", "log", "readers", "-y").startswith("group readers of log deleted")
+    assert broker.queue("log")["groups"] == []
 
 
-def test_messages(broker, run, manager):
-    lines = run("peek", "orders", "-n", "1").splitlines()
-    assert lines[1].split() == ["0", "k/0", "c", "2023-11-14T22:13:20.000+00:00", "5", "first"]
-    assert lines[-1] == "1 message, offsets 0 to 3 (there are more: --limit, --from)"
-    assert json.loads(run("peek", "orders", "--from", "-1", "--json"))["messages"][0]["offset"] == 2
-    assert run("append", "orders", "-m", "ü", "-k", "a/b", "-P", "x=y") == "appended orders:3\n"
-    message = json.loads(run("peek", "orders", "--from", "3", "--json"))["messages"][0]
-    assert (message["payload"], message["key"], message["user_properties"]) == ("ü", "a/b", [["x", "y"]])
+def test_messages_are_appended_seen_and_moved(broker, run, client):
+    run("create", "source")
     run("create", "target")
-    text = run("move", "orders", "target", "--filter", "k/#", "-n", "2", "-y")
-    assert text == "2 messages moved from orders to target, 2 left\n"
-    assert run("move", "orders", "target", "-y").startswith("2 messages moved")
-    assert manager.queues["target"].tail == 4
+    for number in range(3):
+        run("append", "source", "-m", f"m{number}", "-k", f"k/{number}")
+    assert run("append", "source", "-m", "ü\x1b", "-k", "a/b", "-P", "x=y") == "appended source:3\n"
+    lines = run("peek", "source", "-n", "1").splitlines()
+    assert lines[1].split()[:3] == ["0", "k/0", "penstock-admin"]
+    assert lines[-1] == "1 message, offsets 0 to 4 (there are more: --limit, --from)"
+    message = json.loads(run("peek", "source", "--from", "-1", "--json"))["messages"][0]
+    assert (message["key"], message["user_properties"]) == ("a/b", [["x", "y"]])
+    client.consume("$queue/source", "workers")
+    first, *_ = client.take(b"m0", b"m1", b"m2", "ü\x1b".encode())
+    client.ack(first)
+    text = run("move", "source", "target", "--filter", "k/#", "-n", "1", "-y")
+    assert text == "1 message moved from source to target, 2 left\n"
+    assert run("move", "source", "target", "-y") == "2 messages moved from source to target, 0 left\n"
+    client.consume("$queue/target", "workers")
+    moved = client.take(b"m1", b"m2", "ü\x1b".encode())
+    assert [delivery.properties["x-source-topic"] for delivery in moved[:1]] == ["$queue/source/k/1"]
+    assert broker.progress("source", "workers") == (4, 4, 0)
 
 
-def test_dead_letters_are_replayed(broker, run, manager):
-    run("create", "$dlq/orders")
-    pairs = [("_dlq_original_queue", "orders"), ("_dlq_original_topic", "$queue/orders/k")]
+def test_dead_letters_are_replayed(broker, run, client):
+    run("create", "work")
+    client.publish("$queue/work/eu", b"bad", properties={"user_property": [("own", "1")]})
+    client.consume("$queue/work", "workers")
+    client.reject(client.next(b"bad"), "cannot read it")
+    client.consume("$queue/$dlq/work", "undertakers")
+    dead = client.next(b"bad")
+    assert (dead.properties["_dlq_reason"], dead.properties["reason"]) == ("rejected", "cannot read it")
+    assert run("replay", "$dlq/work", "-y") == "1 message of $dlq/work replayed, 0 left\n"
+    again = client.next(b"bad")
+    assert (again.topic, again.count, again.properties["own"]) == ("$queue/work/eu", 1, "1")
+    assert not [name for name, _ in again.pairs if name.startswith("_dlq_") or name == "reason"]
+    client.settle(dead, refused=True)  # it is not there any more
+    client.ack(again)
 
-    async def bury():
-        dead = manager.queues["$dlq/orders"]
-        await dead.append(publish_record("$queue/$dlq/orders/k", b"1", pairs=pairs))
-        await dead.append(publish_record("$queue/$dlq/orders/k", b"2", pairs=[("_dlq_original_queue", "gone")]))
 
-    asyncio.run(bury())
-    assert run("replay", "$dlq/orders", "-y") == "1 message of $dlq/orders replayed, 1 had nowhere to go, 1 left\n"
-    assert manager.queues["orders"].tail == 4
+def is_answering(port):
+    try:
+        return urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=10).status == 200
+    except OSError:
+        return False
+
+
+def test_what_an_operator_did_outlives_a_kill(broker, run):
+    run("create", "lasting", "-o", "limits.max_depth=9")
+    run("create", "lasting-target")
+    for number in range(3):
+        run("append", "lasting", "-m", f"m{number}", "-k", str(number))
+    run("move", "lasting", "lasting-target", "--filter", "1", "-y")
+    run("pause", "lasting")
+    broker.kill()
+    broker.restart()
+    until(lambda: is_answering(broker.admin_port), 20, "commands are taken")
+    entry = broker.queue("lasting")
+    assert (entry["paused"], entry["depth"], entry["definition"]["limits"]["max_depth"]) == (True, 2, 9)
+    messages = json.loads(run("peek", "lasting", "--json"))["messages"]
+    assert [message["payload"] for message in messages] == ["m0", "m2"]
+    run("resume", "lasting")
+    client = open_queue_client(broker, "worker-2")
+    client.consume("$queue/lasting")
+    client.take_and_ack(b"m0", b"m2")
+    client.nothing()
+    client.close()
+
+
+def test_sub_settles_what_it_prints(broker, client, capfd):
+    client.publish("$queue/given/s", b"s1")
+    sub = ["sub", "-p", str(broker.port), "-q", "1", "-t", "$queue/given/s", "-C", "1", "-W", "20"]
+    sub += ["-D", "subscribe", "user-property", "consumer-group", "printers"]
+    for verb, payload in (("nack", "s1"), ("reject", "s1"), ("ack", "s2")):
+        if verb == "ack":
+            client.publish("$queue/given/s", b"s2")
+        assert main([*sub, "--settle", verb]) == 0
+        assert capfd.readouterr().out == f"{payload}\n"
+    group = broker.group("given", "printers@s")
+    assert (group["acked"], group["nacked"], group["rejected"], group["pending"]) == (1, 1, 1, 0)
+    assert main(["sub", "-p", str(broker.port), "-t", "x", "--settle", "ack"]) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -124,5 +125,40 @@ def test_who_leaves_the_share_leaves_what_waited_for_it() -> None:
         node.unsubscribe(client, FILTER)
         await node.subscribe(client, FILTER)
         await node.until(lambda: not node.delivery.contexts.keys(OFFERED, "b"))
+
+    run(scenario, shared_partitions=1)
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_what_waits_for_one_who_is_away_is_not_delivered_by_its_partition_as_well(crashes: bool) -> None:
+    """It comes back, or the broker is killed, right after the message was put aside for it."""
+
+    async def scenario(node: Node) -> None:
+        reader = Reader(await join(node, "a", deny("s/b")))
+        away = await join(node, "b", None)
+        away.lose()
+        await node.until(lambda: len(node.delivery.book) == 2)
+        put_aside = node.delivery.shared._keep_for
+        happened = asyncio.Event()
+
+        def put_aside_and_tell(*arguments: Any) -> None:
+            put_aside(*arguments)
+            happened.set()
+
+        node.delivery.shared._keep_for = put_aside_and_tell  # type: ignore[method-assign]  # to be there at once
+        await node.publish("s/b", [1], qos=2)
+        await happened.wait()
+        if crashes:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            node = await restart(node, shared_partitions=1)
+        else:
+            reader.client.lose()
+        back = Reader(await node.connect("b"))
+        await back.until(1)
+        await back.rest(0.3)
+        assert back.numbers == [1]
+        if crashes:
+            await node.stop()
 
     run(scenario, shared_partitions=1)

@@ -6,7 +6,7 @@ import asyncio
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -31,14 +31,18 @@ class Client:
         self.buffer = b""
 
     def take(self) -> tuple[int, bytes]:
-        """The next packet: first byte, body (all are shorter than 128 bytes here)."""
-        while len(self.buffer) < 2 or len(self.buffer) < 2 + self.buffer[1]:
+        """The next packet: first byte, body (all are shorter than 16 KiB here)."""
+        while len(self.buffer) < 3 or len(self.buffer) < sum(self._sizes()):
             received = self.socket.recv(1 << 16)
             assert received, "the broker closed the connection"
             self.buffer += received
-        size = 2 + self.buffer[1]
-        packet, self.buffer = self.buffer[:size], self.buffer[size:]
-        return packet[0], packet[2:]
+        head, body = self._sizes()
+        packet, self.buffer = self.buffer[: head + body], self.buffer[head + body :]
+        return packet[0], packet[head:]
+
+    def _sizes(self) -> tuple[int, int]:
+        first, second = self.buffer[1:3]
+        return (3, first - 128 + 128 * second) if first >= 128 else (2, first)
 
     def open(self, name: str, version: int, *, keeps: bool = False) -> None:
         expiry = 3_600 if keeps and version == 5 else None
@@ -90,6 +94,36 @@ def receive_all(subscriber: Client, qos: int, version: int, count: int) -> None:
         subscriber.socket.sendall(b"".join(packets.build_ack(PUBCOMP, i, version=version) for i in received))
 
 
+def settle_all(port: int, batches: int, size: int) -> None:
+    """Batches of messages through the default queue to one consumer, which settles each by a publish of its own."""
+    publisher, consumer = Client(port), Client(port)
+    publisher.open("publisher", 5)
+    consumer.open("consumer", 5)
+    group = [("consumer-group", "workers")]
+    consumer.socket.sendall(packets.build_subscribe(1, [("$queue/mqtt", 1)], user_properties=group))
+    assert consumer.take()[0] == 0x90
+    for first in range(0, batches * size, size):
+        ids = range(1, size + 1)
+        publishes = [packets.build_publish("$queue/mqtt/key", b"x" * 20, qos=1, packet_id=i) for i in ids]
+        publisher.socket.sendall(b"".join(publishes))
+        for _ in ids:
+            assert publisher.take()[0] >> 4 == PUBACK
+        settlements = []
+        for i in ids:
+            first_byte, body = consumer.take()
+            assert first_byte >> 4 == 3
+            topic_size = int.from_bytes(body[:2])
+            settlements.append(packets.build_ack(PUBACK, int.from_bytes(body[2 + topic_size : 4 + topic_size])))
+            names = [("message-id", f"mqtt:{first + i - 1}"), ("group-id", "workers")]
+            settlement = packets.build_publish("$queue/mqtt/$ack", qos=1, packet_id=i, user_properties=names)
+            settlements.append(settlement)
+        consumer.socket.sendall(b"".join(settlements))
+        for _ in ids:
+            assert consumer.take()[0] >> 4 == PUBACK
+    publisher.socket.close()
+    consumer.socket.close()
+
+
 @contextmanager
 def counted_calls() -> Iterator[list[int]]:
     """Counts every call of Python and C functions on this thread, the loop's."""
@@ -109,13 +143,28 @@ def counted_calls() -> Iterator[list[int]]:
 def calls_of(
     version: int, qos: int, messages: int, log: str = "none", *, client_type: str = "device", window: int = WINDOW
 ) -> tuple[int, dict[str, int]]:
+    is_kept = client_type == "application"
+    return calls_while(
+        lambda port: publish_all(port, version, qos, messages, keeps=is_kept, window=window),
+        log,
+        client_type,
+        restores=is_kept,
+    )
+
+
+def calls_while(
+    drive: Callable[[int], None], log: str, client_type: str = "device", *, restores: bool
+) -> tuple[int, dict[str, int]]:
+    """Calls and counters of a broker while the clients do that, in a thread of their own. What it `restores` are the
+    logs of clients and the queues."""
+
     async def main() -> tuple[int, dict[str, int]]:
         overrides = {"listeners.0.address": "127.0.0.1:0", "admin.address": "", "sys.interval": "0"}
         overrides |= {"ingest.log": log, "log.provider": "memory", "logging.level": "error"}
         overrides["access.anonymous_type"] = client_type
         broker = Broker(load_settings(None, {}, {**overrides, "server.data_dir": tempfile.mkdtemp()}))
         await broker.start_log()
-        if client_type == "application":
+        if restores:
             await broker.restore_sessions()
         for listener in broker.listeners:
             await listener.start()
@@ -124,22 +173,22 @@ def calls_of(
         done = asyncio.Event()
         failures: list[BaseException] = []
 
-        def drive() -> None:
+        def run() -> None:
             try:
-                publish_all(port, version, qos, messages, keeps=client_type == "application", window=window)
+                drive(port)
             except BaseException as error:
                 failures.append(error)
             finally:
                 loop.call_soon_threadsafe(done.set)
 
-        thread = threading.Thread(target=drive)
+        thread = threading.Thread(target=run)
         with counted_calls() as calls:
             thread.start()
             await done.wait()
         thread.join()
         if failures:
             raise failures[0]
-        counters = broker.hub.counters_now()
+        counters = {**broker.hub.counters_now(), **(broker.queues.counters() if broker.queues is not None else {})}
         await broker.close()
         return calls[0], counters
 
@@ -173,6 +222,17 @@ def test_calls_of_an_application_grow_with_packs(version: int, qos: int) -> None
     assert counters["application_dispatched"] == counters[f"messages_sent_qos{qos}"] == packs * large
     # A larger pack may come in some more reads and rounds; that is far from one call more for each message.
     assert many - few < packs * (large - small) / 2, f"{few} calls for packs of {small}, {many} for packs of {large}"
+
+
+def test_calls_of_a_queue_grow_with_batches() -> None:
+    """As many batches of nine times the size: into the queue's log, claimed, stored, delivered, settled and stored
+    again, calls are for the batch and not for the message."""
+    batches, small, large = 40, 10, 90
+    few, counters = calls_while(lambda port: settle_all(port, batches, small), "all", restores=True)
+    assert counters["queue_acknowledged"] == batches * small
+    many, counters = calls_while(lambda port: settle_all(port, batches, large), "all", restores=True)
+    assert counters["queue_published"] == counters["queue_acknowledged"] == batches * large
+    assert many - few < batches * (large - small) / 2, f"{few} calls for {small} at a time, {many} for {large}"
 
 
 def test_one_write_per_connection_and_iteration() -> None:

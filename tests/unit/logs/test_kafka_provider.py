@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from penstock._ext.segment import RecordPack
 from penstock.logs.base import Appended, LogError, LogUnavailable, TopicNotFound, TopicPartition
 from penstock.logs.kafka import KafkaLog, KafkaSettings
+from penstock.logs.kafka.admin import KafkaAdmin
 from tests.support.kafka_cluster import KafkaCluster, free_ports
 from tests.support.log_load import Load, assert_nothing_lost, pack_of, read_all
 from tests.support.waiting import until
@@ -53,6 +54,33 @@ def test_topics_are_not_created_where_that_is_switched_off(kafka: KafkaCluster, 
                 await log.producer.send(topic, 0, pack_of(b"x"))
             await log.admin.create(topic)
             assert (await log.producer.send(topic, 0, pack_of(b"x"))).base_offset == 0
+
+    uvloop.run(scenario())
+
+
+def test_a_broker_that_has_not_heard_of_a_new_topic_is_asked_again(
+    kafka: KafkaCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cluster each answer may come from another broker, and they hear of a topic one after the other."""
+    look_at = KafkaAdmin._look_at
+    left = [3]
+
+    async def look_through_another(self: KafkaAdmin, name: str) -> object:
+        if left[0] > 0:
+            left[0] -= 1
+            raise TopicNotFound("not heard of yet")
+        return await look_at(self, name)
+
+    async def scenario() -> None:
+        async with opened(kafka, create_topics=False) as log:
+            await log.admin.create(topic)
+            monkeypatch.setattr(KafkaAdmin, "_look_at", look_through_another)
+            assert (await log.producer.send(topic, 0, pack_of(b"x"))).base_offset == 0
+            left[0] = 3
+            assert (await log.admin.describe(topic)).partitions == 1
+            assert left == [0]
+            with pytest.raises(TopicNotFound):
+                await log.admin.describe(f"{topic}-never-made")
 
     uvloop.run(scenario())
 

@@ -29,7 +29,7 @@ def test_a_list_comes_in_pages():
 def test_one_is_shown_with_its_settings_and_groups():
     async def work(world):
         queue = await world.fill("orders", FIVE, topics=("$queue/other/#",))
-        world.claim(world.join(queue, "workers", "w1"), 2)
+        world.claim(await world.join(queue, "workers", "w1"), 2)
         entry = await world.control.show("orders")
         assert (entry["depth"], entry["messages"], entry["head"], entry["tail"]) == (5, 5, 0, 5)
         assert (entry["consumers"], entry["pending"], entry["group_count"]) == (1, 2, 1)
@@ -89,7 +89,7 @@ def test_a_change_keeps_the_rest():
 def test_delete_can_be_careful():
     async def work(world):
         queue = await world.fill("orders", FIVE)
-        world.join(queue, "workers", "w1")
+        await world.join(queue, "workers", "w1")
         with pytest.raises(ConflictError, match="5 messages wait"):
             await world.control.delete("orders", if_empty=True)
         with pytest.raises(ConflictError, match="1 consumers"):
@@ -107,14 +107,14 @@ def test_groups_are_found_by_name_while_that_is_enough():
     async def work(world):
         control = world.control
         queue = await world.fill("orders", FIVE)
-        world.claim(world.join(queue, "workers", "w1"), 1)
+        world.claim(await world.join(queue, "workers", "w1"), 1)
         answer = await control.groups("orders")
         assert answer["groups"][0]["members"][0]["client_id"] == "w1"
         (entry,) = (await control.pending("orders", "workers", 10))["entries"]
         assert (entry["consumer"], entry["deliveries"], entry["offset"]) == ("w1", 1, 0)
-        world.join(queue, "readers", filter="a/#")
+        await world.join(queue, "readers", filter="a/#")
         assert control.find_group("orders", "readers").filter == "a/#"
-        world.join(queue, "readers", filter="b/#")
+        await world.join(queue, "readers", filter="b/#")
         with pytest.raises(ConflictError, match=r"2 groups 'readers'.*\n.*readers@a/#, readers@b/#"):
             control.find_group("orders", "readers")
         assert control.find_group("orders", "readers@b/#").filter == "b/#"
@@ -149,7 +149,7 @@ def test_a_group_goes_on_elsewhere(kind):
     async def work(world):
         queue = await world.fill("orders", FIVE, type=kind)
         await queue.truncate(1)
-        group = world.join(queue, "g")
+        group = await world.join(queue, "g")
         for to, offset in PLACES:
             assert (await world.control.seek("orders", "g", to))["cursor"] == offset, to
             assert group.cursor == offset
@@ -159,7 +159,7 @@ def test_a_group_goes_on_elsewhere(kind):
 
 def test_an_unknown_place_is_refused():
     async def work(world):
-        world.join(await world.fill("orders", FIVE), "g")
+        await world.join(await world.fill("orders", FIVE), "g")
         for to in ("", "soon", "1.5", "offset=", "timestamp=-5", "timestamp=x", "9" * 19, "²"):
             with pytest.raises(UsageError, match="no position in a queue: use first, last"):
                 await world.control.seek("orders", "g", to)

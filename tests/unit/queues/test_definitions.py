@@ -244,6 +244,14 @@ def test_stored_and_read_again():
             decode(broken)
 
 
+def test_queues_of_a_file_share_what_they_do_not_say(load):
+    text = "".join(f'[[queues]]\nname = "q{number}"\n' for number in range(2_000))
+    settings = load(text).settings
+    definitions = configured(settings)
+    assert len(definitions) == 2_000
+    assert len({id(definition.limits) for definition in definitions}) == 1
+
+
 def test_ten_thousand_definitions_are_small():
     stored = [encode(QueueDefinition(name=f"queue-{number}")) for number in range(10_000)]
     tracemalloc.start()

@@ -21,7 +21,7 @@ def test_peek_takes_nothing():
     async def work(world):
         control = world.control
         queue = await world.fill("orders", KEYS)
-        group = world.join(queue, "g")
+        group = await world.join(queue, "g")
         await group.seek(3)
         queue.update_floor()
 
@@ -160,7 +160,7 @@ def test_what_is_settled_does_not_move_what_is_pending_does():
         control = world.control
         queue = await world.fill("orders", KEYS)
         await world.fill("target")
-        group = world.join(queue, "g", "w")
+        group = await world.join(queue, "g", "w")
         world.claim(group, 3)
         group.core.settle(1)  # acknowledged, while 0 is not
         assert (await transfers.move(control, "orders", "target", count=None))["moved"] == 3

@@ -12,6 +12,7 @@ from penstock._ext.segment import RecordPack
 from penstock.logs.base import EARLIEST, LogUnavailable, TopicPartition
 from penstock.partition.messages import decode_message
 from penstock.rpc.errors import RequestNotSent, RequestTimeout, RequestTooLarge, TemplateClosed, TooManyPending
+from penstock.rpc.responder import Responder
 from penstock.rpc.settings import EDQS, JS_EXECUTOR, TRANSPORT_API, RequestSettings
 from penstock.rpc.wire import Request
 from tests.support.manual_clock import ManualClock
@@ -213,3 +214,35 @@ def test_a_key_keeps_its_partition_and_the_others_take_turns() -> None:
 def test_settings_of_the_known_uses() -> None:
     assert (RequestSettings().max_pending_requests, RequestSettings().max_request_timeout) == (10_000, 60.0)
     assert [use.max_request_timeout for use in (TRANSPORT_API, JS_EXECUTOR, EDQS)] == [10.0, 10.0, 20.0]
+
+
+def test_a_call_to_one_instance_goes_to_its_own_topic() -> None:
+    async def run() -> None:
+        async with open_memory() as log:
+            for name in ("a", "b"):
+                await log.admin.create(f"calls.notifications.{name}")
+            asked: list[str] = []
+
+            def answering(name: str) -> Responder:
+                def handle(request: Request) -> bytes:
+                    asked.append(name)
+                    return name.encode() + request.data
+
+                topic = f"calls.notifications.{name}"
+                return Responder(log, handle, request_topic=topic, group=name, service_id=name, partitions=[0])
+
+            responders = [answering("a"), answering("b")]
+            for one in responders:
+                await one.start()
+            async with template(log, request_topic=None) as caller:
+                calls = [
+                    caller.send(b"%d" % number, to=f"calls.notifications.{'ab'[number % 2]}") for number in range(6)
+                ]
+                assert await asyncio.gather(*calls) == [b"a0", b"b1", b"a2", b"b3", b"a4", b"b5"]
+                assert sorted(asked) == ["a"] * 3 + ["b"] * 3
+                with pytest.raises(RequestNotSent, match="no topic"):
+                    await caller.send(b"x", to="calls.notifications.nobody", timeout=0.05)
+            for one in responders:
+                await one.close()
+
+    asyncio.run(run())

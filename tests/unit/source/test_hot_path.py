@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 
-# What a message passes through while its subscribers are connected, and what it passes through on its way to the log of
-# an APPLICATION client and from there to the client.
+# What a message passes through while its subscribers are connected, what it passes through on its way to the log of an
+# APPLICATION client and from there to the client, and through a durable queue until it is settled.
 HOT = {
     "connection": [
         "route",
@@ -49,6 +50,22 @@ HOT = {
         "4Lane_take_kept",
         "4Lane_finish",
         "4Lane_await_release",
+        "handle_queue_publish",
+        "refusal_of",
+        "enqueue_all",
+        "12DurableQueue_take",
+        "settle_by_publish",
+        "read_settlement",
+        "send_record",
+        "send_planned",
+        "build_properties",
+        "queue_acked",
+        "10QueueGroup_give",
+        "10QueueGroup_is_readable",
+        "10QueueGroup_choose",
+        "10QueueGroup_plan",
+        "10QueueGroup_settle_one",
+        "13QueueConsumer_has_room",
     ],
     "pack": ["11PackTracker_put", "11PackTracker_finish"],
     "pending": [
@@ -86,27 +103,39 @@ HOT = {
         "put_delivery",
     ],
     "partition": ["hash_key", "partition_of"],
+    "queue_rows": ["9RowWriter__put", "9RowWriter__put_mark", "9RowWriter__next_id", "next_entry"],
+    "queue_words": ["7_Places_note", "put_word", "put_value"],
     "buffer": ["buffer_grow"],
     "message": ["message_new"],
 }
 # Calls into the interpreter that make, look up or call an object; not reference counts, not error reports, and not the
-# macros that read a pointer out of a list.
+# macros that read a pointer out of a list, or where the text of bytes is.
 FORBIDDEN = re.compile(
     r"\b(?:PyObject_(?:Call|GetAttr|SetAttr|RichCompare|GetItem|SetItem|IsTrue)\w*|__Pyx_PyObject_(?:Fast|Vector)?Call\w*"
     r"|__Pyx_PyObject_GetAttr\w*|__Pyx_GetModuleGlobalName\w*|__Pyx_GetBuiltinName|__Pyx_GetItem\w*"
-    r"|Py(?:Long|Float|Bool)_From\w+|__Pyx_PyLong_From\w+|__Pyx_PyInt_From\w+|PyBytes_\w+|__Pyx_PyBytes_\w+|PyUnicode_\w+"
+    r"|Py(?:Long|Float|Bool)_From\w+|__Pyx_PyLong_From\w+|__Pyx_PyInt_From\w+|PyBytes_(?!AS_STRING|GET_SIZE)\w+|__Pyx_PyBytes_(?!AS_STRING|GET_SIZE)\w+|PyUnicode_\w+"
     r"|PyTuple_New|PyTuple_Pack|PyList_(?!GET_)\w+|__Pyx_PyList_(?!GET_)\w+|PyDict_\w+|PySet_\w+|PyNumber_\w+|PySequence_\w+|PyMemoryView_\w+"
     r"|__Pyx_PyNumber_\w+|PyEval_\w+|PyIter_\w+)\s*\("
 )
 
 
+@cache
+def generated(module: str) -> str:
+    return (ROOT / "build/cython/ext/penstock/_ext" / f"{module}.c").read_text()
+
+
 def function_body(source: str, module: str, name: str) -> str:
     """The C text of one function in Cython's output."""
-    symbol = f"__pyx_f_8penstock_4_ext_{len(module)}{module}_{name}"
-    found = re.search(rf"^(?:static|CYTHON_INLINE|__PYX_EXTERN_C|extern)?[^\n;]*\b{symbol}\([^;{{]*\{{\n", source, re.M)
-    assert found, f"{symbol} is not in the generated C"
-    end = source.index("\n}\n", found.end())
-    return source[found.end() : end]
+    symbol = f"__pyx_f_8penstock_4_ext_{len(module)}{module}_{name}("
+    at = source.find(symbol)
+    while at >= 0:
+        # A definition begins with its line; a declaration ends with a semicolon, and a call is indented.
+        head = source[at : source.index(")", at) + 200].partition("\n")[0]
+        if not source[source.rindex("\n", 0, at) + 1].isspace() and head.endswith("{"):
+            start = source.index("\n", at)
+            return source[start : source.index("\n}\n", start)]
+        at = source.find(symbol, at + 1)
+    raise AssertionError(f"{symbol}) is not in the generated C")
 
 
 def without_error_paths(body: str) -> str:
@@ -126,6 +155,5 @@ def without_error_paths(body: str) -> str:
 
 @pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in HOT.items() for name in names])
 def test_hot_function_is_c(module: str, name: str) -> None:
-    path = ROOT / "build/cython/ext/penstock/_ext" / f"{module}.c"
-    body = without_error_paths(function_body(path.read_text(), module, name))
+    body = without_error_paths(function_body(generated(module), module, name))
     assert not FORBIDDEN.findall(body)

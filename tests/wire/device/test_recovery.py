@@ -249,7 +249,6 @@ def test_reconnect(broker, new_name, version, scenario):
 
 
 @needs_a_store
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("how", ["kill", "end"])
 def test_the_broker_starts_again(broker, new_name, how):
     """All scenarios at once, of both versions: one end of the broker for all of them."""

@@ -118,6 +118,29 @@ def test_the_last_member_takes_the_group_along(broker, join, publisher, topic, n
     join(V5, name).expect_nothing(0.1)
 
 
+def test_the_last_session_that_ends_takes_what_is_stored_along(*, broker, join, connect, publisher, topic, new_name):
+    """Not before: another member that is away may still return."""
+    group = group_queue(SHARE, topic)
+    names = [new_name("member") for _ in range(2)]
+    for name in names:
+        join(V5, name).disconnect()
+    publish_all(publisher, topic, numbered(3))
+    broker.await_stored(group, 3)
+    connect(V5, names[0], clean_start=True).disconnect()
+    publish_all(publisher, topic, numbered(1))
+    broker.await_stored(group, 4)
+    broker.kill()
+    broker.restart()
+    connect(V5, names[1], clean_start=True)
+    broker.await_stored(group, 0)
+    # Nothing of it comes back when the group is there again.
+    member = join(V5, names[0])
+    member.expect_nothing(0.1)
+    assert member.unsubscribe(f"$share/{SHARE}/{topic}") == [0]
+    if broker.redis is not None:
+        assert broker.redis.cli("KEYS", f"{{{group}}}*").split() == []
+
+
 def test_everybody_offline_over_a_kill(broker, join, publisher, topic, new_name):
     """Stored for the group, then kill -9: the first that returns gets all, QoS 2 exactly once [MQTT-4.3.3-8]."""
     names = [new_name("member") for _ in range(2)]

@@ -14,7 +14,7 @@ from tests.support.device import await_quiet, publish_all, pump
 from tests.support.packets import V5, V311, PacketType
 
 PUBREC, PUBREL, PUBCOMP = PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP
-PERSIST_AFTER = 1.0
+PERSIST_AFTER = 3.0
 SETTINGS = {"device.persist_after": PERSIST_AFTER}
 MOST_OPERATIONS = 0.05  # of the issue, for each online message
 
@@ -48,7 +48,7 @@ def test_stored_when_not_acknowledged_in_time(*, broker, open_device, publisher,
     publish_all(publisher, topic, [b"a", b"b"])
     first, second = device.expect_payloads([b"a", b"b"], ack=False)
     assert broker.stored(client_id) == 0
-    broker.await_stored(client_id, 2, PERSIST_AFTER + 5)
+    broker.await_stored(client_id, 2, PERSIST_AFTER + 30)
     device.ack(first)
     broker.await_stored(client_id, 1)
     device.ack(second)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from penstock.core.settings.application import max_poll_records
 from penstock.core.settings.kafka import ENVIRONMENT_ALIASES
+from penstock.core.settings.rates import ENVIRONMENT_ALIASES as RATE_ALIASES
 from penstock.core.settings.redis import ENVIRONMENT_ALIASES as DEVICE_ALIASES
 
 
@@ -63,11 +64,15 @@ ALIASES = {
     ),
     "MQTT_APP_MSG_WRITE_AND_FLUSH": Alias("application.write_and_flush", _same),
     "MQTT_APP_BUFFERED_MSG_COUNT": Alias("application.buffered_messages", _same),
-    **{name: Alias(setting, _same) for name, setting in DEVICE_ALIASES.items()},
+    **{name: Alias(setting, _same) for name, setting in {**DEVICE_ALIASES, **RATE_ALIASES}.items()},
 }
 
 # Names that mean nothing here, and why: whoever sets one is told, and the broker starts.
 MEANINGLESS = {
+    **dict.fromkeys(
+        ("MQTT_RATE_LIMITS_THREADS_COUNT", "MQTT_RATE_LIMITS_BATCH_SIZE", "MQTT_RATE_LIMITS_PERIOD_MS"),
+        "rate limits are looked at for each message, where it comes in",
+    ),
     "TB_APP_PERSISTED_MSG_POLL_INTERVAL": "consumers are woken by new records, they do not poll at intervals",
     **dict.fromkeys(
         (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from operator import attrgetter
@@ -30,10 +30,16 @@ class Loaded:
     """The effective settings, where each came from, and what should be said about them when the broker starts."""
 
     settings: Settings
-    origins: dict[str, str]
     path: Path | None
     warnings: list[str]
+    _given: dict[str, str] = field(repr=False)
     _request: tuple[Path | None, dict[str, str], dict[str, str], dict[str, str]] = field(repr=False)
+
+    @property
+    def origins(self) -> dict[str, str]:
+        """Origin of every key there is, in the order of the model. Made when it is asked for: thousands of queues have
+        very many keys."""
+        return {key: self._given.get(key, DEFAULT) for key, _ in flatten(self.settings)}
 
     def reload(self) -> Loaded:
         """Read the same sources again (SIGHUP); raises SettingsError and leaves this object as it is."""
@@ -67,7 +73,7 @@ def load_settings(
     if check:
         settings = open_insecure_listeners(settings, environ, tree.origins, warnings)
         check_settings(settings, tree.where)
-    return Loaded(settings, tree.all_origins(settings), found, warnings, (path, environ, overrides, flags))
+    return Loaded(settings, found, warnings, tree.origins, (path, environ, overrides, flags))
 
 
 def _read_overrides(overrides: Mapping[str, str], flags: Mapping[str, str]) -> Iterable[Assignment]:
@@ -210,10 +216,6 @@ class _Tree:
         tree[FREE_SECTION] = self.queue
         return msgspec.convert(tree, Settings)
 
-    def all_origins(self, settings: Settings) -> dict[str, str]:
-        """Origin of every key there is, in the order of the model."""
-        return {key: self.origins.get(key, DEFAULT) for key, _ in flatten(settings)}
-
 
 def _table_of_texts(key: Key, given: object, where: str) -> dict[str, str]:
     if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
@@ -239,9 +241,11 @@ def _free_name(taken: set[object]) -> str:
     return name
 
 
-def flatten(settings: Settings) -> Iterable[tuple[str, object]]:
+def flatten(settings: Settings, without: Container[str] = ()) -> Iterable[tuple[str, object]]:
     """Every dotted key with its value, in the order of the model."""
     for section, keys in sections().items():
+        if section in without:
+            continue
         table = getattr(settings, section)
         if section in LISTS:
             for index, entry in enumerate(table):

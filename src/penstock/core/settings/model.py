@@ -14,6 +14,7 @@ from msgspec import Meta, field
 from penstock.core.settings.application import ApplicationSettings
 from penstock.core.settings.kafka import KafkaSettings
 from penstock.core.settings.queues import QueueManagerSettings, QueueSettings
+from penstock.core.settings.rates import RateSettings
 from penstock.core.settings.redis import DeviceSettings, RedisSettings
 from penstock.core.settings.section import Section, about
 
@@ -37,9 +38,11 @@ class ServerSettings(Section, frozen=True):
     drain_seconds: Annotated[
         Seconds, about("how long SIGTERM waits for work in flight before it closes", unit="seconds", live=True)
     ] = 5.0
-    node_id: Annotated[str, Meta(min_length=1, max_length=64), about("name of this node in logs, $SYS and metrics")] = (
-        "penstock"
-    )
+    node_id: Annotated[
+        str,
+        Meta(min_length=1, max_length=64),
+        about("name of this node in logs, $SYS and metrics; other in each broker of a cluster"),
+    ] = "penstock"
 
 
 class ListenerSettings(Section, frozen=True):
@@ -264,6 +267,7 @@ class Settings(Section, frozen=True):
     access: AccessSettings = AccessSettings()
     mqtt: MqttSettings = MqttSettings()
     limits: LimitSettings = LimitSettings()
+    rate_limits: RateSettings = RateSettings()
     log: LogSettings = LogSettings()
     ingest: IngestSettings = IngestSettings()
     application: ApplicationSettings = ApplicationSettings()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.core.settings.loader import LISTENERS, QUEUES, flatten
 from penstock.core.settings.model import Settings
 from penstock.core.settings.schema import find_key
@@ -26,15 +28,29 @@ def diff(old: Settings, new: Settings) -> tuple[dict[str, object], list[str]]:
 
 
 def _compare(old: Settings, new: Settings, *, skip_listeners: bool) -> tuple[dict[str, object], list[str]]:
-    before = dict(flatten(old))
+    skipped = (QUEUES, LISTENERS) if skip_listeners else (QUEUES,)
+    before = dict(flatten(old, skipped))
     live: dict[str, object] = {QUEUES: new.queues} if old.queues != new.queues else {}
     needs_restart: list[str] = []
-    for key, value in flatten(new):
-        is_skipped = key.startswith(f"{QUEUES}.") or (skip_listeners and key.startswith(f"{LISTENERS}."))
-        if is_skipped or before.get(key) == value:
+    for key, value in flatten(new, skipped):
+        if before.get(key) == value:
             continue
         if is_live(key):
             live[key] = value
         else:
             needs_restart.append(key)
     return live, needs_restart
+
+
+def apply_live(old: Settings, live: dict[str, object]) -> Settings:
+    """The old settings with those of the new that need no restart."""
+    sections: dict[str, dict[str, object]] = {}
+    whole: dict[str, object] = {}
+    for key, value in live.items():
+        section, _, name = key.partition(".")
+        if key == QUEUES:
+            whole[key] = value
+        elif section != LISTENERS:
+            sections.setdefault(section, {})[name] = value
+    changed = {name: msgspec.structs.replace(getattr(old, name), **values) for name, values in sections.items()}
+    return msgspec.structs.replace(old, **changed, **whole)

@@ -16,6 +16,7 @@ from penstock.frontends.mqtt import handle_auth, handle_connect, handle_disconne
 from penstock.frontends.mqtt.admission import Admission
 from penstock.frontends.mqtt.answers import DurableAnswers
 from penstock.queues.manager import QueueManager
+from penstock.session.cluster import Cluster
 from penstock.session.events import SessionEvents
 from penstock.session.registry import SessionRegistry
 
@@ -56,6 +57,7 @@ class MqttFrontend:
         self.applications = applications
         self.queues = queues
         self.events: SessionEvents | None = None
+        self.cluster: Cluster | None = None
         self.answers = DurableAnswers(hub, registry, None if applications is None else applications.delivery)
         self.is_draining = False
         self._tasks: set[asyncio.Task[None]] = set()

@@ -24,7 +24,10 @@ from penstock.core.settings.model import ClientType
 from penstock.frontends.mqtt import handle_auth
 from penstock.frontends.mqtt.tls import username_from_certificate
 from penstock.logs.base import LogError
+from penstock.persistence.session_records import RecordError
+from penstock.session.cluster import Cluster
 from penstock.session.registry import Opening
+from penstock.session.take_over import Claim
 from penstock.stores.base import StoreError
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ class Candidate:
     authentication_data: bytes | None = None
     has_certificate_name: bool = False
     client_type: ClientType = "device"
+    claim: Claim | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -193,6 +197,43 @@ def complete(front: MqttFrontend, connection: Connection, candidate: Candidate) 
     if not front.knows_sessions and (expiry or not packet.clean_start):
         refuse(connection, packet.version, Reason.SERVER_UNAVAILABLE, client_id=candidate.client_id)
         return
+    cluster = front.cluster
+    if cluster is not None and not candidate.is_assigned and cluster.must_claim(candidate.client_id):
+        connection.decide()
+        front.spawn(_claim(front, cluster, connection, candidate, expiry))
+    elif not _admit(front, connection, candidate, expiry):
+        connection.decide()
+        front.spawn(_prepare(front, connection, candidate, expiry))
+
+
+async def _claim(
+    front: MqttFrontend, cluster: Cluster, connection: Connection, candidate: Candidate, expiry: int
+) -> None:
+    """Another broker may have the client: it lets go first, and its session comes here."""
+    claim = None
+    try:
+        claim = candidate.claim = await cluster.claim(candidate.client_id)
+    except (LogError, StoreError, RecordError, TimeoutError) as error:
+        if expiry or not candidate.packet.clean_start:
+            log.warning("the session of a client cannot be had", client_id=candidate.client_id, error=str(error))
+            refuse(connection, candidate.packet.version, Reason.SERVER_UNAVAILABLE, client_id=candidate.client_id)
+            return
+        # Who neither has a session nor wants one is served while nobody can be asked.
+    except Exception as error:  # whatever breaks, the client is told and the loop goes on
+        front.on_error(connection, error)
+        refuse(connection, candidate.packet.version, Reason.UNSPECIFIED_ERROR, client_id=candidate.client_id)
+        return
+    try:
+        if connection.is_open and not _admit(front, connection, candidate, expiry):
+            await _prepare(front, connection, candidate, expiry)
+    finally:
+        if claim is not None:
+            cluster.settle(claim)
+
+
+def _admit(front: MqttFrontend, connection: Connection, candidate: Candidate, expiry: int) -> bool:
+    """Opens the session, or refuses it; False if something has to be prepared first."""
+    packet = candidate.packet
     previous = front.registry.get(candidate.client_id)
     applications = front.applications
     if applications is not None and applications.is_full(candidate.client_id, candidate.client_type, expiry):
@@ -200,10 +241,10 @@ def complete(front: MqttFrontend, connection: Connection, candidate: Candidate) 
     elif applications is not None and applications.must_prepare(
         previous, candidate.client_id, candidate.client_type, expiry, packet.clean_start
     ):
-        connection.decide()
-        front.spawn(_prepare(front, connection, candidate, expiry))
+        return False
     else:
         _open(front, connection, candidate, expiry)
+    return True
 
 
 async def _prepare(front: MqttFrontend, connection: Connection, candidate: Candidate, expiry: int) -> None:
@@ -229,6 +270,9 @@ async def _prepare(front: MqttFrontend, connection: Connection, candidate: Candi
 
 def _open(front: MqttFrontend, connection: Connection, candidate: Candidate, expiry: int) -> None:
     packet = candidate.packet
+    if candidate.claim is not None and candidate.claim.is_lost:
+        connection.shutdown("connected at another broker meanwhile")
+        return
     previous = front.registry.get(candidate.client_id)
     previous_expiry = 0 if previous is None else previous.expiry_interval
     session, present = front.registry.open(

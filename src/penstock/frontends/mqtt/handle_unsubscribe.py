@@ -43,6 +43,8 @@ def handle_unsubscribe(front: MqttFrontend, connection: Connection, flags: int, 
             # MQTT 3 has no word for it: the client loses its connection without an answer and will ask again
             connection.shutdown("the subscriptions cannot be stored now")
             return
+        if is_stored and front.applications is not None and front.applications.devices is not None:
+            front.applications.devices.left(topic_filter for topic_filter, error in packet.entries if not error)
         told = reasons if is_stored else [max(reason, int(Reason.UNSPECIFIED_ERROR)) for reason in reasons]
         # Answered even if nothing matched, in the order of the filters [MQTT-3.10.4-4] [MQTT-3.10.4-5] [MQTT-3.11.3-1]
         # [MQTT3-3.10.4-4] [MQTT3-3.10.4-5].

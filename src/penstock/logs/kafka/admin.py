@@ -24,7 +24,6 @@ from penstock.logs.base import (
     LATEST,
     Committed,
     LogError,
-    LogUnavailable,
     OffsetOutOfRange,
     TopicDescription,
     TopicNotFound,
@@ -41,6 +40,7 @@ Answer = TypeVar("Answer")
 CACHE_SECONDS = 300.0
 REQUEST_SECONDS = 10.0
 TOPIC_SECONDS = 2.0
+NEW_SECONDS = 5.0
 SAFE_COPIES = 3
 SAFE_IN_SYNC = 2
 
@@ -54,6 +54,7 @@ class KafkaAdmin:
         self._executor = executor
         self._names: set[str] | None = None
         self._names_until = 0.0
+        self._new_until: dict[str, float] = {}  # topics that this process made a moment ago
         self._changes = TopicChanges(client, executor, self.metadata)
         # Told of every topic that this process changes.
         self.on_changed: Callable[[str], None] = lambda topic: None
@@ -74,6 +75,7 @@ class KafkaAdmin:
             raise LogError(f"topic {topic!r} cannot be created: {error}") from None
         try:
             await self._changes.create(asked)
+            self._note_new(topic)
         except TopicExists:
             if not exist_ok:
                 raise
@@ -89,7 +91,7 @@ class KafkaAdmin:
                 raise
         await self.create(topic, properties=properties_of(self._settings, topic))
         log.info("topic created", topic=topic)
-        return len((await self._describe_new(topic)).partitions)
+        return len((await self._describe(topic)).partitions)
 
     async def describe(self, topic: str) -> TopicDescription:
         partitions = len((await self._describe(topic)).partitions)
@@ -103,6 +105,7 @@ class KafkaAdmin:
         return TopicDescription(topic, partitions, properties)
 
     async def delete(self, topic: str) -> None:
+        self._new_until.pop(topic, None)
         await self._changes.delete(topic)
         self._forget(topic)
 
@@ -205,6 +208,16 @@ class KafkaAdmin:
         return int(entries["min.insync.replicas"].value)
 
     async def _describe(self, topic: str) -> TopicMetadata:
+        """A new topic is there, but the broker that is asked this time may not have heard of it yet."""
+        while True:
+            try:
+                return await self._look_at(topic)
+            except TopicNotFound:
+                if time.monotonic() > self._new_until.get(topic, 0.0):
+                    raise
+            await asyncio.sleep(0.02)
+
+    async def _look_at(self, topic: str) -> TopicMetadata:
         found = (await self.metadata(topic, TOPIC_SECONDS)).topics.get(topic)
         if found is None:
             raise TopicNotFound(f"there is no topic {topic!r}")
@@ -212,16 +225,13 @@ class KafkaAdmin:
             raise to_log_error(found.error, f"look at topic {topic!r}")
         return found
 
-    async def _describe_new(self, topic: str) -> TopicMetadata:
-        """It is there, but the broker that is asked this time may not have heard of it."""
-        deadline = time.monotonic() + REQUEST_SECONDS
-        while True:
-            try:
-                return await self._describe(topic)
-            except TopicNotFound as error:
-                if time.monotonic() > deadline:
-                    raise LogUnavailable(f"Kafka is slow to create topic {topic!r}") from error
-            await asyncio.sleep(0.02)
+    def _note_new(self, topic: str) -> None:
+        """Remembered for as long as Kafka may take to tell all of its brokers."""
+        now = time.monotonic()
+        self._new_until.pop(topic, None)
+        self._new_until[topic] = now + NEW_SECONDS
+        while self._new_until[oldest := next(iter(self._new_until))] < now:
+            del self._new_until[oldest]
 
     def _forget(self, topic: str) -> None:
         self._names = None

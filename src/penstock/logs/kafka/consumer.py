@@ -1,8 +1,7 @@
 """Reads packs through librdkafka's consumer.
 
-What is asked at once (assignment, position) is kept on the loop; everything else runs in the consumer's own thread, one
-job after the other. A poll looks for other jobs every SLICE_SECONDS while there is nothing to read. What came and is
-not wanted yet (of a paused partition, or too much of a busy one) waits on the shelf.
+What is asked at once (assignment, position) is kept on the loop; everything else runs in the consumer's own thread, in
+order. A poll looks for other jobs every SLICE_SECONDS while there is nothing to read. What is not wanted yet waits.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ from penstock.logs.kafka.shelf import LARGEST_FETCH, MOVES, Shelf
 from penstock.logs.kafka.worker import Worker
 
 log = get_logger("penstock.logs.kafka")
-
 Answer = TypeVar("Answer")
 # Records, and the number of their partition's last move when they were read.
 Found = list[tuple[int | None, TopicPartition, RecordPack]]
@@ -48,8 +46,7 @@ SLICE_SECONDS = 0.02
 # Python looks for garbage after 700 new objects, and messages are objects: fewer of them at a time, and it never does.
 MESSAGES_AT_ONCE = 400
 SEEK_SECONDS = 5.0
-# If it is another process that has taken the place, the two do not take it from each other all the time.
-REPLACEMENT_SECONDS = 10.0
+REPLACEMENT_SECONDS = 10.0  # two processes do not take a place from each other all the time
 
 
 class KafkaConsumer:

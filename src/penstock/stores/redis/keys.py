@@ -19,8 +19,9 @@ class QueueKeys(NamedTuple):
 
     slot: int
     packed: bytes  # how many keys `add` has and the keys, as they stand in a command
+    words: bytes  # the keys of `add` alone
     messages: bytes
-    add: tuple[bytes, ...]  # messages, last packet id, state; of a group also its sources
+    add: tuple[bytes, ...]  # messages, last packet id, state, marks; of a group also its sources
     group: tuple[bytes, ...]  # messages; of a group also its sources and its claims
     all: tuple[bytes, ...]
 
@@ -44,17 +45,17 @@ class KeyMaker:
         tag = queue.encode()
         start = b"%b{%b}" % (self._prefix.encode(), tag)
         messages = start + b"_messages"
-        add: tuple[bytes, ...] = (messages, start + b"_last_packet_id", start + b"_state")
+        add: tuple[bytes, ...] = (messages, start + b"_last_packet_id", start + b"_state", start + b"_marks")
         group: tuple[bytes, ...] = (messages,)
-        everything = (*add, start + b"_state_old")
+        everything = (*add, start + b"_marks_old")
         if is_group(queue):
             group = (messages, start + b"_sources", start + b"_claims")
             everything += group[1:]
             add = (*add, group[1])
         # The CRC of Redis Cluster is the XMODEM one.
         slot = binascii.crc_hqx(tag, 0) & SLOT_MASK
-        packed = b"".join(map(pack_word, (b"%d" % len(add), *add)))
-        return QueueKeys(slot, packed, messages, add, group, everything)
+        words = b"".join(map(pack_word, add))
+        return QueueKeys(slot, pack_word(b"%d" % len(add)) + words, words, messages, add, group, everything)
 
 
 def pack_word(word: bytes) -> bytes:

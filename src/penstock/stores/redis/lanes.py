@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from penstock._ext.queue_words import read_given
+from penstock._ext.segment import RecordPack
 from penstock.stores.base import StoreError
 from penstock.stores.device import Queue, StoreUnavailable
 from penstock.stores.redis.client import COMMAND_OVERHEAD, RedisClient
@@ -20,30 +22,30 @@ from penstock.stores.redis.keys import QueueKeys
 
 
 class Job:
-    """A command that may have to wait: `payload`, or sources and values that become one when it leaves."""
+    """A command that may have to wait: `payload`, or packs of messages that become one when it leaves."""
 
-    __slots__ = ("deadline", "in_flight", "keys", "on_reply", "parts", "payload", "size")
+    __slots__ = ("deadline", "in_flight", "keys", "on_reply", "packs", "payload", "size")
 
     def __init__(
-        self, keys: QueueKeys, on_reply: OnReply, payload: bytes = b"", parts: list[bytes] | None = None
+        self, keys: QueueKeys, on_reply: OnReply, payload: bytes = b"", packs: list[RecordPack] | None = None
     ) -> None:
         self.keys = keys
         self.on_reply = on_reply
         self.payload = payload
-        self.parts = parts
+        self.packs = packs
         self.in_flight = b""
         self.deadline = 0.0
         self.size = 0
 
 
-PackAddition = Callable[[QueueKeys, list[bytes], bytes], bytes]
+PackAddition = Callable[[QueueKeys, list[RecordPack], bytes], bytes]
 
 
 class Lanes:
-    def __init__(self, client: RedisClient, pack_addition: PackAddition, most_parts: int) -> None:
+    def __init__(self, client: RedisClient, pack_addition: PackAddition, most_messages: int) -> None:
         self._client = client
         self._pack_addition = pack_addition
-        self._most_parts = most_parts
+        self._most_messages = most_messages
         self._loop = asyncio.get_running_loop()
         self._timeout = client.settings.command_timeout
         # None: a command is on its way and nobody waits behind it.
@@ -65,20 +67,18 @@ class Lanes:
         else:
             self._start_next(queue, lane, reply)
 
-    def submit_held(
-        self, queue: Queue, keys: QueueKeys, parts: list[bytes], in_flight: bytes, on_reply: OnReply
-    ) -> None:
+    def submit_held(self, queue: Queue, keys: QueueKeys, pack: RecordPack, in_flight: bytes, on_reply: OnReply) -> None:
         """An addition to a queue that is held for it."""
-        payload = self._pack_addition(keys, parts, in_flight)
-        self._client.submit(keys.slot, payload, partial(self._on_reply, queue, on_reply), 0.0, self.waiting_bytes)
+        payload = self._pack_addition(keys, [pack], in_flight)
+        self._client.submit(keys.slot, payload, partial(self._on_added, queue, on_reply), 0.0, self.waiting_bytes)
 
     def submit_addition(
-        self, queue: Queue, keys: QueueKeys, parts: list[bytes], in_flight: bytes, on_reply: OnReply
+        self, queue: Queue, keys: QueueKeys, pack: RecordPack, in_flight: bytes, on_reply: OnReply
     ) -> None:
         if self.try_hold(queue):
-            self.submit_held(queue, keys, parts, in_flight, on_reply)
+            self.submit_held(queue, keys, pack, in_flight, on_reply)
             return
-        job = Job(keys, on_reply, parts=parts)
+        job = Job(keys, on_reply, packs=[pack])
         job.in_flight = in_flight
         self._wait(queue, job)
 
@@ -89,7 +89,7 @@ class Lanes:
             self._wait(queue, job)
 
     def _wait(self, queue: Queue, job: Job) -> None:
-        job.size = COMMAND_OVERHEAD + len(job.payload) + sum(map(len, job.parts or ()))
+        job.size = COMMAND_OVERHEAD + len(job.payload) + sum(pack.size for pack in job.packs or ())
         if not self._client.has_room(self.waiting_bytes + job.size):
             self._loop.call_soon(job.on_reply, self._client.refuse())
             return
@@ -101,9 +101,17 @@ class Lanes:
         lane.append(job)
 
     def _start(self, queue: Queue, job: Job) -> None:
-        payload = job.payload if job.parts is None else self._pack_addition(job.keys, job.parts, job.in_flight)
-        on_reply = partial(self._on_reply, queue, job.on_reply)
+        if job.packs is None:
+            payload, on_reply = job.payload, partial(self._on_reply, queue, job.on_reply)
+        else:
+            payload = self._pack_addition(job.keys, job.packs, job.in_flight)
+            on_reply = partial(self._on_added, queue, job.on_reply)
         self._client.submit(job.keys.slot, payload, on_reply, job.deadline, self.waiting_bytes)
+
+    def _on_added(self, queue: Queue, on_reply: OnReply, reply: Any) -> None:
+        """Who adds gets how many gave way, whether ids ran out, and a list of packet ids; or a StoreError."""
+        self.release(queue, reply)
+        on_reply(reply if isinstance(reply, StoreError) else (reply[0], reply[1], read_given(reply[2])))
 
     def _on_reply(self, queue: Queue, on_reply: OnReply, reply: Any) -> None:
         self.release(queue, reply)
@@ -127,20 +135,23 @@ class Lanes:
             self._lanes[queue] = None
 
     def _merge(self, job: Job, lane: deque[Job]) -> Job:
-        if job.parts is None or not lane or lane[0].parts is None:
+        if job.packs is None or not lane or lane[0].packs is None:
             return job
-        parts, in_flight = list(job.parts), job.in_flight
-        shares = [(job.on_reply, len(job.parts) // 2)]
+        packs, in_flight = list(job.packs), job.in_flight
+        total = sum(pack.count for pack in packs)
+        shares = [(job.on_reply, total)]
         while lane:
-            parts_of_next = lane[0].parts
-            if parts_of_next is None or len(parts) + len(parts_of_next) > self._most_parts:
+            packs_of_next = lane[0].packs
+            count = sum(pack.count for pack in packs_of_next or ())
+            if packs_of_next is None or total + count > self._most_messages:
                 break
             other = lane.popleft()
             self.waiting_bytes -= other.size
-            parts += parts_of_next
+            packs += packs_of_next
+            total += count
             in_flight += other.in_flight
-            shares.append((other.on_reply, len(parts_of_next) // 2))
-        merged = Job(job.keys, partial(_share_out, shares), parts=parts)
+            shares.append((other.on_reply, count))
+        merged = Job(job.keys, partial(_share_out, shares), packs=packs)
         merged.in_flight = in_flight
         merged.deadline = job.deadline
         return merged
@@ -152,7 +163,8 @@ def _share_out(shares: list[tuple[OnReply, int]], reply: Any) -> None:
         for on_reply, _ in shares:
             on_reply(reply)
         return
-    position, trimmed = 1, reply[0]
+    trimmed, is_full, given = reply
+    position = 0
     for on_reply, count in shares:
-        on_reply([trimmed, *reply[position : position + count]])
+        on_reply((trimmed, is_full, given[position : position + count]))
         position, trimmed = position + count, 0

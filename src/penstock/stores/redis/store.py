@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import resources
 from typing import Any
 
+from penstock._ext.queue_words import (
+    IS_DAMAGED,
+    IS_SINGLE,
+    kind_of,
+    pack_addition,
+    pack_singles,
+    split_pack,
+)
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import get_logger
 from penstock.core.settings.redis import DeviceSettings, RedisSettings
 from penstock.stores.base import StoreError
 from penstock.stores.device import (
-    SOURCE,
     Added,
     Addition,
     DeviceStatistics,
@@ -37,10 +45,8 @@ log = get_logger("penstock.stores.redis")
 
 # What a script does at once keeps every other client of Redis waiting, and Lua can unpack only so much.
 MOST_AT_ONCE = 500
-MOST_PARTS = 2 * MOST_AT_ONCE
 MOST_IN_PAGE = 1_000
 MOST_SINGLES = 50
-NO_WORD = pack_word(b"")
 SCRIPTS = ("add", "add_each", "fetch", "remove", "release", "remove_all", "reserve", "describe", "claim", "settle")
 
 
@@ -49,8 +55,11 @@ def read_scripts() -> dict[str, bytes]:
     return {name: (folder / f"{name}.lua").read_bytes() for name in SCRIPTS}
 
 
-_Single = tuple[int, Queue, QueueKeys, list[bytes]]
-"""Where it stands in its batch, its queue, source and value of a message."""
+IDENTITY = struct.Struct("<qiI")
+"""Offset, partition and via: what the scripts know a message by."""
+
+_Single = tuple[int, Queue, QueueKeys, RecordPack]
+"""Where it stands in its batch, its queue, and a message."""
 
 
 class _Batch:
@@ -111,8 +120,9 @@ class RedisDeviceStore:
         # Redis knows a script by the SHA-1 of its text.
         self._sha = {name: hashlib.sha1(text, usedforsecurity=False).hexdigest() for name, text in scripts.items()}
         self._client = RedisClient(settings, list(scripts.values()), self.statistics)
-        self._lanes = Lanes(self._client, self._pack_addition, MOST_PARTS)
+        self._lanes = Lanes(self._client, self._pack_addition, MOST_AT_ONCE)
         self._add_words = pack_word(b"EVALSHA") + pack_word(self._sha["add"].encode())
+        self._each_words = pack_word(b"EVALSHA") + pack_word(self._sha["add_each"].encode())
         self._ttl = 1000 * device.messages_ttl
         self._limits_at, self._limits = 0, b""
         self._shares_commands = settings.mode != "cluster"
@@ -137,38 +147,35 @@ class RedisDeviceStore:
         singles: list[_Single] = []
         for index, (queue, pack, in_flight) in enumerate(batch):
             keys = self._keys(queue)
-            parts = _interleave(pack)
-            is_single = self._shares_commands and len(parts) == 2 and not in_flight and len(keys.add) == 3
+            kind = kind_of(pack)
+            is_single = kind == IS_SINGLE and self._shares_commands and not in_flight and len(keys.add) == 4
             if is_single and self._lanes.try_hold(queue):
-                singles.append((index, queue, keys, parts))
+                singles.append((index, queue, keys, pack))
                 if len(singles) == MOST_SINGLES:
                     self._add_each(collector, singles)
                     singles = []
                 continue
             finish = partial(self._on_added, collector, index)
-            if len(parts) <= MOST_PARTS:
-                self._lanes.submit_addition(queue, keys, parts, in_flight, finish)
-                continue
-            starts = range(0, len(parts), MOST_PARTS)
-            several = _Parts(len(starts), partial(self._on_parts_added, finish))
-            for number, first in enumerate(starts):
-                some = parts[first : first + MOST_PARTS]
-                self._lanes.submit_addition(queue, keys, some, in_flight, partial(several.take, number))
+            if kind == IS_DAMAGED:
+                self._client.soon(finish, StoreError("the key of a record is not a source"))
+            elif pack.count <= MOST_AT_ONCE:
+                self._lanes.submit_addition(queue, keys, pack, in_flight, finish)
+            else:
+                packs = split_pack(pack, MOST_AT_ONCE)
+                several = _Parts(len(packs), partial(self._on_parts_added, finish))
+                for number, part in enumerate(packs):
+                    self._lanes.submit_addition(queue, keys, part, in_flight, partial(several.take, number))
         if singles:
             self._add_each(collector, singles)
         return None
 
     def _add_each(self, collector: _Batch, singles: list[_Single]) -> None:
         """One message for each of many clients: one command for all of them."""
-        words: list[Any] = ["EVALSHA", self._sha["add_each"], 3 * len(singles)]
-        for single in singles:
-            words += single[2].add
-        now = int(self._clock() * 1000)
-        words += (self._device.messages_limit, now, now + self._ttl)
-        for single in singles:
-            words += single[3]
+        count = 4 * len(singles)
+        words = [self._each_words, pack_word(b"%d" % count), *(keys.words for _, _, keys, _ in singles), self._now()]
+        payload = pack_singles(6 + count, b"".join(words), [pack for _, _, _, pack in singles])
         on_reply = partial(self._on_each_added, collector, singles)
-        self._client.submit(singles[0][2].slot, pack_command(tuple(words)), on_reply, 0.0, self._lanes.waiting_bytes)
+        self._client.submit(singles[0][2].slot, payload, on_reply, 0.0, self._lanes.waiting_bytes)
 
     def _on_each_added(self, collector: _Batch, singles: list[_Single], answer: Any) -> None:
         if isinstance(answer, StoreError):
@@ -177,59 +184,47 @@ class RedisDeviceStore:
                 collector.finish(index, answer)
             return
         release, finish = self._lanes.release, collector.finish
-        for (index, queue, keys, parts), packet_id in zip(singles, answer, strict=True):
+        for (index, queue, keys, pack), packet_id in zip(singles, answer, strict=True):
             if packet_id:
                 self.statistics.added += 1
                 release(queue, answer)
                 finish(index, Added([packet_id], 0))
             else:
-                self._lanes.submit_held(queue, keys, parts, b"", partial(self._on_added, collector, index))
+                self._lanes.submit_held(queue, keys, pack, b"", partial(self._on_added, collector, index))
 
-    def _pack_addition(self, keys: QueueKeys, parts: list[bytes], in_flight: bytes) -> bytes:
+    def _now(self) -> bytes:
+        """Limit, time and the default expiry, as words of a command."""
         now = int(self._clock() * 1000)
         if now != self._limits_at:
             self._limits_at = now
-            self._limits = b"%b$%d\r\n%d\r\n$%d\r\n%d\r\n" % (
-                pack_word(b"%d" % self._device.messages_limit),
-                *(len(str(now)), now),
-                *(len(str(now + self._ttl)), now + self._ttl),
+            self._limits = b"".join(
+                pack_word(b"%d" % number) for number in (self._device.messages_limit, now, now + self._ttl)
             )
-        if len(parts) == 2:
-            # One message for each of many clients: everything but the message is packed already.
-            source, value = parts
-            return b"*%d\r\n%b%b%b%b$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
-                9 + len(keys.add),
-                self._add_words,
-                keys.packed,
-                self._limits,
-                pack_word(in_flight) if in_flight else NO_WORD,
-                *(len(source), source),
-                *(len(value), value),
-            )
-        head = ("EVALSHA", self._sha["add"], len(keys.add), *keys.add)
-        limits = (self._device.messages_limit, now, now + self._ttl, in_flight)
-        return pack_command((*head, *limits, *parts))
+        return self._limits
+
+    def _pack_addition(self, keys: QueueKeys, packs: list[RecordPack], in_flight: bytes) -> bytes:
+        return pack_addition(6 + len(keys.add), self._add_words + keys.packed + self._now(), in_flight, packs)
 
     def _on_parts_added(self, finish: Callable[[Any], None], answers: list[Any] | StoreError) -> None:
         if isinstance(answers, StoreError):
             finish(answers)
         else:
-            finish([sum(answer[0] for answer in answers), *(i for answer in answers for i in answer[1:])])
+            given = [packet_id for answer in answers for packet_id in answer[2]]
+            finish((sum(answer[0] for answer in answers), max(answer[1] for answer in answers), given))
 
     def _on_added(self, collector: _Batch, index: int, answer: Any) -> None:
         if isinstance(answer, StoreError):
             collector.finish(index, answer)
             return
-        trimmed = answer[0]
-        del answer[0]
+        trimmed, is_full, given = answer
         statistics = self.statistics
-        statistics.added += len(answer) - answer.count(0)
-        if trimmed:
-            statistics.trimmed += trimmed
-        if -1 in answer:
+        missing = given.count(0)
+        statistics.added += len(given) - missing
+        statistics.trimmed += trimmed
+        if is_full and missing:
             collector.finish(index, StoreFull("every packet id of the client is stored or in flight"))
         else:
-            collector.finish(index, Added(answer, trimmed))
+            collector.finish(index, Added(given, trimmed))
 
     def fetch(self, queue: Queue, after_score: int, limit: int, on_done: OnDone[Page]) -> None:
         keys = self._keys(queue)
@@ -322,7 +317,7 @@ class RedisDeviceStore:
         settled: list[bytes] = []
         for i in range(0, len(claimed), 6):
             packet_id, score, owner, source, lives, value = claimed[i : i + 6]
-            partition, _, offset, _, _ = SOURCE.unpack(source)
+            offset, partition, _ = IDENTITY.unpack(source)
             pack = packs.setdefault(owner, RecordPack())
             pack.append(value, build_source(partition, offset, now + max(1, lives), 0, via))
             settled += (packet_id, score)
@@ -352,16 +347,3 @@ class RedisDeviceStore:
     ) -> None:
         payload = pack_command(("EVALSHA", self._sha[script], len(keys), *keys, *arguments))
         self._lanes.submit(queue, Job(self._keys(queue), on_reply, payload))
-
-
-def _interleave(pack: RecordPack) -> list[bytes]:
-    """Key, value, key, value … as the script wants them."""
-    if pack.count == 1:
-        (source,), (value,) = pack.keys(), pack.values()
-        return [source or b"", value or b""]
-    parts: list[Any] = [b""] * (2 * pack.count)
-    parts[0::2] = pack.keys()
-    values = pack.values()
-    # A PUBREL has no value in a pack and an empty one in Redis.
-    parts[1::2] = [value or b"" for value in values] if None in values else values
-    return parts

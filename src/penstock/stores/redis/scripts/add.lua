@@ -1,197 +1,229 @@
 -- Adds messages to a queue.
--- KEYS: messages, last packet id, state; of a group also its sources
--- ARGV: limit, now (ms), default expiry (ms), packet ids in flight (16 bits each), then source and value of each message
--- Returns: how many older messages gave way, then a packet id for each message: 0 = not stored, -1 = none is free.
+-- KEYS: messages, last packet id, state, marks; of a group also its sources
+-- ARGV: limit, now (ms), default expiry (ms), packet ids in flight (16 bits each), places, identities, details, then the
+--   value of each message. An identity is offset, partition and via (8, 4 and 4 bytes). Places begin with 1 if offsets
+--   grow; each is partition and via, then the lowest and the highest offset that come from there. Details are expiry (8
+--   bytes) and packet id (2) of each message; none = no message has either.
+-- Returns: how many older messages gave way, 1 if there are too few packet ids, and how packet ids were given: the first
+--   and how many there are from it on (16 bits each), again and again; from 0 on = so many were not stored.
 --
--- The state is a hash: `c` has the counters (highest score, lower bound of score - stored messages, score at which this
--- generation of marks began, last packet id), and each source that was added has a mark, score * 65536 + packet id. When
--- a generation has as many marks as the limit it replaces the one before, so marks are bounded without being looked
--- through. That key is not declared, because most queues have none, and while a slot is moved a cluster refuses scripts
--- that name keys it cannot find. Numbers are given to Redis as texts, because it writes them out much slower than '%d' does.
-local COUNTERS = '<i8i8i8H'
-local messages, sources_key = KEYS[1], KEYS[4]
-local older_state = KEYS[3] .. '_old'
+-- The state is a hash: `n` has the counters (highest score, lower bound of score - stored messages, scores after which
+-- the marks and the older marks begin, last packet id), and each place has the highest offset that came from there: what
+-- is higher is new. Marks are the identities of what was added, one for each score; when there are as many as the limit
+-- they replace those before them, so they are bounded without being looked through. The key of the older ones is not
+-- declared, because most queues have none, and while a slot is moved a cluster refuses scripts that name keys it cannot
+-- find. Numbers are given to Redis as texts, because it writes them out much slower than '%d' does.
+local COUNTERS = '<i8i8i8i8H'
+local FIRST = 7
+local messages, marks, sources_key = KEYS[1], KEYS[4], KEYS[5]
+local older_marks = marks .. '_old'
 local limit, now = tonumber(ARGV[1]), tonumber(ARGV[2])
+local places, identities, details = ARGV[5], ARGV[6], ARGV[7]
+local count = #ARGV - FIRST
 local prefix = messages .. '_'
-local first = 5
-local format, sub = string.format, string.sub
+local call, format, sub, unpack_struct = redis.call, string.format, string.sub, struct.unpack
 
-local fields = { 'c' }
-for i = first, #ARGV, 2 do
-  fields[#fields + 1] = sub(ARGV[i], 1, 16)
+local fields = { 'n' }
+for at = 2, #places, 24 do
+  fields[#fields + 1] = sub(places, at, at + 7)
 end
-local known = redis.call('HMGET', KEYS[3], unpack(fields))
-local score, base, generation, last_id
-if known[1] then
-  score, base, generation, last_id = struct.unpack(COUNTERS, known[1])
+local newest = call('HMGET', KEYS[3], unpack(fields))
+local score, base, marks_after, older_after, last_id
+if newest[1] then
+  score, base, marks_after, older_after, last_id = unpack_struct(COUNTERS, newest[1])
 else
-  local newest = redis.call('ZREVRANGE', messages, 0, 0, 'WITHSCORES')
-  last_id = tonumber(redis.call('GET', KEYS[2]) or 0)
-  score, generation = tonumber(newest[2] or last_id), 0
-  base = score - redis.call('ZCARD', messages)
+  local last = call('ZREVRANGE', messages, 0, 0, 'WITHSCORES')
+  last_id = tonumber(call('GET', KEYS[2]) or 0)
+  score = tonumber(last[2] or last_id)
+  base, marks_after, older_after = score - call('ZCARD', messages), score, score
+  call('UNLINK', marks)
 end
+local started_with, last_score = last_id, score
 
--- By far the most frequent: one message that is new, with room for it and with nothing special about it.
-if #ARGV == 6 and not known[2] and score - base < limit and score - generation < limit and ARGV[4] == '' then
-  local expires, id = struct.unpack('<i8H', ARGV[5], 17)
-  local is_known = generation > 0 and redis.call('HEXISTS', older_state, fields[2]) == 1
-  if expires == 0 and id == 0 and not is_known and not sources_key then
-    id, score = last_id % 65535 + 1, score + 1
-    local text = format('%d', id)
-    local key = prefix .. text
-    if redis.call('SET', key, ARGV[6], 'NX', 'PXAT', ARGV[3]) then
-      redis.call('ZADD', messages, format('%d', score), key)
-      redis.call('SET', KEYS[2], text)
-      local counters = struct.pack(COUNTERS, score, base, generation, id)
-      redis.call('HSET', KEYS[3], 'c', counters, fields[2], format('%d', score * 65536 + id))
-      return { 0, id }
-    end
-    score = score - 1
-  end
-end
-
-local started_with = last_id
-if generation > 0 then
-  local older = redis.call('HMGET', older_state, unpack(fields))
-  for i = 2, #fields do
-    known[i] = known[i] or older[i]
-  end
-end
-
--- What has to be stored: neither known nor expired, and not given twice in this call.
-local wanted, repeated, seen = {}, {}, {}
+local is_new = sub(places, 1, 1) == '1'
 for i = 2, #fields do
-  local source = ARGV[first + 2 * (i - 2)]
-  local expires = struct.unpack('<i8', source, 17)
-  if known[i] or seen[fields[i]] then
-    repeated[#repeated + 1] = i
-  elseif expires == 0 or expires > now then
-    wanted[#wanted + 1] = i
-    seen[fields[i]] = true
+  local at = 24 * i - 46
+  if newest[i] then
+    local offset = unpack_struct('<i8', newest[i])
+    is_new = is_new and offset < unpack_struct('<i8', places, at + 8)
+    newest[i] = offset < unpack_struct('<i8', places, at + 16) and sub(places, at + 16, at + 23) or newest[i]
+  else
+    newest[i] = sub(places, at + 16, at + 23)
   end
 end
 
-local ids, trimmed = {}, 0
-for i = 2, #fields do
-  ids[i] = 0
+-- How packet ids were given.
+local given, run_first, run_count = {}, 0, 0
+local function tell(id)
+  if run_count > 0 and id == (run_first == 0 and 0 or run_first + run_count) then
+    run_count = run_count + 1
+    return
+  end
+  if run_count > 0 then
+    given[#given + 1] = struct.pack('<HH', run_first, run_count)
+  end
+  run_first, run_count = id, 1
 end
 
-local passed_over = math.max(0, #wanted - limit)
-local new = #wanted - passed_over
-if score + new - base > limit then
-  local stored = redis.call('ZCARD', messages)
-  local surplus = math.min(stored, stored + new - limit)
-  while surplus > 0 do
-    local oldest = redis.call('ZRANGE', messages, 0, math.min(surplus, 1000) - 1)
-    trimmed = trimmed + redis.call('UNLINK', unpack(oldest))
-    redis.call('ZREMRANGEBYRANK', messages, 0, #oldest - 1)
-    if sources_key then
-      for i, member in ipairs(oldest) do
-        oldest[i] = string.sub(member, #prefix + 1)
-      end
-      redis.call('HDEL', sources_key, unpack(oldest))
-    end
-    surplus, stored = surplus - #oldest, stored - #oldest
-  end
-  base = score - stored
-end
-trimmed = trimmed + passed_over
-
-local in_flight
-local function is_in_flight(id)
-  if ARGV[4] == '' then
-    return false
-  end
-  if not in_flight then
-    in_flight = {}
-    for at = 1, #ARGV[4], 2 do
-      in_flight[struct.unpack('<H', ARGV[4], at)] = true
-    end
-  end
-  return in_flight[id]
-end
-
--- Stores a message under the packet id it has, or under the next that is free.
-local function store(value, expires, id)
-  local key = prefix .. format('%d', id)
-  if id ~= 0 and redis.call('SET', key, value, 'NX', 'PXAT', expires) then
-    return id, key
-  end
+-- Stores a message under the next packet id that is free.
+local function store(value, expires, in_flight)
   for _ = 1, 65535 do
     last_id = last_id % 65535 + 1
-    key = prefix .. format('%d', last_id)
-    if not is_in_flight(last_id) and redis.call('SET', key, value, 'NX', 'PXAT', expires) then
+    local key = prefix .. format('%d', last_id)
+    if not (in_flight and in_flight[last_id]) and call('SET', key, value, 'NX', 'PXAT', expires) then
       return last_id, key
     end
   end
-  return -1
 end
 
-local marks, members, sources = { 'c', '' }, {}, {}
-for n = passed_over + 1, #wanted do
-  local i = wanted[n]
-  local at = first + 2 * (i - 2)
-  local expires, id = struct.unpack('<i8H', ARGV[at], 17)
-  if expires == 0 then
-    expires = ARGV[3]
-  else
-    expires = format('%d', math.min(expires, now + 2147483647000))
-  end
-  local key
-  id, key = store(ARGV[at + 1], expires, id)
-  ids[i] = id
-  if id < 0 then
-    break
-  end
-  score = score + 1
-  members[#members + 1] = format('%d', score)
-  members[#members + 1] = key
-  known[i] = format('%d', score * 65536 + id)
-  marks[#marks + 1] = fields[i]
-  marks[#marks + 1] = known[i]
-  if sources_key then
-    sources[#sources + 1] = id
-    sources[#sources + 1] = ARGV[at]
-  end
-end
+local members, marked, trimmed, is_full = {}, identities, 0, 0
 
-for _, i in ipairs(repeated) do
-  local mark = known[i]
-  for j = 2, mark and 1 or i - 1 do
-    mark = mark or (fields[j] == fields[i] and known[j])
+if is_new and details == '' and ARGV[4] == '' and not sources_key and score + count - base <= limit then
+  -- By far the most frequent: there is room for all of them, and nothing is special about any.
+  local expires = ARGV[3]
+  for n = 1, count do
+    local id = last_id % 65535 + 1
+    local key = prefix .. format('%d', id)
+    if call('SET', key, ARGV[FIRST + n], 'NX', 'PXAT', expires) then
+      last_id = id
+    else
+      id, key = store(ARGV[FIRST + n], expires)
+    end
+    if not id then
+      is_full, marked = 1, sub(identities, 1, 16 * n - 16)
+      for _ = n, count do
+        tell(0)
+      end
+      break
+    end
+    score = score + 1
+    members[2 * n - 1], members[2 * n] = format('%d', score), key
+    if run_count > 0 and id == run_first + run_count then
+      run_count = run_count + 1
+    else
+      tell(id)
+    end
   end
-  if mark then
-    local id = tonumber(mark) % 65536
-    local stored_as = redis.call('ZSCORE', messages, prefix .. id)
-    local is_new = members[1] and (tonumber(mark) - id) / 65536 >= tonumber(members[1])
-    if is_new or (stored_as and tonumber(stored_as) == (tonumber(mark) - id) / 65536) then
-      ids[i] = id
+else
+  local newer, older = '', ''
+  if not is_new and older_after < marks_after then
+    -- Together: one of them alone that is elsewhere, because its slot is moved, would be taken for one that never was.
+    newer, older = unpack(call('MGET', marks, older_marks))
+  elseif not is_new then
+    newer = call('GET', marks)
+  end
+
+  -- The score that a message got when it was added; nil = it never was.
+  local function find_mark(identity)
+    for _, part in ipairs({ { newer or '', marks_after }, { older or '', older_after } }) do
+      local at = 0
+      repeat
+        at = string.find(part[1], identity, at + 1, true)
+        if at and at % 16 == 1 then
+          return part[2] + (at + 15) / 16
+        end
+      until not at
+    end
+  end
+
+  -- What has to be stored: neither known nor expired, and not given twice in this call.
+  local wanted, seen, scores, ids = {}, {}, {}, {}
+  for i = 1, count do
+    local identity = sub(identities, 16 * i - 15, 16 * i)
+    local expires = details == '' and 0 or unpack_struct('<i8', details, 10 * i - 9)
+    ids[i] = 0
+    scores[i] = not is_new and find_mark(identity)
+    if scores[i] then
+      ids[i] = nil
+    elseif not seen[identity] and (expires == 0 or expires > now) then
+      wanted[#wanted + 1] = i
+      seen[identity] = i
+    end
+  end
+
+  local passed_over = math.max(0, #wanted - limit)
+  local new = #wanted - passed_over
+  if score + new - base > limit then
+    local stored = call('ZCARD', messages)
+    local surplus = math.min(stored, stored + new - limit)
+    while surplus > 0 do
+      local oldest = call('ZRANGE', messages, 0, math.min(surplus, 1000) - 1)
+      trimmed = trimmed + call('UNLINK', unpack(oldest))
+      call('ZREMRANGEBYRANK', messages, 0, #oldest - 1)
+      if sources_key then
+        for i, member in ipairs(oldest) do
+          oldest[i] = sub(member, #prefix + 1)
+        end
+        call('HDEL', sources_key, unpack(oldest))
+      end
+      surplus, stored = surplus - #oldest, stored - #oldest
+    end
+    base = score - stored
+  end
+  trimmed = trimmed + passed_over
+
+  local in_flight = {}
+  for at = 1, #ARGV[4], 2 do
+    in_flight[unpack_struct('<H', ARGV[4], at)] = true
+  end
+
+  local stored, sources = {}, {}
+  for n = passed_over + 1, #wanted do
+    local i = wanted[n]
+    local expires, id, key = 0, 0, nil
+    if details ~= '' then
+      expires, id = unpack_struct('<i8H', details, 10 * i - 9)
+    end
+    expires = expires == 0 and ARGV[3] or format('%d', math.min(expires, now + 2147483647000))
+    key = prefix .. format('%d', id)
+    if id == 0 or not call('SET', key, ARGV[FIRST + i], 'NX', 'PXAT', expires) then
+      id, key = store(ARGV[FIRST + i], expires, in_flight)
+    end
+    if not id then
+      is_full = 1
+      break
+    end
+    ids[i], score = id, score + 1
+    members[#members + 1] = format('%d', score)
+    members[#members + 1] = key
+    stored[#stored + 1] = sub(identities, 16 * i - 15, 16 * i)
+    if sources_key then
+      sources[#sources + 1] = id
+      sources[#sources + 1] = stored[#stored]
+    end
+  end
+  marked = table.concat(stored)
+  if #sources > 0 then
+    call('HSET', sources_key, unpack(sources))
+  end
+
+  for i = 1, count do
+    if scores[i] then
+      local member = call('ZRANGEBYSCORE', messages, format('%d', scores[i]), format('%d', scores[i]))[1]
+      tell(member and tonumber(sub(member, #prefix + 1)) or 0)
+    else
+      tell(ids[seen[sub(identities, 16 * i - 15, 16 * i)] or i])
     end
   end
 end
+given[#given + 1] = struct.pack('<HH', run_first, run_count)
 
 if #members > 0 then
-  redis.call('ZADD', messages, unpack(members))
+  call('ZADD', messages, unpack(members))
   if last_id ~= started_with then
-    redis.call('SET', KEYS[2], format('%d', last_id))
+    call('SET', KEYS[2], format('%d', last_id))
   end
-  if sources_key then
-    redis.call('HSET', sources_key, unpack(sources))
+  if score - marks_after > limit and last_score > marks_after then
+    call('RENAME', marks, older_marks)
+    older_after, marks_after = marks_after, last_score
   end
-  if score - generation > limit then
-    if redis.call('EXISTS', KEYS[3]) == 1 then
-      redis.call('RENAME', KEYS[3], older_state)
-    end
-    generation = score
-  end
-  marks[2] = struct.pack(COUNTERS, score, base, generation, last_id)
-  redis.call('HSET', KEYS[3], unpack(marks))
-elseif trimmed > 0 then
-  redis.call('HSET', KEYS[3], 'c', struct.pack(COUNTERS, score, base, generation, last_id))
+  call('APPEND', marks, marked)
 end
-
-local answer = { trimmed }
-for i = 2, #fields do
-  answer[i] = ids[i]
+if #members > 0 or trimmed > 0 then
+  local changes = { 'n', struct.pack(COUNTERS, score, base, marks_after, older_after, last_id) }
+  for i = 2, #fields do
+    changes[2 * i - 1], changes[2 * i] = fields[i], newest[i]
+  end
+  call('HSET', KEYS[3], unpack(changes))
 end
-return answer
+return { trimmed, is_full, table.concat(given) }

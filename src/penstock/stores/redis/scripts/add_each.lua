@@ -1,39 +1,45 @@
 -- Adds one message to each of several queues, where nothing special is about it; where there is, `add` has to do it.
 -- Not for a cluster: the queues have different slots.
--- KEYS: messages, last packet id and state of each queue
--- ARGV: limit, now (ms), default expiry (ms), then source and value for each queue
+-- KEYS: messages, last packet id, state and marks of each queue
+-- ARGV: limit, now (ms), default expiry (ms), then identity, expiry (ms; 0 = none) and value for each queue
 -- Returns: the packet id for each queue, 0 = `add` has to do it.
-local COUNTERS = '<i8i8i8H'
+local COUNTERS = '<i8i8i8i8H'
 local limit, now = tonumber(ARGV[1]), tonumber(ARGV[2])
-local call, format = redis.call, string.format
+local call, format, sub = redis.call, string.format, string.sub
 local ids = {}
 
-for n = 1, #KEYS / 3 do
-  local messages, last, state = KEYS[3 * n - 2], KEYS[3 * n - 1], KEYS[3 * n]
-  local source, value = ARGV[2 * n + 2], ARGV[2 * n + 3]
-  local mark_field = string.sub(source, 1, 16)
-  local known = call('HMGET', state, 'c', mark_field)
-  local score, base, generation, last_id
-  if known[1] then
-    score, base, generation, last_id = struct.unpack(COUNTERS, known[1])
-  elseif call('EXISTS', messages, last) == 0 then
-    score, base, generation, last_id = 0, 0, 0, 0
+for n = 1, #KEYS / 4 do
+  local messages, last, state, marks = KEYS[4 * n - 3], KEYS[4 * n - 2], KEYS[4 * n - 1], KEYS[4 * n]
+  local identity, expires, value = ARGV[3 * n + 1], ARGV[3 * n + 2], ARGV[3 * n + 3]
+  local place = sub(identity, 9, 16)
+  local newest = call('HMGET', state, 'n', place)
+  local score, base, marks_after, older_after, last_id
+  if newest[1] then
+    score, base, marks_after, older_after, last_id = struct.unpack(COUNTERS, newest[1])
+  elseif call('EXISTS', messages, last, marks) == 0 then
+    score, base, marks_after, older_after, last_id = 0, 0, 0, 0, 0
   end
   ids[n] = 0
-  if score and not known[2] and generation == 0 and score - base < limit and score < limit then
-    local expires, id = struct.unpack('<i8H', source, 17)
-    if id == 0 and (expires == 0 or expires > now) then
-      id, score = last_id % 65535 + 1, score + 1
-      local text = format('%d', id)
-      local key = messages .. '_' .. text
-      expires = expires == 0 and ARGV[3] or format('%d', math.min(expires, now + 2147483647000))
-      if call('SET', key, value, 'NX', 'PXAT', expires) then
-        call('ZADD', messages, format('%d', score), key)
-        call('SET', last, text)
-        local counters = struct.pack(COUNTERS, score, base, generation, id)
-        call('HSET', state, 'c', counters, mark_field, format('%d', score * 65536 + id))
-        ids[n] = id
-      end
+  local is_new = not newest[2] or struct.unpack('<i8', newest[2]) < struct.unpack('<i8', identity)
+  if score and is_new and score - base < limit and score - marks_after < limit then
+    if expires == '0' then
+      expires = ARGV[3]
+    elseif tonumber(expires) > now then
+      expires = format('%d', math.min(tonumber(expires), now + 2147483647000))
+    else
+      expires = nil
+    end
+    local id = last_id % 65535 + 1
+    local text = format('%d', id)
+    local key = messages .. '_' .. text
+    if expires and call('SET', key, value, 'NX', 'PXAT', expires) then
+      score = score + 1
+      call('ZADD', messages, format('%d', score), key)
+      call('SET', last, text)
+      local counters = struct.pack(COUNTERS, score, base, marks_after, older_after, id)
+      call('HSET', state, 'n', counters, place, sub(identity, 1, 8))
+      call('APPEND', marks, identity)
+      ids[n] = id
     end
   end
 end

@@ -7,7 +7,7 @@ for at = 1, #ARGV[2], 2 do
   in_flight[struct.unpack('<H', ARGV[2], at)] = true
 end
 local is_empty = redis.call('EXISTS', KEYS[1]) == 0
-local counters = redis.call('HGET', KEYS[3], 'c')
+local counters = redis.call('HGET', KEYS[3], 'n')
 local id = tonumber(redis.call('GET', KEYS[2]) or 0)
 local ids = {}
 for _ = 1, 65535 do
@@ -22,7 +22,7 @@ end
 if #ids > 0 then
   redis.call('SET', KEYS[2], ids[#ids])
   if counters then
-    redis.call('HSET', KEYS[3], 'c', string.sub(counters, 1, 24) .. struct.pack('<H', ids[#ids]))
+    redis.call('HSET', KEYS[3], 'n', string.sub(counters, 1, 32) .. struct.pack('<H', ids[#ids]))
   end
 end
 return ids

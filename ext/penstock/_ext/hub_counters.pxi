@@ -1,0 +1,42 @@
+# What the hub counts, by the names that metrics and $SYS know.
+
+
+cdef dict counters_of(Hub hub):
+    cdef Counters* c = &hub.counters
+    values = {
+        "connections_total": c.connects,
+        "connections_current": hub.connection_count,
+        "sessions": hub.session_count,
+        "sessions_connected": hub.attached_count,
+        "subscriptions": hub.trie.filter_count,
+        "shared_subscriptions": hub.trie.group_count,
+        "retained_messages": hub.retained.count,
+        "retained_bytes": hub.retained.bytes,
+        "publish_bytes_received": c.payload_received,
+        "publish_bytes_sent": c.payload_sent,
+        "bytes_received": c.bytes_received,
+        "bytes_sent": c.bytes_sent,
+        "packets_received": c.packets_received,
+        "packets_sent": c.packets_sent,
+        "socket_reads": c.reads,
+        "socket_writes": c.writes,
+        "flushes": c.flushes,
+        "publish_unmatched": c.unmatched,
+        "protocol_errors": c.protocol_errors,
+        "publishers_paused": c.paused,
+        "congested_subscribers": hub.congested_count,
+        "inflight": c.inflight,
+        "queued_messages": c.queued,
+        "queued_bytes": c.queued_bytes,
+        "publish_foreign": c.foreign,
+        "publish_logged": c.logged,
+        "publish_log_failures": c.log_failures,
+        "application_dispatched": c.dispatched,
+        "ingest_pending_bytes": hub.ingest_pending,
+    }
+    for qos in range(3):
+        values[f"messages_received_qos{qos}"] = c.received[<int> qos]
+        values[f"messages_sent_qos{qos}"] = c.sent[<int> qos]
+    for i, name in enumerate(DROP_NAMES):
+        values[f"messages_dropped_{name}"] = c.dropped[<int> i]
+    return values

@@ -1,0 +1,413 @@
+"""A client id is connected at one broker of a cluster at a time, and its session is where the client is.
+
+    CONNECT at B ── asks every other broker, through its notification topic ──▶ A
+                                                                               A: disconnects the client (0x8E),
+                                                                                  stores what it knows, lets go
+    B: reads the stored state to its end ◀── answer: how far A has dispatched ─┘
+       takes the session up, repeats for it what A has not dispatched, then CONNACK
+
+A broker that does not answer in time is taken for dead: B goes on with what is stored, from A's last commit on. Should
+A live after all, it reads in the session's record that another has it, and lets go. Of two brokers that ask each other
+for the same client at the same time, the later one gets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from penstock._ext.acl import AclProgram
+from penstock._ext.connection import Hub, Session
+from penstock.core.logging import get_logger
+from penstock.delivery import contexts
+from penstock.dispatch.persistent_clients import PersistentClients
+from penstock.logs.base import Log, LogError
+from penstock.partition.names import notifications_group, notifications_topic, responses_group, responses_topic
+from penstock.persistence import received
+from penstock.persistence.log_names import dispatch_group
+from penstock.persistence.session_records import (
+    SESSIONS,
+    SUBSCRIPTIONS,
+    RecordError,
+    SessionRecord,
+    decode_session,
+    decode_subscriptions,
+)
+from penstock.persistence.state_tail import StateTail
+from penstock.rpc.errors import RequestTimeout, RpcError
+from penstock.rpc.responder import Responder
+from penstock.rpc.template import RequestTemplate
+from penstock.rpc.wire import Request
+from penstock.session.registry import SessionRegistry
+from penstock.stores.base import StoreError
+
+log = get_logger("penstock.cluster")
+
+BASE = "tbmq.client.session"
+TOPIC_PROPERTIES = {"retention.ms": "600000", "segment.bytes": "10485760"}
+ASK_SECONDS = 2.0
+CATCH_UP_SECONDS = 3.0
+STORE_SECONDS = 5.0
+POLL_SECONDS = 0.005
+BATCH_SECONDS = 0.02
+MOST_REMEMBERED = 10_000
+ADOPTED_AT_ONCE = 10_000
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Ask(msgspec.Struct, array_like=True):
+    client_id: str
+    at: int
+    node: str
+
+
+class Answer(msgspec.Struct, array_like=True):
+    had: bool = False
+    positions: dict[int, int] = {}
+    """Of each partition of the log of all messages: what is before it was dispatched to the client."""
+    yielded: int = 0
+    """The time of a claim of its own that it gave up for this one: what it asks for that claim is void."""
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """A client that is about to get its session here."""
+
+    client_id: str
+    at: int
+    is_lost: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Sessions of a dead broker that are taken up together."""
+
+    records: dict[str, SessionRecord] = field(default_factory=dict)
+    done: asyncio.Task[None] | None = None
+
+
+class TakeOver:
+    """`others`: the brokers alive, without this one; `heard_at`: when one of them was heard last, on the monotonic
+    clock."""
+
+    def __init__(
+        self,
+        log_provider: Log,
+        hub: Hub,
+        registry: SessionRegistry,
+        applications: PersistentClients,
+        *,
+        node: str,
+        prefix: str,
+        others: Callable[[], Iterable[str]],
+        heard_at: Callable[[str], float],
+        program_for: Callable[[str, str | None], AclProgram | None],
+    ) -> None:
+        self._log = log_provider
+        self._hub = hub
+        self._registry = registry
+        assert registry.keeper is not None
+        self._keeper = registry.keeper
+        self._applications = applications
+        self._node = node
+        self._prefix = prefix
+        self._others = others
+        self._heard_at = heard_at
+        self._program_for = program_for
+        self._topic = notifications_topic(BASE, node, prefix=prefix)
+        self._owners: dict[str, str] = {}
+        tables = [SESSIONS, SUBSCRIPTIONS, received.TABLE, contexts.TABLE]
+        self._tail = StateTail(log_provider, tables, f"sessions of {node}", self._on_change, prefix=prefix)
+        self._template = RequestTemplate(
+            log_provider,
+            request_topic=None,
+            response_topic=responses_topic(BASE, node, prefix=prefix),
+            group=responses_group(BASE, node, prefix=prefix),
+            service_id=node,
+            response_properties=TOPIC_PROPERTIES,
+        )
+        self._responder = Responder(
+            log_provider,
+            self._answer,
+            request_topic=self._topic,
+            group=notifications_group(BASE, node, prefix=prefix),
+            service_id=node,
+            partitions=[0],
+        )
+        self._claims: dict[str, Claim] = {}
+        self._given: dict[str, dict[int, int]] = {}  # sessions given away lately: how far they were dispatched
+        self._void: dict[tuple[str, str], int] = {}  # claims of other brokers that were given up for ours
+        self._silent: dict[str, float] = {}  # brokers that did not answer, since when
+        self._batches: dict[str, _Batch] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.is_open = False
+        self.asked = self.adopted = self.given_away = 0
+
+    # ---- life ----
+
+    async def start(self) -> None:
+        """Raises LogError."""
+        await self._log.admin.create(self._topic, 1, TOPIC_PROPERTIES)
+        await self._tail.start()
+        await self._template.start()
+        await self._responder.start()
+        self.is_open = True
+        for session in self._registry.sessions():
+            self._check_owner(session.client_id, self._owners.get(session.client_id, ""))
+
+    async def stop(self) -> None:
+        self.is_open = False
+        for task in list(self._tasks):
+            task.cancel()
+        await self._responder.close(drain_seconds=0.5)
+        await self._template.close()
+        await self._tail.stop()
+
+    # ---- a client comes ----
+
+    def must_claim(self, client_id: str) -> bool:
+        """Whether another broker may have the client, or may have had it."""
+        if any(True for _ in self._others()):
+            return True
+        return client_id in self._owners and self._registry.get(client_id) is None
+
+    async def claim(self, client_id: str) -> Claim:
+        """The session is here, if there is one, and nobody else has the client: until `settle`, unless it is lost to a
+        later claim. Raises LogError, RecordError and StoreError."""
+        claim = self._claims[client_id] = Claim(client_id, time.time_ns())
+        try:
+            answers = await asyncio.gather(*(self._ask(name, claim) for name in self._others()))
+            if not claim.is_lost and self._registry.get(client_id) is None:
+                given = next((answer for answer in answers if answer is not None and answer.had), None)
+                # Who has not answered may have written something that is not read here yet.
+                if given is not None or None in answers or client_id in self._owners:
+                    await self._take_up(client_id, given)
+        except BaseException:
+            self.settle(claim)
+            raise
+        return claim
+
+    def settle(self, claim: Claim) -> None:
+        """The session is open, or nobody is to have it."""
+        if self._claims.get(claim.client_id) is claim:
+            del self._claims[claim.client_id]
+
+    async def _ask(self, name: str, claim: Claim) -> Answer | None:
+        """None: it did not answer."""
+        if self._silent.get(name, 0.0) > self._heard_at(name):
+            return None  # not a word since the last time
+        self.asked += 1
+        data = msgspec.msgpack.encode(Ask(claim.client_id, claim.at, self._node))
+        topic = notifications_topic(BASE, name, prefix=self._prefix)
+        try:
+            answer = await self._template.send(data, timeout=ASK_SECONDS, to=topic)
+        except (RpcError, LogError) as error:
+            if isinstance(error, RequestTimeout):
+                self._silent[name] = time.monotonic()
+            log.warning("a broker does not answer, clients go on without it", node=name, error=str(error))
+            return None
+        self._silent.pop(name, None)
+        decoded = msgspec.msgpack.decode(answer, type=Answer)
+        if decoded.yielded:
+            _put_bounded(self._void, (claim.client_id, name), decoded.yielded)
+        return decoded
+
+    async def _take_up(self, client_id: str, given: Answer | None) -> None:
+        async with asyncio.timeout(CATCH_UP_SECONDS):
+            await self._tail.catch_up()
+        value = self._tail.get(SESSIONS, client_id.encode())
+        if value is None or self._registry.get(client_id) is not None:
+            return
+        record = decode_session(client_id, value)
+        if given is not None:
+            await self._adopt([record], given.positions)
+        elif record.node == self._node:
+            if client_id in self._given:
+                await self._adopt([record], self._given.pop(client_id))
+        else:
+            await self._adopt_with_others(record)
+
+    async def _adopt_with_others(self, record: SessionRecord) -> None:
+        """Clients of a dead broker come all at once: what it has not dispatched is read once for many of them."""
+        batch = self._batches.get(record.node)
+        if batch is None:
+            batch = self._batches[record.node] = _Batch()
+            batch.done = self._spawn(self._adopt_batch(record.node, batch))
+        batch.records[record.client_id] = record
+        assert batch.done is not None
+        await asyncio.shield(batch.done)
+
+    async def _adopt_batch(self, node: str, batch: _Batch) -> None:
+        await asyncio.sleep(BATCH_SECONDS)
+        del self._batches[node]
+        await self._adopt(list(batch.records.values()), await self._committed_by(node))
+
+    async def _committed_by(self, node: str) -> dict[int, int]:
+        committed = await self._log.admin.group_offsets(dispatch_group(node, self._prefix))
+        return {place.partition: offset.offset for place, offset in committed.items()}
+
+    async def adopt_all(self, node: str) -> int:
+        """Every session of a broker that is gone. Raises LogError."""
+        await self._tail.catch_up()
+        records = []
+        for client_id, owner in list(self._owners.items()):
+            value = self._tail.get(SESSIONS, client_id.encode())
+            is_taken = client_id in self._claims or self._registry.get(client_id) is not None
+            if owner == node and value is not None and not is_taken:
+                records.append(decode_session(client_id, value))
+        starts = await self._committed_by(node)
+        for first in range(0, len(records), ADOPTED_AT_ONCE):
+            await self._adopt(records[first : first + ADOPTED_AT_ONCE], starts)
+        return len(records)
+
+    def owners(self) -> set[str]:
+        """Brokers that have sessions, as far as is written down."""
+        return set(self._owners.values())
+
+    async def _adopt(self, records: list[SessionRecord], starts: dict[int, int]) -> None:
+        stored = {record.client_id: self._tail.get(SUBSCRIPTIONS, record.client_id.encode()) for record in records}
+        filters = [
+            topic_filter
+            for client_id, value in stored.items()
+            if value is not None
+            for topic_filter, _, _ in decode_subscriptions(client_id, value)
+        ]
+        sessions: list[tuple[Session, int]] = []
+
+        def insert() -> None:
+            for record in records:
+                if self._registry.get(record.client_id) is None:
+                    sessions.append((self._insert(record, stored[record.client_id]), record.disconnected_at))
+
+        repeated = await self._applications.adopt(filters, starts, insert)
+        for session, left in sessions:
+            session.is_adopted = False
+            self._registry.await_return(session, left or self._keeper.now_ms())
+        self.adopted += len(sessions)
+        log.info("sessions were taken up from another broker", sessions=len(sessions), messages_looked_at=repeated)
+
+    def _insert(self, record: SessionRecord, subscriptions: bytes | None) -> Session:
+        client_id = record.client_id
+        session = self._registry.adopt(record, self._program_for(client_id, record.username), subscriptions)
+        session.is_adopted = True
+        unreleased = self._tail.get(received.TABLE, client_id.encode())
+        if unreleased is not None:
+            session.restore_received(array("H", unreleased))
+        delivery = self._applications.delivery
+        for key in delivery.contexts_of(client_id):
+            context = self._tail.get(contexts.TABLE, key)
+            if context is not None:
+                delivery.contexts.adopt(key, context)
+        self._applications.inserted(session, record.disconnected_at or self._keeper.now_ms())
+        return session
+
+    # ---- a client goes ----
+
+    async def _answer(self, request: Request) -> bytes:
+        ask = msgspec.msgpack.decode(request.data, type=Ask)
+        mine = self._claims.get(ask.client_id)
+        answer = Answer()
+        is_later = mine is not None and (mine.at, self._node) > (ask.at, ask.node)
+        if is_later or self._void.get((ask.client_id, ask.node), 0) >= ask.at:
+            return msgspec.msgpack.encode(answer)  # that one has to let go, and is asked to
+        session = self._registry.get(ask.client_id)
+        if mine is not None:
+            mine.is_lost = True
+        if session is not None:
+            answer = await self._give_away(session)
+        if mine is not None:
+            answer.yielded = mine.at
+        return msgspec.msgpack.encode(answer)
+
+    async def _give_away(self, session: Session) -> Answer:
+        """The client is disconnected; a session that outlives that is stored and let go."""
+        client_id = session.client_id
+        self._registry.disconnect(session)
+        await self._published()
+        self._keeper.let_go(session)
+        if self._registry.get(client_id) is not session:
+            return Answer()
+        await self._stored()
+        if session.connection is not None or self._registry.get(client_id) is not session:
+            return Answer()  # it came back, which is later
+        positions = await self._applications.give_away(session, lambda: self._registry.give_away(session))
+        _put_bounded(self._given, client_id, positions)
+        self.given_away += 1
+        log.info("a session went to another broker", client_id=client_id)
+        return Answer(True, positions)
+
+    async def _published(self) -> None:
+        """What the client had published is in the log, and its will, which knows of its packet ids."""
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        ticket = self._hub.ticket
+        deadline = time.monotonic() + STORE_SECONDS
+        while self._hub.committed < ticket and time.monotonic() < deadline:  # noqa: ASYNC110  # no events there
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _stored(self) -> None:
+        stored: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+        self._keeper.wait(stored.set_result)
+        error = await stored
+        if error is not None:
+            raise error
+
+    def _on_change(self, table: str, key: bytes, value: bytes | None) -> None:
+        """Another broker may have taken a session up while this one was thought to be dead."""
+        if table != SESSIONS:
+            return
+        client_id = key.decode(errors="replace")
+        if value is None:
+            self._owners.pop(client_id, None)
+            return
+        try:
+            owner = decode_session(client_id, value).node
+        except RecordError:
+            return  # of a newer broker, and told at the start
+        self._owners[client_id] = owner
+        self._check_owner(client_id, owner)
+
+    def _check_owner(self, client_id: str, owner: str) -> None:
+        if not self.is_open or owner in ("", self._node) or client_id in self._claims:
+            return
+        session = self._registry.get(client_id)
+        if session is not None and session.expiry_interval:
+            log.warning("another broker has taken up a session of this one", client_id=client_id, node=owner)
+            self._spawn(self._lose(session))
+
+    async def _lose(self, session: Session) -> None:
+        self._registry.disconnect(session)
+        if self._registry.get(session.client_id) is session:
+            await self._applications.give_away(session, lambda: self._registry.give_away(session))
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def counters(self) -> dict[str, int | float]:
+        calls = self._template.counters()
+        return {
+            "take_over_asked": self.asked,
+            "take_over_adopted": self.adopted,
+            "take_over_given_away": self.given_away,
+            "take_over_pending": calls["pending_requests_count"],
+            "take_over_timeouts": calls["request_timeout_count"],
+        }
+
+
+def _put_bounded(known: dict[K, V], key: K, value: V) -> None:
+    """Those that were put first go when there are too many."""
+    known.pop(key, None)
+    while len(known) >= MOST_REMEMBERED:
+        del known[next(iter(known))]
+    known[key] = value

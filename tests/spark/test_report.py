@@ -1,0 +1,49 @@
+"""The charts of the reports: everything has its name, and time runs from left to right."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+
+from penstock_spark.report import Chart, Rows, build_report, draw, duration, short_number
+
+T0 = datetime(2026, 9, 30, 23, 0)
+
+
+def test_numbers_for_people() -> None:
+    assert [duration(seconds) for seconds in (0, 59, 90, 54_000, 216_000)] == [
+        "0 s",
+        "59 s",
+        "1.5 min",
+        "15 h",
+        "2.5 d",
+    ]
+    assert [short_number(value) for value in (0, 999, 1_500, 2e6)] == ["0", "999", "1.5k", "2M"]
+
+
+def test_lines_run_in_time() -> None:
+    """Also where one series has times that the other has not, and across the end of a month."""
+    hours = [T0 + timedelta(hours=number) for number in range(4)]
+    series = {"a": [(hours[0], 1.0), (hours[3], 2.0)], "b": [(hours[1], 5.0), (hours[2], 0.0)]}
+    drawn = draw(Chart("t", "lines", series=series))
+    lines = [
+        [float(x) for x, _ in re.findall(r"([\d.]+),([\d.]+)", one)] for one in re.findall('points="(.*?)"', drawn)
+    ]
+    assert len(lines) == 2
+    assert lines[0][0] < lines[1][0] < lines[1][1] < lines[0][1]
+    assert drawn.index("23:00") < drawn.index("00:00") < drawn.index("02:00")
+
+
+def test_every_row_has_its_name() -> None:
+    points = [(f"device-{number:02}", 40.0 - number) for number in range(30)] + [("<" * 50, 0.0)]
+    drawn = draw(Chart("t", "rows", points, show=duration))
+    assert all(f">device-{number:02}<" in drawn for number in range(30))
+    assert "<<" not in drawn
+    assert "40 s" in drawn
+
+
+def test_nothing_yet() -> None:
+    assert draw(Chart("t", "columns")) == "<p>Nothing yet.</p>"
+    page = build_report("T & U", {"n": 1_000}, [Chart("c", "columns", [("a", 0.0)])], [Rows("r", ("x",), [(None,)])])
+    assert "T &amp; U" in page
+    assert "1,000" in page
