@@ -123,14 +123,14 @@ def test_an_older_client_is_closed(open_queue, queue, what):
 
 
 @pytest.mark.parametrize("kind", both_kinds())
-@pytest.mark.queue(limits={"message_ttl": "400ms"})
+@pytest.mark.queue(limits={"message_ttl": "1s"})
 def test_messages_expire_by_the_setting(publisher, open_queue, queue, kind):
     """Row `limits.message_ttl`, section 14 (TTL in both types): stamped at publish, skipped by both types."""
-    publisher.publish(f"$queue/{queue}", b"old", b"older")
     prompt = open_queue()
     prompt.consume(f"$queue/{queue}", "prompt")
+    publisher.publish(f"$queue/{queue}", b"old", b"older")
     prompt.take(b"old", b"older")
-    time.sleep(0.5)
+    time.sleep(1.1)
     publisher.publish(f"$queue/{queue}", b"new")
     late = open_queue()
     late.consume(f"$queue/{queue}", "late")

@@ -142,7 +142,7 @@ def test_pending_entries_are_bounded(publisher, open_queue, broker, queue):
     broker.await_progress(queue, "workers", cursor=4, pending=3)
 
 
-@pytest.mark.queue(limits={"message_ttl": "600ms"}, retry={"initial_backoff": "800ms"})
+@pytest.mark.queue(limits={"message_ttl": "1500ms"}, retry={"initial_backoff": "1600ms"})
 def test_a_message_that_expires_while_pending(publisher, consumer, broker, queue):
     """Row "expired while pending": removed instead of redelivered, and not dead-lettered."""
     consumer.consume(f"$queue/{queue}", "workers")
