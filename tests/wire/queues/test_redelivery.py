@@ -86,6 +86,7 @@ def test_a_nacked_message_may_go_to_any_consumer(publisher, open_queue, queue):
     two.ack(delivery)
 
 
+@pytest.mark.any_log
 @pytest.mark.queue(retry={"initial_backoff": "0s"})
 def test_without_a_back_off_it_comes_at_once(publisher, consumer, queue):
     """Row "backoff": initial_backoff = 0."""
@@ -109,6 +110,7 @@ def test_a_nacked_message_does_not_hold_up_the_others(publisher, consumer, queue
     consumer.ack(consumer.next(NUMBERS[0]))
 
 
+@pytest.mark.any_log
 @pytest.mark.queue(retry={"initial_backoff": "300ms"})
 def test_a_back_off_goes_on_when_the_consumer_leaves(publisher, open_queue, queue):
     """Rows "backoff" and "leaving": only entries that a consumer holds are released; one that waits goes on waiting."""
@@ -181,6 +183,7 @@ def test_a_full_consumer_delays_no_other_queue(publisher, open_queue, queues):
         quick.ack(quick.next(payload, timeout=LATE))
 
 
+@pytest.mark.any_log
 @pytest.mark.queue("other")
 def test_one_client_of_two_queues_full_in_one(publisher, open_queue, queues):
     """Row "slow consumer": the bound is per queue and group; the same client goes on in another queue."""

@@ -91,6 +91,7 @@ def test_stored_once_however_many_patterns_match(publisher, consumer, queue):
     consumer.take(b"once", b"once more", b"last")
 
 
+@pytest.mark.any_log
 @pytest.mark.parametrize("payload", [b"kept?", b""], ids=["payload", "empty"])
 def test_a_retained_publish_is_enqueued_and_not_retained(broker, publisher, open_queue, queue, payload):
     """Row "retained publish to `$queue/…`": enqueued like any other; nothing is kept as retained."""
@@ -131,6 +132,7 @@ def test_a_spanning_subscription_sees_queues_made_later(publisher, consumer, que
     consumer.ack(delivery)
 
 
+@pytest.mark.any_log
 @pytest.mark.parametrize("version", [V311, V5], ids=["v311", "v5"])
 def test_a_will_enters_a_queue(open_queue, consumer, queue, version):
     """Row "what enters a queue": a will is a publish like any other."""

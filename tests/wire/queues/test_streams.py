@@ -12,6 +12,7 @@ NUMBERS = [b"%d" % number for number in range(5)]
 pytestmark = pytest.mark.queue(type="stream")
 
 
+@pytest.mark.any_log
 @pytest.mark.parametrize(
     ("position", "first"),
     [("first", 0), ("3", 3), ("offset=3", 3), ("0", 0), ("offset=0", 0), ("last", 5), ("next", 5), ("5", 5)],
@@ -54,6 +55,7 @@ def test_unknown_positions_are_refused(publisher, consumer, queue, position):
     consumer.nothing(0.05)
 
 
+@pytest.mark.any_log
 def test_a_position_beyond_the_end(publisher, consumer, queue):
     """Row "position values": a number above the end waits for what comes, and loses nothing of that."""
     publisher.publish(f"$queue/{queue}", b"0")
@@ -192,6 +194,7 @@ def test_groups_replay_independently(publisher, open_queue, queue):
         reader.take_and_ack(*NUMBERS)
 
 
+@pytest.mark.any_log
 @pytest.mark.parametrize(("position", "expected"), [("first", NUMBERS), ("offset=3", NUMBERS[3:]), ("next", [])])
 def test_seek_while_subscribed(publisher, consumer, queue, position, expected):
     """The issue: seek while subscribed, by another SUBSCRIBE with a position."""
@@ -203,6 +206,7 @@ def test_seek_while_subscribed(publisher, consumer, queue, position, expected):
     consumer.take(*expected, b"5")
 
 
+@pytest.mark.any_log
 def test_subscribing_again_without_a_position(publisher, consumer, queue):
     """Row "position values": omitted = resume; a repeated SUBSCRIBE disturbs nothing."""
     consumer.consume(f"$queue/{queue}", "readers")
@@ -230,6 +234,7 @@ def test_readers_of_one_group_share(publisher, open_queue, queue):
     assert sorted(got) == sorted(payloads)
 
 
+@pytest.mark.any_log
 def test_the_receive_maximum_holds(publisher, open_queue, queue):
     """[MQTT-3.3.4-9]: a stream sends no more than the Receive Maximum; the rest waits in the log."""
     reader = open_queue(receive_maximum=3)
