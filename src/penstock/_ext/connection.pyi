@@ -99,7 +99,7 @@ class Hub:
     def bindings(self) -> Trie: ...
     def serve_queues(
         self,
-        find_queue: Callable[[bytes, bool], DurableQueue | None],
+        find_queue: Callable[[bytes, bool], DurableQueue | None] | None,
         on_queues: Callable[[list[QueueGroup]], None],
         on_detach: Callable[[Session], None],
     ) -> None: ...

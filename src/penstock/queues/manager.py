@@ -16,7 +16,7 @@ from penstock._ext.segment import RecordPack
 from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler, Timer
 from penstock.core.settings.queues import QueueManagerSettings
-from penstock.logs.base import Appended, Log, LogError
+from penstock.logs.base import Appended, Consumer, Log, LogError
 from penstock.partition.model import PartitionChange
 from penstock.partition.node import ClusterNode
 from penstock.queues import state as names
@@ -37,6 +37,7 @@ log = get_logger("penstock.queues")
 COMMIT_AT_LEAST = 0.05
 MOST_PREFETCH = 65_535
 JOIN_SECONDS = 10.0
+LOOKED_AT_ONCE = 50
 
 
 @dataclass(slots=True)
@@ -81,6 +82,7 @@ class QueueManager:
         self._ephemeral_log = ephemeral_log
         self._readers = {id(each): Readers(each) for each in (log_provider, ephemeral_log)}
         self._fetchers = {id(each): Fetcher(each) for each in (log_provider, ephemeral_log)}
+        self._lookers: dict[int, Consumer] = {}
         self._memberships: dict[tuple[str, str], Membership] = {}
         self._stored_members: dict[tuple[str, str], MemberRecord] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -94,6 +96,12 @@ class QueueManager:
 
     def fetcher_of(self, log_provider: Log) -> Fetcher:
         return self._fetchers[id(log_provider)]
+
+    def looker_of(self, log_provider: Log) -> Consumer:
+        """A consumer that reads nothing: it asks where topics begin and end."""
+        if id(log_provider) not in self._lookers:
+            self._lookers[id(log_provider)] = log_provider.consumer(group="")
+        return self._lookers[id(log_provider)]
 
     # ---- life ----
 
@@ -109,9 +117,12 @@ class QueueManager:
                 log.error("a stored queue cannot be opened", error=str(error))
         for definition in self._configured.values():
             await self.configure(definition)
+        # Groups that are restored may want something at once; publishers come later.
+        self.hub.serve_queues(None, self._on_queues, self._on_detach)
+        known = [queue for queue in self.queues.values() if queue.topic in topics]
+        for at in range(0, len(known), LOOKED_AT_ONCE):
+            await asyncio.gather(*(queue.make(is_there=True) for queue in known[at : at + LOOKED_AT_ONCE]))
         for queue in self.queues.values():
-            if queue.topic in topics:
-                await queue.make()
             if queue.name in stored:
                 queue.restore(stored[queue.name])
             queue.is_current = self._node is None
@@ -163,6 +174,8 @@ class QueueManager:
             await queue.close()
         for fetcher in self._fetchers.values():
             await fetcher.close()
+        for looker in self._lookers.values():
+            await looker.close()
         await self._ephemeral_log.close()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:

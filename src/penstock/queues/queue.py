@@ -15,7 +15,7 @@ from penstock._ext.envelope import EnvelopeError
 from penstock._ext.segment import Record, RecordPack
 from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler
-from penstock.logs.base import EARLIEST, Appended, Log, LogError, TopicNotFound, TopicPartition
+from penstock.logs.base import Appended, Log, LogError, TopicNotFound, TopicPartition
 from penstock.queues import state
 from penstock.queues.dead_letters import dead_letter
 from penstock.queues.definitions import QueueDefinition, dead_letters
@@ -145,22 +145,17 @@ class Queue:
             properties["min.insync.replicas"] = str(definition.replication.min_in_sync_replicas)
         return properties
 
-    async def make(self) -> None:
+    async def make(self, *, is_there: bool = False) -> None:
         """The topic is there when this returns, and where it begins and ends is known."""
         if self._is_made:
             return
-        await self.log.admin.create(self.topic, 1, self._properties())
+        if not is_there:
+            await self.log.admin.create(self.topic, 1, self._properties())
         await self.look()
         self._is_made = True
 
     async def look(self) -> None:
-        consumer = self.log.consumer(group="")
-        place = TopicPartition(self.topic, 0)
-        try:
-            await consumer.add({place: EARLIEST})
-            marks = await consumer.watermarks(place)
-        finally:
-            await consumer.close()
+        marks = await self._manager.looker_of(self.log).watermarks(TopicPartition(self.topic, 0))
         self.head = marks.first
         self.core.appended(marks.end)
         self.update_floor()

@@ -37,9 +37,9 @@ class Sizes:
         self._firsts = [self._firsts[at] for at in pairs] + self._firsts[rest:]
 
     def first_within(self, limit: int) -> int:
-        """The first offset from which on no more than `limit` bytes lie; the last run always stays."""
+        """The first run that has to stay so that no less than `limit` bytes do; the last one always stays."""
         over, at = self.total - limit, 0
-        while over > 0 and at < len(self._firsts) - 1:
+        while at < len(self._firsts) - 1 and over >= self._bytes[at]:
             over -= self._bytes[at]
             at += 1
         return self._firsts[at] if self._firsts else 0
