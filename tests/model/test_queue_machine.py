@@ -18,7 +18,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, note
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tests.support.application import until
 from tests.support.broker import IS_MOSQUITTO
@@ -44,6 +51,7 @@ QUEUES = [
     for number in range(60)
 ]
 NUMBERS = itertools.count()
+VERB = st.sampled_from(["ack", "ack", "nack", "nack", "nack", "reject"])
 CLAIMED, WAITING, READY, DEAD, DONE = "claimed", "waiting", "ready", "dead", "done"
 
 
@@ -150,6 +158,13 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Steps
 
+    @initialize(prefetches=st.lists(st.integers(1, 4), min_size=1, max_size=2), count=st.integers(3, 8))
+    def begin(self, prefetches: list[int], count: int) -> None:
+        for prefetch in prefetches:
+            self.join(prefetch)
+        self.publish(count)
+
+    @precondition(lambda self: len(self.model.ready) < 10)
     @rule(count=st.integers(1, 5))
     def publish(self, count: int) -> None:
         for _ in range(count):
@@ -157,17 +172,19 @@ class QueueMachine(RuleBasedStateMachine):
             self.model.published += 1
         self.settle_down()
 
-    @rule(slot=st.integers(0, 2), prefetch=st.integers(1, 4))
-    def join(self, slot: int, prefetch: int) -> None:
-        if slot not in self.consumers:
-            self.consumers[slot] = Consumer(self._open(), prefetch)
-            self.consumers[slot].client.consume(f"$queue/{self.queue}", GROUP, prefetch=prefetch)
-            self.settle_down()
+    @precondition(lambda self: len(self.consumers) < 3)
+    @rule(prefetch=st.integers(1, 4))
+    def join(self, prefetch: int) -> None:
+        slot = min({0, 1, 2} - self.consumers.keys())
+        self.consumers[slot] = Consumer(self._open(), prefetch)
+        self.consumers[slot].client.consume(f"$queue/{self.queue}", GROUP, prefetch=prefetch)
+        self.settle_down()
 
-    @rule(slot=st.integers(0, 2), how=st.sampled_from(["close", "disconnect", "unsubscribe"]))
-    def leave(self, slot: int, how: str) -> None:
-        if (consumer := self.consumers.pop(slot, None)) is None:
-            return
+    @precondition(lambda self: self.consumers)
+    @rule(which=st.integers(0, 2), how=st.sampled_from(["close", "disconnect", "unsubscribe"]))
+    def leave(self, which: int, how: str) -> None:
+        slot = sorted(self.consumers)[which % len(self.consumers)]
+        consumer = self.consumers.pop(slot)
         if how == "unsubscribe":
             assert consumer.client.raw.unsubscribe(f"$queue/{self.queue}") == [0]
             consumer.client.close()
@@ -177,10 +194,13 @@ class QueueMachine(RuleBasedStateMachine):
         self.settle_down()
 
     @precondition(lambda self: self.model.of(CLAIMED))
-    @rule(which=st.integers(0, 100), verb=st.sampled_from(["ack", "ack", "nack", "nack", "reject"]))
-    def settle(self, which: int, verb: str) -> None:
-        held = self.model.of(CLAIMED)
-        entry = held[which % len(held)]
+    @rule(choices=st.lists(st.tuples(st.integers(0, 100), VERB), min_size=1, max_size=4))
+    def settle(self, choices: list[tuple[int, str]]) -> None:
+        for which, verb in choices:
+            if held := self.model.of(CLAIMED):
+                self._settle(held[which % len(held)], verb)
+
+    def _settle(self, entry: Entry, verb: str) -> None:
         consumer = self.consumers[entry.slot]
         note(f"{verb} {entry}")
         consumer.client.settle(consumer.latest[entry.offset], verb)
@@ -208,6 +228,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.publisher.raw.ping()
         self.settle_down()
 
+    @precondition(lambda self: self.model.of(CLAIMED))
     @rule(seconds=st.sampled_from([3_000.0, -3_000.0]))
     def set_the_clock(self, seconds: float) -> None:
         self.clock.set_day(seconds)
@@ -311,7 +332,7 @@ def test_queue_machine(running: tuple[QueueBroker, ShiftedClock], request: pytes
     run_state_machine_as_test(
         Machine,
         settings=hypothesis_settings(
-            max_examples=30,
+            max_examples=12,
             stateful_step_count=50,
             deadline=None,
             phases=(Phase.explicit, Phase.generate),  # each attempt at a smaller example would take seconds
