@@ -119,7 +119,7 @@ def test_set_while_the_broker_was_down(client, clock, broker, jump):
 
 
 def test_set_back_while_the_broker_was_down(client, clock, broker):
-    """A nacked message does not wait for the hour to come again: its back-off at the longest."""
+    """A nacked message does not wait for the hour to come again: as long as messages of this queue wait at most."""
     consumer = client()
     consumer.consume("$queue/down-waiting", "workers")
     consumer.publish("$queue/down-waiting", b"1")
@@ -129,7 +129,7 @@ def test_set_back_while_the_broker_was_down(client, clock, broker):
     broker.restart()
     other = client()
     other.consume("$queue/down-waiting", "workers")
-    clock.elapse(BACK_OFF + 1)
+    clock.elapse(VISIBILITY + 1)
     other.raw.ping()
     again = other.next(b"1")
     assert again.count == 2

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, Phase, note, settings
+from hypothesis import HealthCheck, Phase, note
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
@@ -40,7 +41,7 @@ QUEUES = [
             "multiplier": 2.0,
         },
     }
-    for number in range(40)
+    for number in range(60)
 ]
 NUMBERS = itertools.count()
 CLAIMED, WAITING, READY, DEAD, DONE = "claimed", "waiting", "ready", "dead", "done"
@@ -291,7 +292,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[QueueBro
     with pytest.MonkeyPatch.context() as patch:
         for name, value in clock.environment.items():
             patch.setenv(name, value)
-        with running_queue_broker(tmp_path_factory.mktemp("queues"), queues=QUEUES) as broker:
+        settings = {"limits.max_keep_alive": 0}  # half an hour passes at once here
+        with running_queue_broker(tmp_path_factory.mktemp("queues"), settings=settings, queues=QUEUES) as broker:
             yield broker, clock
 
 
@@ -308,9 +310,9 @@ def test_queue_machine(running: tuple[QueueBroker, ShiftedClock], request: pytes
     Machine.broker, Machine.clock = broker, clock
     run_state_machine_as_test(
         Machine,
-        settings=settings(
-            max_examples=10,
-            stateful_step_count=30,
+        settings=hypothesis_settings(
+            max_examples=30,
+            stateful_step_count=50,
             deadline=None,
             phases=(Phase.explicit, Phase.generate),  # each attempt at a smaller example would take seconds
             suppress_health_check=list(HealthCheck),

@@ -141,20 +141,18 @@ def test_messages_expire_by_the_setting(publisher, open_queue, queue, kind):
 
 
 @pytest.mark.queue("endless", limits={"message_ttl": 0})
-@pytest.mark.queue("short", limits={"message_ttl": "300ms"})
+@pytest.mark.queue("short", limits={"message_ttl": "1s"})
 def test_the_smaller_of_both_expiries(publisher, open_queue, queues):
     """Row `limits.message_ttl`: the smaller of this and the MQTT 5 message expiry; 0 = none."""
     expiring = {"properties": {"message_expiry_interval": 1}}
     publisher.publish(f"$queue/{queues['endless']}", b"second", **expiring)
     publisher.publish(f"$queue/{queues['endless']}", b"for ever")
     publisher.publish(f"$queue/{queues['short']}", b"hour", properties={"message_expiry_interval": 3600})
-    time.sleep(0.4)
-    publisher.publish(f"$queue/{queues['short']}", b"fresh", **expiring)
-    short = open_queue()
+    time.sleep(1.1)
+    short, endless = open_queue(), open_queue()
     short.consume(f"$queue/{queues['short']}", "workers")
+    publisher.publish(f"$queue/{queues['short']}", b"fresh", **expiring)
     short.take(b"fresh")
-    time.sleep(0.8)
-    endless = open_queue()
     endless.consume(f"$queue/{queues['endless']}", "workers")
     endless.take(b"for ever")
 
