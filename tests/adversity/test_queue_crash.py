@@ -103,6 +103,9 @@ def test_kills_under_load(broker):
                 publisher.start()
             enough = chance.randrange(50, 200)
             until(lambda running=running, enough=enough: count_acknowledged(running) > enough, 30, "some load")
+            # and some of it at the workers: on Kafka they are back later than the publishers
+            got = sum(ledger.deliveries.values())
+            until(lambda got=got: sum(ledger.deliveries.values()) > got + 10, 30, "some deliveries")
             time.sleep(chance.uniform(0.0, 0.2))
             if not is_last:
                 broker.kill()
