@@ -218,10 +218,12 @@ cdef class PendingList:
             index = self.entries[index].next
         return found
 
-    def cap_due(self, int64_t latest):
-        """Nothing waits longer than until then: the clock may have been set back since it was stored."""
+    def cap_due(self, int64_t claimed, int64_t waiting):
+        """No CLAIMED or WAITING entry is due later than that: the clock may have been set back since it was stored."""
         cdef uint32_t index = self.first
+        cdef int64_t latest
         while index != NONE:
+            latest = claimed if self.entries[index].state == ENTRY_CLAIMED else waiting
             if self.entries[index].heap_at != NONE and self.entries[index].due > latest:
                 self.entries[index].due = latest
                 heap_fill(self, self.entries[index].heap_at, index)

@@ -118,9 +118,9 @@ class Group:
         for number, value in sorted(stored.windows):
             core.pending.load_window(number, value, keep_lasting=True)
         core.reasons.update(stored.reasons)
-        longest = max(core.visibility, int(core.max_backoff))
         core.pending.bury_exhausted(core.max_deliveries)
-        core.pending.cap_due(core.clock_ms + longest)  # the clock may have been set back since
+        now = core.clock_ms  # the time of day may have been set back since
+        core.pending.cap_due(now + core.visibility, now + int(core.max_backoff))
         if stored.committed is not None:
             core.seek(stored.committed)
         self._arm()

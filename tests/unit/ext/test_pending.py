@@ -535,3 +535,15 @@ class TestRestoring:
             (517, READY, 0, 3, 0, 0),
             (519, DEAD, 0, 1, 0, MAX_DELIVERIES),
         ]
+
+
+def test_nothing_is_due_later_than_it_can_be() -> None:
+    """The clock was set back while the broker was down."""
+    pending = PendingList()
+    for offset in range(3):
+        pending.claim(offset, A, 90_000 + offset)
+    pending.nack(1, A, 95_000)
+    pending.cap_due(50_000, 20_000)
+    assert [entry[4] for entry in pending.entries(9)] == [50_000, 20_000, 50_000]
+    assert pending.next_due == 20_000
+    assert [offset for offset, *_ in pending.take_due(50_000, 9, 0)][0] == 1
