@@ -59,6 +59,16 @@ class KafkaAdmin:
         # Told of every topic that this process changes.
         self.on_changed: Callable[[str], None] = lambda topic: None
 
+    async def close(self) -> None:
+        """Ends the client here. Left to the collector of garbage, which runs in any thread, it might be ended by a thread
+        of its own, and librdkafka aborts the process then."""
+        if not hasattr(self, "_client"):
+            return
+        last = [self._client]
+        del self._client
+        self._changes.forget_client()
+        await asyncio.to_thread(last.clear)  # waits for librdkafka's threads
+
     async def create(
         self, topic: str, partitions: int = 1, properties: Mapping[str, str] | None = None, *, exist_ok: bool = True
     ) -> None:

@@ -85,6 +85,7 @@ class KafkaLog:
                 await self._watch
             await self._producer.close()
         self._executor.shutdown(wait=False)
+        await self._admin.close()
 
     @property
     def producer(self) -> KafkaProducer:

@@ -86,6 +86,10 @@ class TopicChanges:
         self._creations: Together[NewTopic] = Together(self._create)
         self._deletions: Together[None] = Together(self._delete)
 
+    def forget_client(self) -> None:
+        """It is about to end."""
+        del self._client
+
     async def create(self, topic: NewTopic) -> None:
         """Returns when the topic can be used. Raises TopicExists, then too."""
         await self._creations.ask(topic.topic, topic)
