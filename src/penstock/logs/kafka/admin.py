@@ -60,8 +60,8 @@ class KafkaAdmin:
         self.on_changed: Callable[[str], None] = lambda topic: None
 
     async def close(self) -> None:
-        """Ends the client here. Left to the collector of garbage, which runs in any thread, it might be ended by a thread
-        of its own, and librdkafka aborts the process then."""
+        """Ends the client here. Left to the collector of garbage, which runs in any thread, it might be ended by a
+        thread of its own, and librdkafka aborts the process then."""
         if not hasattr(self, "_client"):
             return
         last = [self._client]
