@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 log = get_logger("penstock.queues")
 
 BURIED_AT_ONCE = 100
+NEW_SECONDS = 10.0
+RETRY_SECONDS = 0.2
 NO_LIMIT = 0xFFFFFFFF
 FLUSH_MS = "1000"
 FOREVER = {"retention.ms": "-1", "retention.bytes": "-1"}
@@ -151,8 +153,19 @@ class Queue:
             return
         if not is_there:
             await self.log.admin.create(self.topic, 1, self._properties())
-        await self.look()
+        await self._look_at_new()
         self._is_made = True
+
+    async def _look_at_new(self) -> None:
+        """A topic that was made a moment ago may not be known everywhere."""
+        give_up_at = time.monotonic() + NEW_SECONDS
+        while True:
+            try:
+                return await self.look()
+            except LogError:
+                if time.monotonic() > give_up_at:
+                    raise
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def look(self) -> None:
         marks = await self._manager.looker_of(self.log).watermarks(TopicPartition(self.topic, 0))
