@@ -434,6 +434,7 @@ cdef class QueueGroup:
     cdef int change(self) except -1
     cdef int work(self) except -1
     cdef int give(self) except -1
+    cdef int note_moved(self, int64_t cursor) except -1
     cdef int give_again(self) except -1
     cdef bint is_wanted(self, const EnvelopeView* view) except -1
     cdef bint is_readable(self, const RecordView* record, EnvelopeView* view) except -1

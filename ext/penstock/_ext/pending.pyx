@@ -68,6 +68,22 @@ include "pending_entries.pxi"
 include "pending_format.pxi"
 
 
+# The `wanted` lowest entries of a state, which are there, by their indexes; `first` is where to begin, and is moved on.
+cdef list lowest(PendingList pending, EntryState state, uint32_t* first, uint32_t wanted):
+    cdef list found = []
+    cdef uint32_t index
+    if not wanted:
+        return found
+    while pending.entries[first[0]].state != state:
+        first[0] = pending.entries[first[0]].next
+    index = first[0]
+    while <uint32_t> len(found) < wanted:
+        if pending.entries[index].state == state:
+            found.append(index)
+        index = pending.entries[index].next
+    return found
+
+
 cdef tuple describe(const PendingEntry* entry):
     reason = entry.reason if entry.state == ENTRY_DEAD else 0
     return (entry.offset, entry.state, entry.consumer, entry.deliveries, entry.due, reason)
@@ -305,34 +321,16 @@ cdef class PendingList:
 
     def ready(self, uint32_t most):
         """The lowest READY offsets, `most` of them; walks no further than to the last of these."""
-        cdef list found = []
-        cdef uint32_t index
-        cdef uint32_t wanted = min(most, self.ready_count)
-        if not wanted:
-            return found
-        while self.entries[self.first_ready].state != ENTRY_READY:
-            self.first_ready = self.entries[self.first_ready].next
-        index = self.first_ready
-        while <uint32_t> len(found) < wanted:
-            if self.entries[index].state == ENTRY_READY:
-                found.append(self.entries[index].offset)
-            index = self.entries[index].next
-        return found
+        found = lowest(self, ENTRY_READY, &self.first_ready, min(most, self.ready_count))
+        return [self.entries[<uint32_t> index].offset for index in found]
 
     def dead(self, uint32_t most):
         """(offset, reason, deliveries) of the lowest DEAD offsets, `most` of them."""
+        cdef PendingEntry* entry
         cdef list found = []
-        cdef uint32_t index
-        cdef uint32_t wanted = min(most, self.dead_count)
-        if not wanted:
-            return found
-        while self.entries[self.first_dead].state != ENTRY_DEAD:
-            self.first_dead = self.entries[self.first_dead].next
-        index = self.first_dead
-        while <uint32_t> len(found) < wanted:
-            if self.entries[index].state == ENTRY_DEAD:
-                found.append((self.entries[index].offset, self.entries[index].reason, self.entries[index].deliveries))
-            index = self.entries[index].next
+        for index in lowest(self, ENTRY_DEAD, &self.first_dead, min(most, self.dead_count)):
+            entry = &self.entries[<uint32_t> index]
+            found.append((entry.offset, entry.reason, entry.deliveries))
         return found
 
     def reset(self, int64_t cursor):

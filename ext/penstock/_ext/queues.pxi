@@ -229,9 +229,9 @@ cdef class QueueGroup:
                 consumer = self.choose()
                 if consumer is None or given == GIVEN_AT_ONCE or (not self.queue.is_stream and self.pending.is_full()):
                     self.pack_at = before
-                    if self.pending.cursor != cursor:
-                        self.change()
-                    return self.note() if consumer is not None and given == GIVEN_AT_ONCE else 0
+                    if consumer is not None and given == GIVEN_AT_ONCE:
+                        self.note()
+                    return self.note_moved(cursor)
                 given += 1
                 if self.queue.is_stream:
                     self.pending.skip_to(record.offset + 1)
@@ -242,10 +242,11 @@ cdef class QueueGroup:
                     self.plan(pack, &record, &view, consumer, 1)
                     consumer.waiting += 1
             self.drop_pack()
-        # of a stream the cursor alone is not worth storing: it goes on from what is committed
-        if self.pending.cursor != cursor and not self.queue.is_stream:
-            self.change()
-        return 0
+        return self.note_moved(cursor)
+
+    # Of a stream the cursor alone is not worth storing: it goes on from what is committed.
+    cdef int note_moved(self, int64_t cursor) except -1:
+        return self.change() if self.pending.cursor != cursor and not self.queue.is_stream else 0
 
     # Whether the record is for this group at all, now.
     cdef bint is_readable(self, const RecordView* record, EnvelopeView* view) except -1:

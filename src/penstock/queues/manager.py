@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -23,7 +22,7 @@ from penstock.queues import state as names
 from penstock.queues.definitions import QueueDefinition, QueueError, changed, check, decode, encode, ephemeral
 from penstock.queues.fetcher import Fetcher
 from penstock.queues.figures import Figures
-from penstock.queues.group import Group, Member
+from penstock.queues.memberships import MOST_PREFETCH, Membership, Memberships, read_properties
 from penstock.queues.names import Address, is_dead_letters, parse_publish, parse_subscription
 from penstock.queues.positions import parse_position, resolve
 from penstock.queues.queue import Queue
@@ -35,21 +34,8 @@ from penstock.stores.base import StateStore, StoreError
 log = get_logger("penstock.queues")
 
 COMMIT_AT_LEAST = 0.05
-MOST_PREFETCH = 65_535
 JOIN_SECONDS = 10.0
 LOOKED_AT_ONCE = 50
-
-
-@dataclass(slots=True)
-class Membership:
-    """A subscription of a client to a queue, or to all of them."""
-
-    session: Session
-    topic_filter: str
-    address: Address
-    record: MemberRecord
-    position: str
-    members: list[tuple[Group, Member]]
 
 
 class QueueManager:
@@ -83,7 +69,7 @@ class QueueManager:
         self._readers = {id(each): Readers(each) for each in (log_provider, ephemeral_log)}
         self._fetchers = {id(each): Fetcher(each) for each in (log_provider, ephemeral_log)}
         self._lookers: dict[int, Consumer] = {}
-        self._memberships: dict[tuple[str, str], Membership] = {}
+        self._memberships = Memberships()
         self._stored_members: dict[tuple[str, str], MemberRecord] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: list[Timer] = []
@@ -233,7 +219,7 @@ class QueueManager:
         queue = self.find(name)
         del self.queues[name]
         self.hub.unbind_queue(queue.core)
-        for membership in list(self._memberships.values()):
+        for membership in self._memberships:
             membership.members = [pair for pair in membership.members if pair[0].queue is not queue]
         for group in list(queue.groups.values()):
             queue.remove_group(group)
@@ -306,7 +292,7 @@ class QueueManager:
         """The client becomes a consumer; the QoS granted, or the reason code of the refusal."""
         try:
             address = parse_subscription(topic_filter)
-            record, position = _read_properties(session, properties, qos, identifier, receive_maximum)
+            record, position = read_properties(session, properties, qos, identifier, receive_maximum)
             if position:
                 parse_position(position)
         except ValueError as error:
@@ -322,7 +308,7 @@ class QueueManager:
             return int(Reason.IMPLEMENTATION_SPECIFIC_ERROR) if session.version == 5 else 0x80
         self.unsubscribe(session, topic_filter, forget=False)
         membership = Membership(session, topic_filter, address, record, position, [])
-        self._memberships[session.client_id, topic_filter] = membership
+        self._memberships.add(membership)
         try:
             for queue in queues:
                 await self._join(membership, queue)
@@ -363,11 +349,12 @@ class QueueManager:
     async def _follow_owners(self) -> None:
         """Other nodes came or went: consumers of queues that are served elsewhere now get nothing here any more, those
         of queues that are served here now go on."""
-        for membership in list(self._memberships.values()):
+        for membership in self._memberships:
             for queue in self._queues_of(membership.address) if self._is_there(membership.address) else ():
                 joined = [pair for pair in membership.members if pair[0].queue is queue]
                 if joined and not self._owns(queue):
                     queue.is_current = False
+                    membership.position = ""  # where it wanted to begin, it has begun
                     for group, member in joined:
                         group.leave(member)
                         membership.members.remove((group, member))
@@ -386,7 +373,7 @@ class QueueManager:
         if not is_dead_letters(address.queue) or address.queue.removeprefix("$dlq/") not in self.queues:
             return int(Reason.QUOTA_EXCEEDED) if self.settings.auto_create else int(Reason.TOPIC_FILTER_INVALID)
         membership = Membership(session, topic_filter, address, record, position, [])
-        self._memberships[session.client_id, topic_filter] = membership
+        self._memberships.add(membership)
         return record.qos
 
     def _queues_of(self, address: Address) -> list[Queue]:
@@ -402,8 +389,8 @@ class QueueManager:
         if membership.position and queue.core.is_stream:
             position = parse_position(membership.position)
             start = await resolve(queue.log, queue.topic, position, queue.head, queue.tail)
-        if self._memberships.get((session.client_id, membership.topic_filter)) is not membership:
-            return  # it has unsubscribed meanwhile
+        if not self._memberships.has(membership) or membership.has_joined(queue):
+            return  # it has unsubscribed meanwhile, or somebody else was quicker
         group = queue.group(
             record.group or session.client_id, membership.address.filter, start=start, auto_commit=record.auto_commit
         )
@@ -421,16 +408,16 @@ class QueueManager:
 
     async def _join_late(self, queue: Queue) -> None:
         """Those who consume all queues, or waited for this one."""
-        for membership in list(self._memberships.values()):
+        for membership in self._memberships:
             address = membership.address
             waits = address.queue == queue.name or (
                 address.spans_queues and is_dead_letters(address.queue) == is_dead_letters(queue.name)
             )
-            if waits and all(group.queue is not queue for group, _ in membership.members):
+            if waits and not membership.has_joined(queue):
                 await self._join(membership, queue)
 
     def unsubscribe(self, session: Session, topic_filter: str, *, forget: bool = True) -> None:
-        membership = self._memberships.pop((session.client_id, topic_filter), None)
+        membership = self._memberships.remove(session.client_id, topic_filter)
         if membership is None:
             return
         for group, member in membership.members:
@@ -440,18 +427,17 @@ class QueueManager:
 
     def ended(self, session: Session) -> None:
         """Its subscriptions are gone with it."""
-        for client_id, topic_filter in [key for key in self._memberships if key[0] == session.client_id]:
-            if self._memberships[client_id, topic_filter].session is session:
-                self.unsubscribe(session, topic_filter)
+        for membership in self._memberships.of(session.client_id):
+            if membership.session is session:
+                self.unsubscribe(session, membership.topic_filter)
 
     def attached(self, session: Session, receive_maximum: int) -> None:
         """A client is back, perhaps with another version of MQTT."""
-        for (client_id, _), membership in self._memberships.items():
-            if client_id == session.client_id:
-                for group, member in membership.members:
-                    member.core.settles_by_ack = membership.record.settles_by_ack or session.version != 5
-                    if group.core.queue.is_stream is False:
-                        member.core.prefetch = min(membership.record.prefetch, max(receive_maximum, 1))
+        for membership in self._memberships.of(session.client_id):
+            for group, member in membership.members:
+                member.core.settles_by_ack = membership.record.settles_by_ack or session.version != 5
+                if not group.is_stream:
+                    member.core.prefetch = min(membership.record.prefetch, max(receive_maximum, 1))
 
     async def restore_members(self, find_session: Callable[[str], Session | None]) -> None:
         """Persistent clients are members of their groups before anybody connects."""
@@ -462,7 +448,7 @@ class QueueManager:
                 self.state.store([(names.MEMBERS, member_key(client_id, topic_filter), None)])
                 continue
             membership = Membership(session, topic_filter, parse_subscription(topic_filter), record, "", [])
-            self._memberships[client_id, topic_filter] = membership
+            self._memberships.add(membership)
             if self._node is None:
                 for queue in self._queues_of(membership.address) if self._is_there(membership.address) else ():
                     await self._join(membership, queue)
@@ -521,29 +507,3 @@ class QueueManager:
 
     def counters(self) -> dict[str, int | float]:
         return self.figures.read(self.queues)
-
-
-def _read_properties(
-    session: Session, properties: Iterable[tuple[str, str]], qos: int, identifier: int, receive_maximum: int
-) -> tuple[MemberRecord, str]:
-    """What a SUBSCRIBE asks for; raises ValueError."""
-    given = dict(properties)
-    prefetch = receive_maximum
-    if "prefetch" in given:
-        if not given["prefetch"].isascii() or not given["prefetch"].isdigit() or not int(given["prefetch"]):
-            raise ValueError(f"prefetch {given['prefetch'][:40]!r} is no number from 1 on")
-        prefetch = min(int(given["prefetch"]), MOST_PREFETCH)
-    for name in ("x-auto-commit", "settle-on-ack"):
-        if given.get(name, "true").lower() not in ("true", "false"):
-            raise ValueError(f"{name} is true or false, not {given[name][:40]!r}")
-    return (
-        MemberRecord(
-            group=given.get("consumer-group", "") if session.version == 5 else "",
-            prefetch=max(prefetch, 1),
-            auto_commit=given.get("x-auto-commit", "true").lower() == "true",
-            settles_by_ack=session.version != 5 or given.get("settle-on-ack", "false").lower() == "true",
-            qos=qos,
-            identifier=identifier,
-        ),
-        given.get("x-stream-offset", ""),
-    )
