@@ -1,0 +1,65 @@
+"""What can go wrong in data subscription, with the code that travels to clients."""
+
+from __future__ import annotations
+
+from penstock.core.errors import PenstockError
+
+
+class DataError(PenstockError):
+    """The base; `code` is stable and part of the wire protocol, the text says what to do."""
+
+    code = "error"
+    is_retryable = False
+
+
+class SqlError(DataError):
+    """A statement that cannot be run; the position counts lines and columns from 1."""
+
+    code = "sql"
+
+    def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
+        super().__init__(message)
+        self.line = line
+        self.column = column
+
+
+class NotFound(DataError):
+    code = "not-found"
+
+
+class AlreadyExists(DataError):
+    code = "already-exists"
+
+
+class NotAllowed(DataError):
+    code = "not-allowed"
+
+
+class NotAMember(DataError):
+    """The consumer is not known to its group any more: it was removed for silence, or the group was dropped."""
+
+    code = "not-a-member"
+
+
+class StaleEpoch(DataError):
+    """The partition belongs to another consumer now: ask for the assignment again."""
+
+    code = "stale-epoch"
+    is_retryable = True
+
+
+class OutOfRange(DataError):
+    """The offset is not in the log any more (or not yet); `auto.offset.reset` decides what happens."""
+
+    code = "out-of-range"
+
+
+class Unavailable(DataError):
+    """The log or the store cannot answer now; the same request may succeed later."""
+
+    code = "unavailable"
+    is_retryable = True
+
+
+class BadRequest(DataError):
+    code = "bad-request"
