@@ -450,6 +450,7 @@ class Broker:
         if self.applications is not None:
             overview = admin.applications = self.applications.overview
             admin.read_clients, admin.read_shares = overview.samples, overview.share_samples
+        admin.read_cut = self.log.cut if isinstance(self.log, EmbeddedLog) else None
         return admin
 
     def _make_listener(self, index: int) -> Listener:
