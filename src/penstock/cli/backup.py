@@ -113,8 +113,8 @@ def _check_provider(settings: Settings) -> None:
         raise BackupError(
             "log.provider = kafka: what this broker keeps is in Kafka, which has tools of its own to save it",
             "Save these:\n"
-            "- the topics tbmq.* (behind queue.prefix, if there is one) and their configurations, by MirrorMaker 2 or as\n"
-            "  volumes of the Kafka brokers; sessions, retained messages and contexts are in the compacted ones\n"
+            "- the topics tbmq.* (behind queue.prefix, if there is one) and their configurations, by MirrorMaker 2\n"
+            "  or as volumes of the Kafka brokers; sessions, retained messages and contexts are in the compacted ones\n"
             "- the offsets of the consumer groups, msg-all-consumer-group-<node_id> first: MirrorMaker 2 carries them\n"
             f"- {devices}\n"
             "- the settings, password, ACL and certificate files",

@@ -10,6 +10,7 @@ The manifest comes last and everything gets its real name only then: what was in
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -180,22 +181,26 @@ def sync(directory: Path) -> None:
         os.close(fd)
 
 
-def read_backup(path: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """Name, size and contents of each file, the manifest last. Raises BackupError for what does not belong there."""
+@contextlib.contextmanager
+def explain_errors(path: Path) -> Iterator[None]:
+    """What reading an archive raises when it is none, as a BackupError: around the reading of what `read_backup` gives."""
     try:
-        if path.is_dir():
-            yield from _read_directory(path)
-        else:
-            with tarfile.open(path, "r:*") as tar:
-                for entry in tar:
-                    contents = tar.extractfile(entry) if entry.isfile() else None
-                    if contents is None or not _is_known(entry.name):
-                        raise BackupError(f"{path} holds {entry.name!r}, which is not of a backup of Penstock")
-                    yield entry.name, entry.size, contents
+        yield
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BackupError(f"{path} is no backup, or not whole: {error}") from None
-    except FileNotFoundError:
-        raise BackupError(f"there is no {path}") from None
+
+
+def read_backup(path: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+    """Name, size and contents of each file, the manifest last. Raises BackupError for what does not belong there."""
+    if path.is_dir():
+        yield from _read_directory(path)
+        return
+    with tarfile.open(path, "r:*") as tar:
+        for entry in tar:
+            contents = tar.extractfile(entry) if entry.isfile() else None
+            if contents is None or not _is_known(entry.name):
+                raise BackupError(f"{path} holds {entry.name!r}, which is not of a backup of Penstock")
+            yield entry.name, entry.size, contents
 
 
 def _read_directory(path: Path) -> Iterator[tuple[str, int, IO[bytes]]]:

@@ -18,6 +18,7 @@ from penstock.cli.backup_archive import (
     BackupError,
     Limited,
     Manifest,
+    explain_errors,
     parse_manifest,
     read_backup,
     sync,
@@ -122,7 +123,7 @@ def _extract(source: Path, staging: Path) -> Manifest:
     found: dict[str, tuple[int, str]] = {}
     manifest: Manifest | None = None
     total = sum(path.stat().st_size for path in source.rglob("*")) if source.is_dir() else source.stat().st_size
-    with Progress("restoring", total, "bytes") as progress:
+    with explain_errors(source), Progress("restoring", total, "bytes") as progress:
         for name, size, contents in read_backup(source):
             if name == MANIFEST:
                 manifest = parse_manifest(contents.read(LARGEST_MANIFEST), source)

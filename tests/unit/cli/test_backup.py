@@ -180,7 +180,7 @@ def test_half_an_archive(data, capsys):
     with open("saved.tar.gz", "r+b") as file:
         file.truncate(os.path.getsize("saved.tar.gz") // 2)
     assert main(["restore", "saved.tar.gz", "--data-dir", "again"]) == 1
-    assert "is no backup, or not whole" in capsys.readouterr().err
+    assert "not whole" in capsys.readouterr().err
     assert main(["restore", "nothing.tar", "--data-dir", "again"]) == 1
     assert "there is no nothing.tar" in capsys.readouterr().err
 
