@@ -183,7 +183,7 @@ def sync(directory: Path) -> None:
 
 @contextlib.contextmanager
 def explain_errors(path: Path) -> Iterator[None]:
-    """What reading an archive raises when it is none, as a BackupError: around the reading of what `read_backup` gives."""
+    """What reading an archive raises when it is none, as a BackupError: for who reads what `read_backup` gives."""
     try:
         yield
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
