@@ -55,6 +55,9 @@ METRIC_PAGES = tuple(
         "monitoring",
         "operations",
         "queues",
+        "security",
+        "sizing",
+        "troubleshooting",
     )
 )
 SECONDS = 60

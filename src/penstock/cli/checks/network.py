@@ -11,7 +11,7 @@ from pathlib import Path
 
 from penstock.cli.checks.finding import Finding, ok, problem, warning
 from penstock.core.settings import ListenerSettings, Settings
-from penstock.core.settings.address import Address, is_loopback, parse_address
+from penstock.core.settings.address import WEB_TRANSPORTS, Address, is_loopback, parse_address
 from penstock.core.settings.checks import is_anonymous_allowed, is_local
 
 LISTENING = "0A"  # the state in /proc/net/tcp
@@ -39,9 +39,16 @@ def check_network(settings: Settings, pid: int | None) -> Iterator[Finding]:
 
 
 def _check_exposure(area: str, listener: ListenerSettings, settings: Settings) -> Iterator[Finding]:
+    is_open = is_anonymous_allowed(listener, settings.access)
+    if is_open and listener.transport in WEB_TRANSPORTS and not listener.allowed_origins:
+        yield warning(
+            area,
+            "any web page that a browser here opens may connect, without a password",
+            'set allowed_origins of the listener, or access.anonymous = "deny"',
+        )
     if is_local(listener):
         return
-    if is_anonymous_allowed(listener, settings.access):
+    if is_open:
         yield warning(
             area, "everybody who can reach it may connect", 'set access.password_file and access.anonymous = "deny"'
         )

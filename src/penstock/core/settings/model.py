@@ -60,6 +60,10 @@ class ListenerSettings(Section, frozen=True):
         str, Meta(min_length=1), about("host:port, [ipv6]:port, *:port for all interfaces, or a path for unix")
     ] = "127.0.0.1:1883"
     path: Annotated[str, Meta(pattern="^/"), about("path of a WebSocket listener")] = "/mqtt"
+    allowed_origins: Annotated[
+        str,
+        about("origins of the web pages that may connect by WebSocket, separated by commas; empty = all of them"),
+    ] = ""
     proxy_protocol: Annotated[bool, about("expect a PROXY protocol v1 or v2 header on each connection")] = False
     certificate: Annotated[str, about("PEM file with the certificate chain (tls, wss)")] = ""
     key: Annotated[str, about("PEM file with the private key (tls, wss)")] = ""
