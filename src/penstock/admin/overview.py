@@ -6,7 +6,6 @@ import os
 import resource
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
@@ -14,6 +13,7 @@ from starlette.routing import BaseRoute, Route
 from penstock.admin.commands import answering
 from penstock.core.errors import ConflictError
 from penstock.core.metrics import Number
+from penstock.core.process import resident_bytes
 
 ReadCut = Callable[[], Awaitable[Sequence[tuple[str, int, int]]]]
 """Directory, segment and position of every topic of the embedded log, at one moment."""
@@ -41,9 +41,8 @@ class Overview:
 def _describe_process() -> dict[str, Number]:
     used = resource.getrusage(resource.RUSAGE_SELF)
     described: dict[str, Number] = {"pid": os.getpid(), "cpu_seconds": round(used.ru_utime + used.ru_stime, 3)}
+    described["resident_bytes"] = resident_bytes() or 0
     try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        described["resident_bytes"] = pages * resource.getpagesize()
         described["open_fds"] = len(os.listdir("/proc/self/fd"))
         described["max_fds"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     except OSError:  # no /proc: the rest is good enough

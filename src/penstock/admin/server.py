@@ -148,6 +148,8 @@ class AdminServer:
             read_clients=self.read_clients,
             read_shares=self.read_shares,
             most_clients=self._settings.per_client_metrics,
+            read_queues=None if self.queues is None else self.queues.samples,
+            most_queues=self._settings.per_queue_metrics,
         )
 
     def _build_commands(self, listening: socket.socket) -> list[BaseRoute]:

@@ -57,6 +57,16 @@ class ShareSample(NamedTuple):
     members: int
 
 
+class QueueSample(NamedTuple):
+    """The numbers of one durable queue; what is called lag elsewhere is its depth."""
+
+    queue: str
+    lag: int
+    unsettled: int
+    consumers: int
+    dead_letters: int
+
+
 EXACT: dict[str, Meaning] = {
     "connections_total": Meaning("connections", "counter", "Connections accepted since the start."),
     "connections_current": Meaning("connections_open", "gauge", "Connections open now."),
@@ -208,6 +218,13 @@ BY_SHARE: dict[str, Meaning] = {
     "in_flight": Meaning("application_share_in_flight", "gauge", "Messages sent, not yet acknowledged.", "share"),
     "members": Meaning("application_share_members", "gauge", "Clients in the share, connected or not.", "share"),
 }
+# A field of QueueSample to its family.
+BY_QUEUE: dict[str, Meaning] = {
+    "lag": Meaning("queue_depth", "gauge", "Messages of the queue that some group has yet to settle.", "queue"),
+    "unsettled": Meaning("queue_unsettled", "gauge", "Messages of the queue delivered and not settled.", "queue"),
+    "consumers": Meaning("queue_members", "gauge", "Consumers of the queue, of all its groups.", "queue"),
+    "dead_letters": Meaning("queue_dead", "counter", "Messages of the queue that became dead letters.", "queue"),
+}
 LONGEST_LABEL = 128
 
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
@@ -252,8 +269,13 @@ def describe_shares(shares: Iterable[ShareSample], most: int) -> list[Family]:
     return _describe_furthest(((share.share, share) for share in shares), most, BY_SHARE)
 
 
+def describe_queues(queues: Iterable[QueueSample], most: int) -> list[Family]:
+    """The same for durable queues: the deepest."""
+    return _describe_furthest(((queue.queue, queue) for queue in queues), most, BY_QUEUE)
+
+
 def _describe_furthest(
-    samples: Iterable[tuple[str, ClientSample | ShareSample]], most: int, meanings: Mapping[str, Meaning]
+    samples: Iterable[tuple[str, ClientSample | ShareSample | QueueSample]], most: int, meanings: Mapping[str, Meaning]
 ) -> list[Family]:
     chosen = heapq.nsmallest(most, samples, key=lambda named: (-named[1].lag, named[0]))
     # Two samples under one label would make the whole page unreadable, so a label is given once.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from penstock.core.metrics import BY_BEGINNING, BY_CLIENT, BY_SHARE, EXACT, PREFIX, Meaning
+from penstock.core.metrics import BY_BEGINNING, BY_CLIENT, BY_QUEUE, BY_SHARE, EXACT, PREFIX, Meaning
 
 _HEAD = """\
 # Metrics
@@ -12,8 +12,9 @@ _HEAD = """\
 <!-- Made by `python -m penstock.core.metrics_document`: edit src/penstock/core/metrics.py instead. -->
 
 What `/metrics` of the [admin address](monitoring.md) shows, for Prometheus. Counters only rise, from 0 at every start;
-gauges go both ways. No metric has a topic as label; those with a client or share are of a bounded number of them
-(`admin.per_client_metrics`, the ones furthest behind), so the number of time series does not grow with the traffic.
+gauges go both ways. No metric has a topic as label; those with a client, share or queue are of a bounded number of
+them (`admin.per_client_metrics`, `admin.per_queue_metrics`: the ones furthest behind), so the number of time series
+does not grow with the traffic.
 A metric with a label is there from its first sample on, and one of a part that is switched off (the log, Kafka, a
 cluster) is not there at all.
 """
@@ -63,7 +64,7 @@ def _section_of(name: str) -> str:
 
 def render() -> str:
     """The whole page."""
-    meanings = [*EXACT.values(), *BY_BEGINNING.values(), *BY_CLIENT.values(), *BY_SHARE.values()]
+    meanings = [*EXACT.values(), *BY_BEGINNING.values(), *BY_CLIENT.values(), *BY_SHARE.values(), *BY_QUEUE.values()]
     sections: dict[str, list[tuple[str, str, str, str]]] = {title: [] for title in reversed(_SECTIONS)}
     for meaning in sorted(meanings):
         row = (exported_name(meaning), meaning.kind, meaning.label, meaning.help)

@@ -253,6 +253,9 @@ class AdminSettings(Section, frozen=True):
         Meta(ge=0, le=10_000),
         about("APPLICATION clients and shares with metrics of their own: those with the largest lag; 0 = none"),
     ] = 100
+    per_queue_metrics: Annotated[
+        int, Meta(ge=0, le=10_000), about("durable queues with metrics of their own: the deepest; 0 = none")
+    ] = 100
 
 
 class SysSettings(Section, frozen=True):
