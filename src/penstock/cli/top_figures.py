@@ -37,8 +37,11 @@ class Figures:
         self._seconds = now.time - before.time if is_same and before is not None else max(now.uptime, 0.001)
 
     def rate(self, name: str) -> float:
+        return round(self._exact_rate(name), 1)
+
+    def _exact_rate(self, name: str) -> float:
         before = 0 if self._before is None else self._before.get(name)
-        return round(max(0.0, (self._now.get(name) - before) / self._seconds), 1)
+        return max(0.0, (self._now.get(name) - before) / self._seconds)
 
     def _rates(self, beginning: str, names: Sequence[str]) -> float:
         return round(sum(self.rate(f"{beginning}{name}") for name in names), 1)
@@ -53,78 +56,105 @@ class Figures:
 
     def describe(self) -> dict[str, Any]:
         """Everything, for people and scripts."""
-        now, rate = self._now, self.rate
-        process = now.process
+        return {
+            "version": self._now.version,
+            "uptime": self._now.uptime,
+            "interval": round(self._seconds, 3),
+            "clients": self._describe_clients(),
+            "messages": self._describe_messages(),
+            "bytes": {
+                "received_per_second": self.rate("bytes_received"),
+                "sent_per_second": self.rate("bytes_sent"),
+            },
+            "waiting": self._describe_waiting(),
+            "log": self._describe_log(),
+            "applications": self._describe_applications(),
+            "queues": self._describe_queues(),
+            "process": self._describe_process(),
+        }
+
+    def _describe_clients(self) -> dict[str, Any]:
+        now = self._now
+        return {
+            "connections": now.get("connections_current"),
+            "connects_per_second": self.rate("connections_total"),
+            "sessions": now.get("sessions"),
+            "sessions_connected": now.get("sessions_connected"),
+            "subscriptions": now.get("subscriptions"),
+            "shared_subscriptions": now.get("shared_subscriptions"),
+            "refused": self._by_cause(_REFUSED),
+            "protocol_errors": now.get("protocol_errors"),
+        }
+
+    def _describe_messages(self) -> dict[str, Any]:
+        now = self._now
+        return {
+            "received_per_second": self._rates("messages_received_", QOS),
+            "sent_per_second": self._rates("messages_sent_", QOS),
+            "received": now.sum("messages_received_", QOS),
+            "sent": now.sum("messages_sent_", QOS),
+            "unmatched_per_second": self.rate("publish_unmatched"),
+            "retained": now.get("retained_messages"),
+            "retained_bytes": now.get("retained_bytes"),
+            "dropped": self._by_cause(_DROPPED),
+        }
+
+    def _describe_waiting(self) -> dict[str, Any]:
+        now = self._now
+        return {
+            "queued_messages": now.get("queued_messages"),
+            "queued_bytes": now.get("queued_bytes"),
+            "in_flight": now.get("inflight"),
+            "congested_subscribers": now.get("congested_subscribers"),
+            "device_waiting": now.get("device_waiting"),
+            "device_backlogs": now.get("device_backlogs"),
+        }
+
+    def _describe_log(self) -> dict[str, Any]:
+        now, commits = self._now, self.rate("log_commits")
+        return {
+            "records_per_second": self.rate("log_appended_records"),
+            "bytes_per_second": self.rate("log_appended_bytes"),
+            "commits_per_second": commits,
+            "commit_milliseconds": round(1000 * self._exact_rate("log_commit_seconds") / commits, 2)
+            if commits
+            else 0.0,
+            "pending_bytes": now.get("ingest_pending_bytes") + now.get("log_pending_bytes"),
+            "bytes": now.get("log_bytes"),
+            "failures": now.get("publish_log_failures"),
+        }
+
+    def _describe_applications(self) -> dict[str, Any]:
+        now = self._now
+        return {
+            "clients": now.get("application_clients"),
+            "connected": now.get("application_connected"),
+            "lag": now.get("application_lag_total") + now.get("application_shared_lag_total"),
+            "in_flight": now.get("application_in_flight"),
+            "delivered_per_second": self.rate("application_delivered_total"),
+            "given_up": now.get("application_given_up_total"),
+        }
+
+    def _describe_queues(self) -> dict[str, Any]:
+        now = self._now
+        return {
+            "count": now.get("queues"),
+            "consumers": now.get("queue_consumers"),
+            "pending": now.get("queue_pending"),
+            "published_per_second": self.rate("queue_published"),
+            "delivered_per_second": self.rate("queue_delivered"),
+            "dead_letters": now.get("queue_dead_letters"),
+        }
+
+    def _describe_process(self) -> dict[str, Any]:
+        process = self._now.process
         cpu = float(process.get("cpu_seconds", 0))
         if self._before is not None:
             cpu -= float(self._before.process.get("cpu_seconds", 0))
-        commits = rate("log_commits")
         return {
-            "version": now.version,
-            "uptime": now.uptime,
-            "interval": round(self._seconds, 3),
-            "clients": {
-                "connections": now.get("connections_current"),
-                "connects_per_second": rate("connections_total"),
-                "sessions": now.get("sessions"),
-                "sessions_connected": now.get("sessions_connected"),
-                "subscriptions": now.get("subscriptions"),
-                "shared_subscriptions": now.get("shared_subscriptions"),
-                "refused": self._by_cause(_REFUSED),
-                "protocol_errors": now.get("protocol_errors"),
-            },
-            "messages": {
-                "received_per_second": self._rates("messages_received_", QOS),
-                "sent_per_second": self._rates("messages_sent_", QOS),
-                "received": now.sum("messages_received_", QOS),
-                "sent": now.sum("messages_sent_", QOS),
-                "unmatched_per_second": rate("publish_unmatched"),
-                "retained": now.get("retained_messages"),
-                "retained_bytes": now.get("retained_bytes"),
-                "dropped": self._by_cause(_DROPPED),
-            },
-            "bytes": {
-                "received_per_second": rate("bytes_received"),
-                "sent_per_second": rate("bytes_sent"),
-            },
-            "waiting": {
-                "queued_messages": now.get("queued_messages"),
-                "queued_bytes": now.get("queued_bytes"),
-                "in_flight": now.get("inflight"),
-                "congested_subscribers": now.get("congested_subscribers"),
-                "device_waiting": now.get("device_waiting"),
-                "device_backlogs": now.get("device_backlogs"),
-            },
-            "log": {
-                "records_per_second": rate("log_appended_records"),
-                "bytes_per_second": rate("log_appended_bytes"),
-                "commits_per_second": commits,
-                "commit_milliseconds": round(1000 * rate("log_commit_seconds") / commits, 2) if commits else 0.0,
-                "pending_bytes": now.get("ingest_pending_bytes") + now.get("log_pending_bytes"),
-                "bytes": now.get("log_bytes"),
-                "failures": now.get("publish_log_failures"),
-            },
-            "applications": {
-                "clients": now.get("application_clients"),
-                "connected": now.get("application_connected"),
-                "lag": now.get("application_lag_total") + now.get("application_shared_lag_total"),
-                "in_flight": now.get("application_in_flight"),
-                "delivered_per_second": rate("application_delivered_total"),
-                "given_up": now.get("application_given_up_total"),
-            },
-            "queues": {
-                "count": now.get("queues"),
-                "consumers": now.get("queue_consumers"),
-                "pending": now.get("queue_pending"),
-                "published_per_second": rate("queue_published"),
-                "delivered_per_second": rate("queue_delivered"),
-                "dead_letters": now.get("queue_dead_letters"),
-            },
-            "process": {
-                "resident_bytes": process.get("resident_bytes", 0),
-                "cpu_percent": round(100 * max(0.0, cpu) / self._seconds, 1),
-                "loop_lag_seconds": round(float(now.get("loop_lag")), 4),
-                "open_files": process.get("open_fds", 0),
-                "most_files": process.get("max_fds", 0),
-            },
+            "resident_bytes": process.get("resident_bytes", 0),
+            "cpu_percent": round(100 * max(0.0, cpu) / self._seconds, 1),
+            "loop_lag_seconds": round(float(self._now.get("loop_lag")), 4),
+            "open_files": process.get("open_fds", 0),
+            "most_files": process.get("max_fds", 0),
         }
