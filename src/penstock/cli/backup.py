@@ -8,6 +8,7 @@ it, and what is delivered again after a restore is what a crash would have deliv
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import os
@@ -79,7 +80,9 @@ def backup(
     try:
         manifest = _Backup(settings, directory, admin).run(target)
     except OSError as error:
-        raise BackupError(f"{error.filename or target}: {error.strerror}", "Nothing was left behind.") from error
+        is_denied = error.errno in (errno.EACCES, errno.EPERM)
+        hint = "Run the command as the user the broker runs as." if is_denied else "Nothing was left behind."
+        raise BackupError(f"{error.filename or target}: {error.strerror}", hint) from error
     if settings.device.store == "redis":
         print(
             "penstock: warning: what waits for DEVICE clients is in Redis, not in this backup: save that as well "

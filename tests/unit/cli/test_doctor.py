@@ -13,12 +13,13 @@ import pytest
 from cryptography import x509
 
 from penstock.__main__ import main
-from penstock.cli.checks import storage
+from penstock.cli.checks import backends, storage
 from penstock.cli.checks.certificates import parse_certificates
 from penstock.cli.checks.network import find_holder
 from penstock.cli.checks.system import ClockWatch
 from penstock.core.settings.kafka import KafkaSettings
 from penstock.core.settings.redis import DeviceSettings, RedisSettings
+from penstock.logs.kafka.inspect import KafkaReport, TopicReport
 from penstock.logs.kafka.log import KafkaLog
 from penstock.stores.redis import safety
 from penstock.stores.redis.store import RedisDeviceStore
@@ -264,6 +265,21 @@ def test_a_kafka_of_one_broker_is_named_by_doctor_and_at_the_start(examine, capl
     assert code == 1
     assert "1 broker: acknowledged messages are lost" in found["kafka", "problem"][0]
     assert "kafka.replication_factor = 3" in found["kafka", "problem"][0]
+
+
+def test_topics_of_kafka():
+    def topic(name, copies=3, in_sync=3, min_in_sync=2, retention_ms=1000, is_compacted=False):
+        return TopicReport(name, 1, copies, in_sync, min_in_sync, retention_ms, is_compacted)
+
+    def look(*topics):
+        return {(finding.state, finding.what) for finding in backends._check_topics(KafkaReport(3, list(topics), 0))}
+
+    assert [state for state, _ in look()] == ["ok"]
+    assert [state for state, _ in look(topic("a"), topic("b", retention_ms=-1, is_compacted=True))] == ["ok"]
+    assert ("problem", "copies are missing or behind: a") in look(topic("a", in_sync=2))
+    (weak,) = look(topic("a", min_in_sync=1), topic("b"))
+    assert weak[1].startswith("1 of 2 topics can lose acknowledged messages: a (replication.factor 3, min.insync.rep")
+    assert ("warning", "retention.ms is for ever, and nothing compacts: a") in look(topic("a", retention_ms=-1))
 
 
 def test_a_broker_that_runs_is_known(examine, tmp_path, cli):
