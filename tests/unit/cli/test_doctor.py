@@ -23,10 +23,10 @@ from penstock.logs.kafka.inspect import KafkaReport, TopicReport
 from penstock.logs.kafka.log import KafkaLog
 from penstock.stores.redis import safety
 from penstock.stores.redis.store import RedisDeviceStore
+from tests.support.broker import free_port
 from tests.support.certificates import Authority
 from tests.support.kafka_fixtures import shared_cluster
 from tests.support.redis_server import RedisServer
-from tests.unit.cli.conftest import free_port
 
 
 @pytest.fixture

@@ -166,7 +166,7 @@ from penstock.stores.lmdb_kv import LmdbStore
 space = LmdbStore(sys.argv[1]).space("things")
 print("ready", flush=True)
 sys.stdin.readline()
-space.write([(b"%d" % number, b"after" * 1000) for number in range(8000)])  # larger than the map was
+space.write([(b"%d" % number, b"after" * 1000) for number in range(2500)])  # larger than the map was
 print("written", flush=True)
 sys.stdin.readline()
 """
@@ -191,7 +191,7 @@ def test_a_picture_of_a_store_is_of_the_moment_it_was_taken(tmp_path: Path) -> N
         with Snapshots(find_environments(tmp_path)) as snapshots:
             snapshots.copy("one", tmp_path / "after")
         print("end", file=writer.stdin, flush=True)
-    assert (check_environment(tmp_path / "before"), check_environment(tmp_path / "after")) == (1, 8001)
+    assert (check_environment(tmp_path / "before"), check_environment(tmp_path / "after")) == (1, 2501)
 
 
 READER = """
