@@ -1,7 +1,7 @@
 """Answers fetches: from the feed where the consumer is close to the end, from the log where it is not.
 
-A fetch ends with `min_rows` rows, with `max_bytes`, when its time is over, or with what there is when it has reached the
-end of the log. When there is nothing it is parked there: rows answer it at once, its deadline at the latest.
+A fetch ends with `min_rows` rows, with `max_bytes`, when its time is over, or at the end of the log with what it has.
+When there is nothing it is parked there: rows answer it at once, its deadline at the latest.
 """
 
 from __future__ import annotations
@@ -115,6 +115,8 @@ class Fetching:
         await self._source.close()
 
     async def fetch(self, request: wire.Fetch, topic: QueryTopic) -> wire.Fetched:
+        if request.partition >= self._source.count:
+            await self._source.partitions()
         self._source.place(request.partition)
         if request.offset < 0:
             marks = await self._source.marks(request.partition)
@@ -137,7 +139,7 @@ class Fetching:
     async def _collect(self, plans: Sequence[Plan], answer: Answer, deadline: float) -> None:
         clock = asyncio.get_running_loop().time
         while not self._is_closed:
-            feeds = [await self.live.feed(plan) for plan in plans]
+            feeds = [await self.live.feed(plan, answer.partition) for plan in plans]
             lanes = [feed.lanes[answer.partition] for feed in feeds]
             start = max(lane.start for lane in lanes)
             if answer.position < start:

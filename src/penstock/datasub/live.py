@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import RateLimited, get_logger
 from penstock.datasub.errors import Unavailable
-from penstock.datasub.feeds import Feed, FeedMemory
+from penstock.datasub.feeds import Feed, FeedMemory, Lane
 from penstock.datasub.plan import Plan
 from penstock.datasub.source import SLICE_RECORDS, Source, close_consumer
 from penstock.logs.base import Consumer, Fetched, LogError, OffsetOutOfRange
@@ -59,12 +59,15 @@ class LivePass:
         self.records = 0
         self.restarts = 0
 
-    async def feed(self, plan: Plan) -> Feed:
-        """The plan's feed; it begins where the pass is now if there is none. Raises Unavailable."""
-        if self._task is None:
+    async def feed(self, plan: Plan, partition: int) -> Feed:
+        """The plan's feed, with the partition; it begins where the pass is now if there is none. Raises
+        Unavailable."""
+        if self._task is None or partition >= len(self.positions):
             async with self._starting:
                 if self._task is None:
                     await self._start()
+                if partition >= len(self.positions):
+                    await self._grow()
         feed = self.feeds.get(plan.key)
         if feed is None:
             assert self._queries is not None
@@ -88,6 +91,19 @@ class LivePass:
             raise Unavailable(f"the end of the log cannot be read: {error}") from None
         self._queries, self._consumer, self.positions = self._new_queries(), consumer, ends
         self._task = asyncio.get_running_loop().create_task(self._run(consumer), name="penstock-datasub-pass")
+
+    async def _grow(self) -> None:
+        """Partitions that were added to the topic since the pass began."""
+        assert self._consumer is not None
+        for partition in (await self._source.partitions())[len(self.positions) :]:
+            end = (await self._source.marks(partition)).end
+            try:
+                await self._consumer.add({self._source.place(partition): end})
+            except LogError as error:
+                raise Unavailable(f"the end of the log cannot be read: {error}") from None
+            self.positions.append(end)
+            for feed in self.feeds.values():
+                feed.lanes.append(Lane(feed, end))
 
     async def close(self) -> None:
         """Who waits is told that there is nothing more."""

@@ -1,4 +1,4 @@
-"""Replay at original speed: one fetch gives the rows of one moment, and says how long after the moment before it was."""
+"""Replay at original speed: one fetch gives the rows of one moment, and the time since the one before."""
 
 from __future__ import annotations
 

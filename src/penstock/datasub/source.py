@@ -16,6 +16,8 @@ log = get_logger("penstock.datasub")
 
 # How old the ends of a partition may be in an answer; older ones are asked for again, beside the answer.
 FRESH_SECONDS = 0.25
+# Partitions may be added to a topic of Kafka.
+COUNT_SECONDS = 5.0
 # Records of one slice of catching up: others get their turn between slices.
 SLICE_RECORDS = 500
 POLL_SECONDS = 1.0
@@ -29,6 +31,7 @@ class Source:
         self.log = provider
         self.topic = topic
         self.count = 0  # of partitions
+        self._counted_at = 0.0
         self._asker: Consumer | None = None
         self._marks: dict[int, tuple[float, Watermarks]] = {}
         self._asking: dict[int, asyncio.Task[Watermarks]] = {}
@@ -38,16 +41,19 @@ class Source:
 
     async def start(self) -> None:
         """Raises LogError while the log cannot be asked."""
+        self._counted_at = asyncio.get_running_loop().time()
         self.count = (await self.log.admin.describe(self.topic)).partitions
         if self._asker is None:
             self._asker = self.log.consumer(group="")
 
     async def partitions(self) -> list[int]:
-        if not self.count:
+        now = asyncio.get_running_loop().time()
+        if not self.count or now - self._counted_at > COUNT_SECONDS:
             try:
                 await self.start()
             except LogError as error:
-                raise Unavailable(f"the log cannot be asked for its partitions: {error}") from None
+                if not self.count:
+                    raise Unavailable(f"the log cannot be asked for its partitions: {error}") from None
         return list(range(self.count))
 
     async def close(self) -> None:

@@ -63,9 +63,7 @@ class DataSubscriptionSettings(Section, frozen=True):
         Size, about("rows of one query kept in memory; consumers further behind read the log", unit="bytes")
     ] = 4 * MIB
     feeds_bytes: Annotated[Size, about("rows of all queries kept in memory", unit="bytes")] = 256 * MIB
-    feed_idle: Annotated[
-        Interval, about("how long a query is evaluated after its last fetch", unit="seconds")
-    ] = 60.0
+    feed_idle: Annotated[Interval, about("how long a query is evaluated after its last fetch", unit="seconds")] = 60.0
     max_readers: Annotated[
         int, Meta(ge=1, le=1_000), about("consumers behind the feeds that read the log at once; others wait")
     ] = 8
