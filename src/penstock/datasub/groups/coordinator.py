@@ -273,6 +273,7 @@ class GroupCoordinator:
     # ---- topics that change ----
 
     def topic_dropped(self, name: str) -> None:
+        self._book.topic_dropped(name)
         for group in self.groups.values():
             self._refuse(group, group.members_of(name), name, f"topic {name} was dropped")
 
@@ -294,7 +295,7 @@ class GroupCoordinator:
             group.refuse(member, topic, reason)
             self._rebalance_soon(group)
 
-    def groups_of(self, topic: str) -> list[str]:
+    async def groups_of(self, topic: str) -> list[str]:
         """Those with members that read it."""
         return sorted(group.name for group in self.groups.values() if group.members_of(topic))
 

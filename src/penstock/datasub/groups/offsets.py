@@ -71,6 +71,7 @@ class OffsetBook:
         self._records: dict[Key, Offsets] = {}
         self._terms: dict[str, int] = {}
         self._waiting: dict[str, list[_Wanted]] = {}
+        self._under_way: set[Key] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         stored.listen(OFFSETS, self._on_change)
 
@@ -134,8 +135,17 @@ class OffsetBook:
         changes: list[Change] = [(OFFSETS, key_of(*key), None) for key in keys if key in self._records]
         if changes:
             for _, key, _ in changes:
-                self._records.pop(split_key(key), None)
+                self._forget(split_key(key))
             await self._stored.write(changes, is_heard=False)
+
+    def topic_dropped(self, topic: str) -> None:
+        """What is stored of it was removed with it."""
+        for key in [key for key in (*self._records, *self._under_way) if key[1] == topic]:
+            self._forget(key)
+
+    def _forget(self, key: Key) -> None:
+        self._records.pop(key, None)
+        self._under_way.discard(key)
 
     async def _change(self, group: str, wanted: _Wanted) -> None:
         waiting = self._waiting.get(group)
@@ -168,15 +178,22 @@ class OffsetBook:
                 _fail(wanted, error)
         changed = {topic: self._stamped(group, record) for topic, record in records.items()}
         changes = [(OFFSETS, key_of(group, topic), _encode(record)) for topic, record in changed.items()]
+        keys = {(group, topic) for topic in changed}
+        self._under_way |= keys
         try:
             if changes:
                 await self._stored.write(changes, is_heard=False)
         except DataError as error:
+            self._under_way -= keys
             for wanted in allowed:
                 _fail(wanted, error)
             return
         for topic, record in changed.items():
-            self._put((group, topic), record)
+            if (group, topic) in self._under_way:
+                self._put((group, topic), record)
+            else:  # dropped meanwhile: what was written behind the removal is removed too
+                self._write_later([(OFFSETS, key_of(group, topic), None)])
+        self._under_way -= keys
         for wanted in allowed:
             if not wanted.done.done():
                 wanted.done.set_result(None)
