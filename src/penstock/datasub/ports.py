@@ -90,6 +90,21 @@ class Coordinator(Protocol):
         """Rows of SHOW SUBSCRIPTIONS."""
         ...
 
+    async def groups_of(self, topic: str) -> list[str]:
+        """Names of the groups with members that read the topic."""
+        ...
+
+    async def drop_group(self, group: str, topic: str, *, is_forced: bool) -> None:
+        """Forgets how far the group is in the topic. Raises BadRequest if it has members there, unless forced: then
+        they lose the topic, and hear why."""
+        ...
+
+    def topic_dropped(self, topic: str) -> None: ...
+    def topic_reloaded(self, topic: str) -> None: ...
+    def access_changed(self, topic: str | None = None) -> None:
+        """Members that may not read any more are told so, of one topic or of all."""
+        ...
+
 
 class Progress(Protocol):
     """For retention and metrics; from memory."""
