@@ -246,7 +246,7 @@ class Broker:
             return
         await self.log.start()
         if self.datasub is not None:
-            await self.datasub.protect(self.settings.ingest.partitions)
+            await self.datasub.protect()
         if self.node is not None:
             await self.node.start()
         ingest, limit = self.settings.ingest, self.settings.log.max_pending_bytes
@@ -475,6 +475,11 @@ class Broker:
         if self.applications is not None:
             overview = admin.applications = self.applications.overview
             admin.read_clients, admin.read_shares = overview.samples, overview.share_samples
+        if self.datasub is not None:
+            admin.read_groups, admin.most_groups = (
+                self.datasub.metrics.samples,
+                settings.data_subscription.group_metrics,
+            )
         return admin
 
     def _make_listener(self, index: int) -> Listener:

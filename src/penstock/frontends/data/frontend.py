@@ -32,7 +32,9 @@ class DataFrontend:
         self.node = settings.server.node_id
         self.listener = Listener(self.listener_settings, lambda: DataConnection(self), on_refused=self._on_refused)
         self._connections: set[DataConnection] = set()
-        self._figures: Counter[str] = Counter(dict.fromkeys(("bad_frames", "failures", "requests", "refused"), 0))
+        self._figures: Counter[str] = Counter(
+            dict.fromkeys(("bad_frames", "failures", "requests", "refused", "stalled"), 0)
+        )
 
     @property
     def address(self) -> str:
