@@ -2,7 +2,8 @@
 
 The compiler writes `("call", result, name, argument…)` with the names of this list and with arguments of exactly the
 types of one of its signatures. What a function does is DuckDB's (2.0, with `ieee_floating_point_ops=false` and
-`error_on_division_by_zero=false`), and if not said otherwise a NULL argument gives NULL. Text is counted in code points.
+`error_on_division_by_zero=false`), and if not said otherwise a NULL argument gives NULL. Text is counted in
+code points. The operation `concat` is `||`: NULL when one part is.
 
 A few rules that are easily missed; "error" is a row error, for the topic's policy
   abs               of the least BIGINT: error
@@ -28,6 +29,7 @@ A few rules that are easily missed; "error" is a row error, for the topic's poli
   time_bucket       (width in ns, time): buckets counted from 2000-01-03 00:00; a width < 1 is refused by the compiler
   epoch             seconds with a fraction; epoch_ms, epoch_us, epoch_ns floor; epoch_ms of a BIGINT, to_timestamp,
                     make_timestamp (microseconds) and make_timestamp_ns make a TIMESTAMP; outside of 64-bit ns: error
+  decode            UTF-8 bytes as text; bytes that are no UTF-8: error. encode: the other way round
   json_text         what `->>` gives: a string without quotes and escapes, JSON null is NULL, everything else its text
   json_nullify      NULL for JSON null, else the value: how `payload.a` differs from `payload -> 'a'`
   json_type         NULL UBIGINT BIGINT DOUBLE VARCHAR BOOLEAN OBJECT ARRAY (UBIGINT: a whole number >= 0)
@@ -46,7 +48,7 @@ from dataclasses import dataclass
 from penstock.datasub.types import SqlType
 
 BOOLEAN, BIGINT, DOUBLE, VARCHAR = SqlType.BOOLEAN, SqlType.BIGINT, SqlType.DOUBLE, SqlType.VARCHAR
-TIMESTAMP, JSON = SqlType.TIMESTAMP, SqlType.JSON
+TIMESTAMP, BLOB, JSON = SqlType.TIMESTAMP, SqlType.BLOB, SqlType.JSON
 
 TRUNC_UNITS = (
     "microsecond",
@@ -144,6 +146,9 @@ FUNCTIONS: dict[str, tuple[Signature, ...]] = {
     "to_timestamp": _one(TIMESTAMP, DOUBLE),
     "make_timestamp": _one(TIMESTAMP, BIGINT),
     "make_timestamp_ns": _one(TIMESTAMP, BIGINT),
+    "decode": _one(VARCHAR, BLOB),
+    "encode": _one(BLOB, VARCHAR),
+    "octet_length": _one(BIGINT, BLOB),
     "json_text": _one(VARCHAR, JSON),
     "json_nullify": _one(JSON, JSON),
     "json_type": _one(VARCHAR, JSON),
