@@ -435,7 +435,10 @@ class Broker:
     def _make_datasub(self) -> DataSubscription | None:
         if self.log is None or not self.settings.data_subscription.enabled:
             return None
-        return DataSubscription(self.settings, self.log, self.state, self.access, self._loop, names=self.names)
+        node = self.node if self.settings.log.provider == "kafka" else None
+        return DataSubscription(
+            self.settings, self.log, self.state, self.access, self._loop, names=self.names, node=node
+        )
 
     def _make_data_frontend(self, datasub: DataSubscription) -> DataFrontend:
         return DataFrontend(self.settings, datasub.service, self.access, version=package_version())
@@ -476,10 +479,8 @@ class Broker:
             overview = admin.applications = self.applications.overview
             admin.read_clients, admin.read_shares = overview.samples, overview.share_samples
         if self.datasub is not None:
-            admin.read_groups, admin.most_groups = (
-                self.datasub.metrics.samples,
-                settings.data_subscription.group_metrics,
-            )
+            admin.read_groups = self.datasub.metrics.samples
+            admin.most_groups = settings.data_subscription.group_metrics
         return admin
 
     def _make_listener(self, index: int) -> Listener:

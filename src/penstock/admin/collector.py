@@ -42,6 +42,7 @@ class BrokerCollector(Collector):
         read_clients: ReadClients | None = None,
         read_shares: ReadShares | None = None,
         most_clients: int = 0,
+        *,
         read_groups: ReadGroups | None = None,
         most_groups: int = 0,
     ) -> None:
@@ -95,7 +96,14 @@ class MetricsPage:
         self._clock = clock
         self._registry = CollectorRegistry()
         self._registry.register(
-            BrokerCollector(read_counters, read_clients, read_shares, most_clients, read_groups, most_groups)
+            BrokerCollector(
+                read_counters,
+                read_clients,
+                read_shares,
+                most_clients,
+                read_groups=read_groups,
+                most_groups=most_groups,
+            )
         )
         ProcessCollector(registry=self._registry)
         build = Gauge(f"{PREFIX}build_info", "The version that runs; always 1.", ["version"], registry=self._registry)

@@ -10,21 +10,16 @@ from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler
 from penstock.core.settings import Settings
 from penstock.datasub import dead_letters
-from penstock.datasub.catalogue import Catalogue
 from penstock.datasub.dead_letters import DeadLetterLog
-from penstock.datasub.execution import LocalExecutor
 from penstock.datasub.fetching import Fetching
-from penstock.datasub.groups.coordinator import GroupCoordinator
 from penstock.datasub.groups.limits import GroupSettings
-from penstock.datasub.groups.offsets import OffsetBook
+from penstock.datasub.making import Neighbours, make_service
 from penstock.datasub.metrics import DataMetrics
-from penstock.datasub.ports import Identity
-from penstock.datasub.privileges import Access, Privileges, refusal
+from penstock.datasub.privileges import Access
 from penstock.datasub.retention import Retention
-from penstock.datasub.service import DataService
 from penstock.datasub.source import Source
-from penstock.datasub.stored import Stored
 from penstock.logs.base import Log, LogError
+from penstock.partition.node import ClusterNode
 from penstock.persistence.log_names import LogNames
 from penstock.stores.base import StateStore, StoreError
 
@@ -39,6 +34,8 @@ START_SECONDS = 5.0
 
 
 class DataSubscription:
+    """`node` where other nodes may use the same log."""
+
     def __init__(
         self,
         settings: Settings,
@@ -48,6 +45,7 @@ class DataSubscription:
         scheduler: Scheduler,
         *,
         names: LogNames,
+        node: ClusterNode | None,
     ) -> None:
         self._settings = settings.data_subscription
         self._partitions = settings.ingest.partitions
@@ -60,30 +58,23 @@ class DataSubscription:
             interval=self._settings.retention_interval,
             is_holding=self._settings.retention == "hold",
         )
-        stored = Stored(state)
-        catalogue = Catalogue(stored)
-        privileges = Privileges(access, stored)
-        book = OffsetBook(stored)
-
-        def refuse(who: Identity, name: str) -> str | None:
-            topic = catalogue.topic(name)
-            owner = None if topic is None else topic.owner
-            return None if privileges.may(who, "subscribe", name, owner) else refusal(who, "subscribe", name)
-
-        limits = GroupSettings(max_consumers=self._settings.max_consumers)
-        self.coordinator = GroupCoordinator(catalogue, refuse, self.source, book, scheduler, settings=limits)
-        self.service = DataService(
-            stored=stored,
-            catalogue=catalogue,
-            privileges=privileges,
-            coordinator=self.coordinator,
-            executor=LocalExecutor(catalogue, privileges, self.coordinator, book),
-            source=self.source,
-            fetcher=self.fetching,
+        neighbours = None
+        if node is not None:
+            neighbours = Neighbours(provider, node, settings.server.node_id, names.prefix)
+        parts = make_service(
+            state,
+            access,
+            self.source,
+            self.fetching,
+            scheduler,
+            settings=GroupSettings(max_consumers=self._settings.max_consumers),
+            neighbours=neighbours,
         )
+        self.service, self._progress = parts.service, parts.progress
+        catalogue = self.service.catalogue
         self.dead_letters.names_of = lambda key: [one.name for one in catalogue.topics() if one.plan.key == key]
         self._starting: asyncio.Task[None] | None = None
-        self.metrics = DataMetrics(self.source, self.fetching, self.dead_letters, self.coordinator, catalogue)
+        self.metrics = DataMetrics(self.source, self.fetching, self.dead_letters, parts, catalogue)
 
     async def protect(self) -> None:
         """Right after the log has started: nothing goes before it is known what groups need."""
@@ -100,7 +91,7 @@ class DataSubscription:
             try:
                 await self.source.start()
                 await self.service.start()
-                self.retention.start(self.source, self.coordinator)
+                self.retention.start(self.source, self._progress)
                 return
             except (LogError, StoreError) as error:
                 log.warning("data subscription cannot start yet", error=str(error))

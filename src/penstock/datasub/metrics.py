@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 from penstock.core.metrics import GroupSample
 from penstock.datasub.catalogue import Catalogue
 from penstock.datasub.dead_letters import DeadLetterLog
 from penstock.datasub.fetching import Fetching
-from penstock.datasub.ports import Progress
+from penstock.datasub.making import Parts
 from penstock.datasub.source import Source
-
-
-class Groups(Progress, Protocol):
-    def counters(self) -> dict[str, int]: ...
 
 
 class DataMetrics:
     def __init__(
-        self, source: Source, fetching: Fetching, dead_letters: DeadLetterLog, groups: Groups, catalogue: Catalogue
+        self, source: Source, fetching: Fetching, dead_letters: DeadLetterLog, groups: Parts, catalogue: Catalogue
     ) -> None:
         self._source = source
         self._fetching = fetching
@@ -51,7 +46,7 @@ class DataMetrics:
 
     def samples(self) -> Iterator[GroupSample]:
         """How far each group of a topic is behind, all partitions together."""
-        for (group, topic), positions in self._groups.positions().items():
+        for (group, topic), positions in self._groups.progress.positions().items():
             lag = 0
             for partition, position in positions.items():
                 seen = self._source.last_seen(partition)
