@@ -34,6 +34,7 @@ from penstock.frontends.mqtt.admission import Admission
 from penstock.frontends.mqtt.exchanges import load_exchanges
 from penstock.frontends.mqtt.frontend import ListenerContext, MqttFrontend
 from penstock.frontends.mqtt.listener import Listener
+from penstock.frontends.mqtt.query_topics import QueryTopics
 from penstock.logs.base import Log, parse_properties
 from penstock.logs.memory import MemoryLog
 from penstock.partition.settings import parse_settings
@@ -132,6 +133,8 @@ class Broker:
         )
         self.datasub = self._make_datasub()
         self.data_frontend = None if self.datasub is None else self._make_data_frontend(self.datasub)
+        if self.datasub is not None:
+            self.frontend.query_topics = QueryTopics(self.datasub.service, self.state)
         self.cluster = self.frontend.cluster = self._make_cluster()
         self.ingest = self._make_ingest()
         self.listeners = [self._make_listener(index) for index in range(len(settings.listeners))]
@@ -158,6 +161,8 @@ class Broker:
         await self.restore_sessions()
         if self.datasub is not None:
             await self.datasub.start()
+        if self.frontend.query_topics is not None:
+            await self.frontend.query_topics.restore(self.registry.get)
         if self.events is not None:
             self.events.start()
         for listener in self.listeners:
@@ -218,10 +223,7 @@ class Broker:
         for listener in self.listeners:
             await listener.close()
         await self.admin.stop()
-        if self.data_frontend is not None:
-            await self.data_frontend.close()
-        if self.datasub is not None:
-            await self.datasub.stop()
+        await self._close_datasub()
         if self.ingest is not None:
             await self.ingest.stop()
         if self.events is not None:
@@ -241,6 +243,14 @@ class Broker:
             self.store.close()
         self.access.close()
         log.info("stopped")
+
+    async def _close_datasub(self) -> None:
+        if self.data_frontend is not None:
+            await self.data_frontend.close()
+        if self.frontend.query_topics is not None:
+            await self.frontend.query_topics.close()
+        if self.datasub is not None:
+            await self.datasub.stop()
 
     async def start_log(self) -> None:
         """Publishes are logged, and acknowledged by the log, from here on."""
@@ -303,6 +313,8 @@ class Broker:
             self.applications.ended(session)
         if self.queues is not None:
             self.queues.ended(session)
+        if self.frontend.query_topics is not None:
+            self.frontend.query_topics.ended(session)
         if self.events is not None:
             self.events.ended(session)
         if session.left_unreleased:
