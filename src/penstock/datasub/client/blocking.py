@@ -8,12 +8,14 @@ from types import TracebackType
 from typing import Any
 
 from penstock.datasub.client.config import read_consumer
-from penstock.datasub.client.consumer import AsyncConsumer, Callback, Callbacks
+from penstock.datasub.client.consumer import AsyncConsumer, Callback, Callbacks, Wait
 from penstock.datasub.client.engine import Rebalance
 from penstock.datasub.client.loop_thread import LoopThread
 from penstock.datasub.client.messages import Message
 from penstock.datasub.client.partitions import TopicPartition
 from penstock.datasub.errors import BadRequest
+
+Gathered = tuple[list[Message], Rebalance | None]
 
 
 class _Handover:
@@ -22,16 +24,16 @@ class _Handover:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._is_abandoned = False
-        self.result: Message | Rebalance | None = None
+        self.result: Gathered = ([], None)
 
-    def put(self, result: Message | Rebalance | None) -> bool:
+    def put(self, result: Gathered) -> bool:
         """False: nobody will take it."""
         with self._lock:
             if not self._is_abandoned:
                 self.result = result
             return not self._is_abandoned
 
-    def abandon(self) -> Message | Rebalance | None:
+    def abandon(self) -> Gathered:
         """What had been put, and is the caller's to give back."""
         with self._lock:
             self._is_abandoned = True
@@ -81,43 +83,50 @@ class Consumer:
         """Up to so many messages: waits for the first, takes what is there besides."""
         if num_messages < 1:
             raise BadRequest("consume: at least one message")
+        wait = Wait(timeout)
         with self._turn:
-            self._thread.call(self._engine.begin_poll())
-            found: list[Message] = []
+            found, event = self._gather(num_messages, timeout, is_first=True)
             try:
-                while len(found) < num_messages:
-                    event = self._next(0.0 if found else timeout)
-                    if event is None:
+                while event is not None:
+                    callback = self._callbacks.choose(event)
+                    if callback is not None:
+                        callback(self, event.partitions)
+                    if len(found) >= num_messages:
                         break
-                    if isinstance(event, Rebalance):
-                        callback = self._callbacks.choose(event)
-                        if callback is not None:
-                            callback(self, event.partitions)
-                    else:
-                        found.append(event)
+                    more, event = self._gather(num_messages - len(found), 0.0 if found else wait.left())
+                    found += more
             except BaseException:
                 self._thread.run(lambda: self._engine.give_all_back(found))
                 raise
-            finally:
-                self._thread.run(self._engine.end_poll)
-            return found
+        return found
 
-    def _next(self, timeout: float | None) -> Message | Rebalance | None:
+    def _gather(self, most: int, timeout: float | None, *, is_first: bool = False) -> Gathered:
+        """In one visit to the other thread: they are what a poll costs."""
         handover = _Handover()
 
-        async def fetch() -> None:
-            result = await self._engine.next(timeout)
+        async def gather() -> None:
+            if is_first:
+                await self._engine.begin_poll()
+            try:
+                result = await self._engine.gather(most, timeout)
+            finally:
+                self._engine.end_poll()
             if not handover.put(result):
-                self._engine.give_back(result)
+                self._give_back(result)
 
         try:
-            self._thread.call(fetch())
+            self._thread.call(gather())
         except BaseException:
             # Ctrl-C: what is on its way to an application that no longer waits must not be lost.
             result = handover.abandon()
-            self._thread.run(lambda: self._engine.give_back(result))
+            self._thread.run(lambda: self._give_back(result))
             raise
         return handover.result
+
+    def _give_back(self, gathered: Gathered) -> None:
+        messages, event = gathered
+        self._engine.give_back(event)
+        self._engine.give_all_back(messages)
 
     def commit(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -42,6 +43,16 @@ class Callbacks:
         if event.is_assigned:
             return self.on_assign
         return self.on_lost if event.is_lost else self.on_revoke
+
+
+class Wait:
+    """A time that callbacks in between do not make longer."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._until = None if seconds is None else time.monotonic() + seconds
+
+    def left(self) -> float | None:
+        return None if self._until is None else max(0.0, self._until - time.monotonic())
 
 
 class AsyncConsumer:
@@ -90,15 +101,14 @@ class AsyncConsumer:
             raise BadRequest("consume: at least one message")
         await self._engine.begin_poll()
         found: list[Message] = []
+        wait = Wait(timeout)
         try:
             while len(found) < num_messages:
-                event = self._engine.take() if found else await self._engine.next(timeout)
+                more, event = await self._engine.gather(num_messages - len(found), 0.0 if found else wait.left())
+                found += more
                 if event is None:
                     break
-                if isinstance(event, Rebalance):
-                    await self._call(event)
-                else:
-                    found.append(event)
+                await self._call(event)
         except BaseException:
             self._engine.give_all_back(found)
             raise

@@ -144,6 +144,17 @@ class Engine:
             except TimeoutError:
                 return self.take()
 
+    async def gather(self, most: int, timeout: float | None) -> tuple[list[Message], Rebalance | None]:
+        """Waits for the first message, takes what is there besides, up to the next thing to be called back for."""
+        found: list[Message] = []
+        event = await self.next(timeout)
+        while event is not None:
+            if isinstance(event, Rebalance):
+                return found, event
+            found.append(event)
+            event = self.take() if len(found) < most else None
+        return found, None
+
     def take(self) -> Message | Rebalance | None:
         """Partitions in the order in which their answers came."""
         if self._events:
@@ -194,6 +205,8 @@ class Engine:
         """No row passed the query: progress all the same, and the application has nothing to do for it."""
         if owned.finished == owned.position:
             owned.finished = next_offset
+        if owned.stored == owned.position:
+            owned.stored = next_offset
         owned.position = next_offset
 
     def fell_off(self, owned: Owned, error: OutOfRange) -> None:

@@ -23,7 +23,7 @@ class Owned:
     started: int = -1  # where it began, or was committed since: what a new owner would have to see again
     # The position when the application polled last: what it got before that it has worked on, so this may be committed.
     finished: int = -1
-    stored: int = -1  # what the application said with store_offsets()
+    stored: int = -1  # what the application said with store_offsets(); until then where it began
     waiting: Message | None = None
     is_paused: bool = False
     is_stuck: bool = False  # until seek(): there is nothing at its position, and no policy what to do
@@ -49,5 +49,5 @@ class Owned:
 
 def take_over(told: Partition, position: int) -> Owned:
     owned = Owned(told.topic, told.partition, position, told.begin, told.end, told.committed)
-    owned.finished = owned.started = position
+    owned.finished = owned.started = owned.stored = position
     return owned
