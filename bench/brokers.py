@@ -23,7 +23,8 @@ DISCONNECT = b"\xe0\x00"
 # {port}, {dir} (a fresh directory) and {python} are filled in; environment variables are expanded.
 COMMANDS = {
     "mosquitto": "mosquitto -c {dir}/mosquitto.conf",
-    "penstock": '{python} -m penstock serve --listen 127.0.0.1:{port} --admin "" --data-dir {dir}/data',
+    "penstock": '{python} -m penstock serve --listen 127.0.0.1:{port} --admin "" --data-dir {dir}/data '
+    "--set data_subscription.address=127.0.0.1:0",
 }
 # Both run anonymous and without persistence, with 1,000 in flight and 100,000 queued a client, logging errors only.
 MOSQUITTO_CONF = """listener {port} 127.0.0.1

@@ -8,8 +8,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from pathlib import Path
-from typing import cast
 
 import msgspec
 import uvloop
@@ -20,26 +18,24 @@ from penstock.access import AccessControl
 from penstock.admin.server import AdminServer, package_version
 from penstock.admin.sys_topics import SysPublisher
 from penstock.core.data_dir import prepare_data_dir
-from penstock.core.errors import PenstockError, SettingsError
+from penstock.core.errors import PenstockError
 from penstock.core.logging import configure_logging, get_logger
-from penstock.core.ports import Scheduler
 from penstock.core.settings import ListenerSettings, Settings
 from penstock.core.settings.checks import is_anonymous_allowed
 from penstock.core.settings.hub_limits import hub_limits
 from penstock.core.settings.loader import Loaded
 from penstock.core.settings.reload import apply_live, diff
+from penstock.datasub.assembly import DataSubscription
 from penstock.delivery.device import DeviceDelivery
 from penstock.dispatch.ingest import Ingest
 from penstock.dispatch.persistent_clients import PersistentClients
+from penstock.frontends.data.frontend import DataFrontend
 from penstock.frontends.mqtt.admission import Admission
 from penstock.frontends.mqtt.exchanges import load_exchanges
 from penstock.frontends.mqtt.frontend import ListenerContext, MqttFrontend
 from penstock.frontends.mqtt.listener import Listener
-from penstock.logs.base import Log, LogError, parse_properties
-from penstock.logs.embedded import EmbeddedLog
+from penstock.logs.base import Log, parse_properties
 from penstock.logs.memory import MemoryLog
-from penstock.logs.topics import TopicConfig, check_properties
-from penstock.partition.node import ClusterNode
 from penstock.partition.settings import parse_settings
 from penstock.persistence.application_names import ApplicationNames
 from penstock.persistence.events import EventLog
@@ -47,7 +43,7 @@ from penstock.persistence.log_names import LogNames
 from penstock.persistence.received import ReceivedIds
 from penstock.persistence.retained import restore_retained
 from penstock.persistence.sessions import SessionKeeper
-from penstock.persistence.state_log import StateLog
+from penstock.providers import check_topic, make_device_store, make_log, make_node, make_state_store, make_store
 from penstock.queues.control import QueueControl
 from penstock.queues.definitions import configured
 from penstock.queues.manager import QueueManager
@@ -56,13 +52,8 @@ from penstock.session.control import SessionControl
 from penstock.session.events import SessionEvents
 from penstock.session.registry import SessionRegistry
 from penstock.session.retained_control import RetainedControl
-from penstock.stores.base import StateStore, StoreError
-from penstock.stores.device import DeviceStore
-from penstock.stores.lmdb_device import LmdbDeviceStore
-from penstock.stores.lmdb_kv import LmdbStore
-from penstock.stores.lmdb_state import LmdbStateStore
+from penstock.stores.base import StoreError
 from penstock.stores.memory import MemorySessionStore
-from penstock.stores.memory_state import MemoryStateStore
 
 log = get_logger("penstock.app")
 
@@ -72,7 +63,7 @@ RETAINED_SWEEP = 10_000
 RESTORE_SECONDS = 5.0
 
 
-Announce = Callable[[Sequence[ListenerSettings], str, str], str]
+Announce = Callable[[Sequence[ListenerSettings], str, str, str], str]
 
 
 def run(loaded: Loaded, announce: Announce) -> int:
@@ -96,7 +87,8 @@ async def _main(loaded: Loaded, announce: Announce) -> int:
     except BaseException:
         await broker.close()
         raise
-    sys.stdout.write(announce(broker.bound_listeners(), broker.settings.server.data_dir, broker.admin.address))
+    data_dir = broker.settings.server.data_dir
+    sys.stdout.write(announce(broker.bound_listeners(), data_dir, broker.admin.address, broker.data_address))
     sys.stdout.flush()
     await broker.run_until_stopped()
     return 0
@@ -138,6 +130,8 @@ class Broker:
             applications=self.applications,
             queues=self.queues,
         )
+        self.datasub = self._make_datasub()
+        self.data_frontend = None if self.datasub is None else self._make_data_frontend(self.datasub)
         self.cluster = self.frontend.cluster = self._make_cluster()
         self.ingest = self._make_ingest()
         self.listeners = [self._make_listener(index) for index in range(len(settings.listeners))]
@@ -162,10 +156,14 @@ class Broker:
         self._handle_signals()  # before anybody can see that it listens
         await self.start_log()
         await self.restore_sessions()
+        if self.datasub is not None:
+            await self.datasub.start()
         if self.events is not None:
             self.events.start()
         for listener in self.listeners:
             await listener.start()
+        if self.data_frontend is not None:
+            await self.data_frontend.start()
         await self.admin.start()
         self._schedule_tick()
         self.sys_topics.start()
@@ -176,6 +174,13 @@ class Broker:
         gc.set_threshold(50_000, 20, 50)
         for listener in self.listeners:
             log.info("listening", listener=listener.settings.name, address=listener.address)
+        if self.data_frontend is not None:
+            log.info("listening", listener="data", address=self.data_address)
+
+    @property
+    def data_address(self) -> str:
+        """Where consumers of query topics connect; empty where nobody does."""
+        return "" if self.data_frontend is None else self.data_frontend.address
 
     def bound_listeners(self) -> list[ListenerSettings]:
         """With the addresses they really got."""
@@ -195,6 +200,8 @@ class Broker:
         self.frontend.is_draining = True
         for listener in self.listeners:
             listener.stop_accepting()
+        if self.data_frontend is not None:
+            self.data_frontend.stop_accepting()
         log.info("draining", connections=self.hub.connection_count, seconds=self.settings.server.drain_seconds)
         deadline = self._loop.time() + self.settings.server.drain_seconds
         while self.hub.has_work() and self._loop.time() < deadline:  # noqa: ASYNC110  # the compiled side has no events
@@ -211,6 +218,10 @@ class Broker:
         for listener in self.listeners:
             await listener.close()
         await self.admin.stop()
+        if self.data_frontend is not None:
+            await self.data_frontend.close()
+        if self.datasub is not None:
+            await self.datasub.stop()
         if self.ingest is not None:
             await self.ingest.stop()
         if self.events is not None:
@@ -236,6 +247,8 @@ class Broker:
         if self.log is None or self.ingest is None:
             return
         await self.log.start()
+        if self.datasub is not None:
+            await self.datasub.protect(self.settings.ingest.partitions)
         if self.node is not None:
             await self.node.start()
         ingest, limit = self.settings.ingest, self.settings.log.max_pending_bytes
@@ -336,6 +349,8 @@ class Broker:
             files = self.access.prepare(settings.access)
             for listener in self.listeners:
                 listener.reload_certificates()
+            if self.data_frontend is not None:
+                self.data_frontend.listener.reload_certificates()
         except PenstockError as error:
             log.error("reload refused, the old settings stay", error=str(error))
             return
@@ -351,6 +366,8 @@ class Broker:
         self.hub.trie.bump()
         if self.queues is not None:
             self.queues.spawn(self.queues.reload(configured(loaded.settings), settings.queue_manager))
+        if self.datasub is not None:
+            self.datasub.service.access_changed()
         if "sys.interval" in live:
             self._loop.create_task(self._restart_sys_topics())
         log.info("reloaded", changed=sorted(live), needs_restart=needs_restart)
@@ -416,6 +433,14 @@ class Broker:
             prefix=self.names.prefix,
             node=self.node if settings.log.provider == "kafka" else None,
         )
+
+    def _make_datasub(self) -> DataSubscription | None:
+        if self.log is None or not self.settings.data_subscription.enabled:
+            return None
+        return DataSubscription(self.settings, self.log, self.state, self.access, self._loop, names=self.names)
+
+    def _make_data_frontend(self, datasub: DataSubscription) -> DataFrontend:
+        return DataFrontend(self.settings, datasub.service, self.access, version=package_version())
 
     def _make_cluster(self) -> Cluster | None:
         settings = self.settings
@@ -484,6 +509,8 @@ class Broker:
             **({} if self.events is None else self.events.counters()),
             **({} if self.applications is None else self.applications.counters()),
             **({} if self.queues is None else self.queues.counters()),
+            **({} if self.datasub is None else self.datasub.counters()),
+            **({} if self.data_frontend is None else self.data_frontend.counters()),
         }
 
     def _check_ready(self) -> bool | str:
@@ -524,76 +551,3 @@ def check(settings: Settings) -> None:
     if is_kafka:
         check_node(settings.server.node_id)
         import_module("penstock.logs.kafka.settings").producer_config(settings.kafka)
-
-
-def check_topic(key: str, text: str, topic: str, partitions: int, *, is_kafka: bool, is_queue: bool = False) -> None:
-    """Raises SettingsError when no topic can be made of these properties. A queue keeps every record, in a number of
-    partitions that is a setting of its own or fixed."""
-    try:
-        properties = parse_properties(text)
-        if not is_kafka:
-            check_properties(properties)
-            TopicConfig.of(topic, partitions, properties)
-        if is_queue and "partitions" in properties:
-            raise ValueError("the topic of a client has one partition, those of shared ones are shared_partitions")
-        if is_queue and "compact" in properties.get("cleanup.policy", ""):
-            raise ValueError("compaction removes messages that nobody has received yet")
-    except (ValueError, LogError) as error:
-        raise SettingsError(f"{key} = {text!r} is not allowed: {error}") from None
-
-
-def make_store(settings: Settings) -> LmdbStore | None:
-    """The key-value state of the embedded log."""
-    if settings.ingest.log == "none" or settings.log.provider != "embedded":
-        return None
-    return LmdbStore(Path(settings.server.data_dir) / "state")
-
-
-def make_state_store(settings: Settings, log_provider: Log | None, loop: asyncio.AbstractEventLoop) -> StateStore:
-    """Sessions, subscriptions and what else is known of clients: on the disk, in Kafka, or gone with the process."""
-    if settings.log.provider == "embedded":
-        return LmdbStateStore(Path(settings.server.data_dir) / "clients", loop)
-    if settings.log.provider == "kafka" and log_provider is not None:
-        return StateLog(log_provider, topic_of=LogNames(settings).of)
-    return MemoryStateStore()
-
-
-def make_device_store(settings: Settings, log_provider: Log | None) -> DeviceStore | None:
-    """Where messages wait for DEVICE clients. Without a log they wait in memory, as everything does."""
-    if log_provider is None or settings.log.provider == "memory":
-        return None
-    if settings.device.store == "redis":
-        # imported here: who has no Redis does not wait for its library
-        module = import_module("penstock.stores.redis.store")
-        return cast(DeviceStore, module.RedisDeviceStore(settings.redis, settings.device))
-    return LmdbDeviceStore(Path(settings.server.data_dir) / "devices", settings.device)
-
-
-def make_log(settings: Settings, store: LmdbStore | None) -> Log | None:
-    """The provider of the settings; none where nothing is logged."""
-    if settings.ingest.log == "none":
-        return None
-    # Publishers wait at the setting; what they had sent before they were stopped still finds room.
-    room = 2 * settings.log.max_pending_bytes
-    if settings.log.provider == "memory":
-        return MemoryLog(max_pending_bytes=room)
-    if settings.log.provider == "kafka":
-        # imported here: who has no Kafka does not wait for its library
-        return cast(Log, import_module("penstock.logs.kafka.log").KafkaLog(settings.kafka))
-    assert store is not None
-    return EmbeddedLog(
-        settings.server.data_dir,
-        store.space("groups"),
-        fsync=settings.log.fsync,
-        fsync_interval_ms=round(settings.log.fsync_interval * 1000),
-        max_pending_bytes=room,
-    )
-
-
-def make_node(settings: Settings, log_provider: Log | None, scheduler: Scheduler) -> ClusterNode | None:
-    """This process among the others: on Kafka there may be others, on a log of its own it is alone."""
-    queues = parse_settings(settings.queue)
-    if log_provider is None:
-        return None
-    is_clustered = settings.log.provider == "kafka"
-    return ClusterNode(log_provider, queues, settings.server.node_id, scheduler, is_clustered=is_clustered)

@@ -96,6 +96,9 @@ EXACT: dict[str, Meaning] = {
     "log_disk_reads": Meaning("log_disk_reads", "counter", "Reads of segment files."),
     "log_offset_commits": Meaning("log_offset_commits", "counter", "Commits of the offsets of groups."),
     "log_segments_removed": Meaning("log_segments_removed", "counter", "Segments removed by retention."),
+    "log_segments_held": Meaning(
+        "log_segments_held", "gauge", "Segments over a limit that are kept for a group that has not read them."
+    ),
     "log_compactions": Meaning("log_compactions", "counter", "Segments compacted."),
     "log_pending_bytes": Meaning("log_pending_bytes", "gauge", "Bytes appended to the log and not yet durable."),
     "application_clients": Meaning("application_clients", "gauge", "Persistent APPLICATION clients."),

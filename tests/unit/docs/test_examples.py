@@ -135,7 +135,7 @@ class Workshop:
         self.directory = directory / "page"
         self.directory.mkdir()
         self._admin_port = broker.admin_port
-        self._ports = {"1883": broker.port, "9883": broker.admin_port}
+        self._ports = {"1883": broker.port, "9883": broker.admin_port, "6030": broker.data_port}
         self._ports |= {number: free_port() for number in ("1884", "9884", "8883", "8083")}
         commands = directory / "bin"
         commands.mkdir()
@@ -154,10 +154,12 @@ class Workshop:
             "PATH": os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]]),
             "PYTHONPATH": str(ROOT / "src"),
             "PYTHONUNBUFFERED": "1",
+            # Brokers that a page starts do not all listen on one port.
+            "PENSTOCK_DATA_SUBSCRIPTION__ADDRESS": "127.0.0.1:0",
         }
 
     def with_ports(self, text: str) -> str:
-        return re.sub(r"\b(?:1883|9883|1884|9884|8883|8083)\b", lambda found: str(self._ports[found[0]]), text)
+        return re.sub(r"\b(?:1883|9883|1884|9884|8883|8083|6030)\b", lambda found: str(self._ports[found[0]]), text)
 
     def run(self, block: Block) -> None:
         if block.language == "python":
