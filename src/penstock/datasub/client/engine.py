@@ -169,6 +169,7 @@ class Engine:
             message = self._fetcher.take(owned)
             owned.position = message.next_offset()
             self.rows += len(message)
+            owned.rows += len(message)
             if was_full:
                 self._fetcher.wake(self.owned.values())
             return message
@@ -188,6 +189,7 @@ class Engine:
         elif owned is not None and owned.position == message.next_offset():
             owned.position = message.start_offset()
             self.rows -= len(message)
+            owned.rows -= len(message)
             self._fetcher.give_back(owned, message)
             self._ready.appendleft(owned)
 
@@ -232,8 +234,10 @@ class Engine:
             self._events.append(make_error_message(topic, partition, error))
             self._changed.set()
 
-    def positions(self) -> Offsets:
-        return [(*owned.key, owned.position) for owned in self.owned.values() if owned.position != NOWHERE]
+    def positions(self) -> tuple[Offsets, list[int]]:
+        """And how many rows were given out of each."""
+        known = [owned for owned in self.owned.values() if owned.position != NOWHERE]
+        return [(*owned.key, owned.position) for owned in known], [owned.rows for owned in known]
 
     def adopt(self, assignment: Assignment) -> None:
         for topic, why in assignment.refused.items():
@@ -247,16 +251,16 @@ class Engine:
         if gone:
             self._drop(gone)
             self._announce(gone, is_assigned=False)
-        # More than one change went by unseen: another may have had the partition meanwhile.
-        has_missed = assignment.epoch > self.membership.epoch + 1 and self.membership.epoch > 0
         gained = []
         for key, each in told.items():
             owned = self.owned.get(key)
             if owned is None:
                 gained.append(self._take_over(each))
             else:
+                # Not committed by this consumer, so another has had the partition between two looks at the group.
+                has_moved_on = each.committed > owned.position and each.committed != owned.committed
                 owned.learn(each)
-                if has_missed and each.committed > owned.position:
+                if has_moved_on:
                     owned.position = owned.finished = each.committed
                     self._fetcher.start(owned)
         if gained:

@@ -29,7 +29,7 @@ class Member(Protocol):
     def lose(self, error: DataError) -> None: ...
     def report(self, topic: str, partition: int, error: DataError) -> None: ...
     def tick(self) -> None: ...
-    def positions(self) -> list[tuple[str, int, int]]: ...
+    def positions(self) -> tuple[list[tuple[str, int, int]], list[int]]: ...
 
     rows: int
 
@@ -187,13 +187,15 @@ class Membership:
             self._adopt(assignment)
 
     def _heartbeat(self) -> Heartbeat:
+        positions, counts = self._member.positions()
         return Heartbeat(
             consumer=self.consumer,
             group=self._config.group,
             epoch=self.epoch,
             polled=self._has_polled or self._is_polling,
-            positions=self._member.positions(),
+            positions=positions,
             rows=self._member.rows,
+            counts=counts,
         )
 
     async def _join(self) -> None:

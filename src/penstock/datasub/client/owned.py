@@ -24,6 +24,7 @@ class Owned:
     # The position when the application polled last: what it got before that it has worked on, so this may be committed.
     finished: int = -1
     stored: int = -1  # what the application said with store_offsets(); until then where it began
+    rows: int = 0  # that the application got
     waiting: Message | None = None
     is_paused: bool = False
     is_stuck: bool = False  # until seek(): there is nothing at its position, and no policy what to do
