@@ -141,7 +141,9 @@ class Membership:
     async def _pause(self) -> None:
         """Until the next look is due; a hurry is not a busy loop."""
         await asyncio.sleep(_LEAST_BETWEEN)
-        interval = _ASK_REBALANCING if self.state == REBALANCING else _ASK_READY
+        interval = _ASK_READY
+        if self.state == REBALANCING:  # the first few sooner: mostly it is done at once
+            interval = min(_ASK_REBALANCING, _LEAST_BETWEEN * 2 ** min(self._asks, 8))
         due = min(interval, max(0.0, self._next_heartbeat - asyncio.get_running_loop().time()))
         try:
             async with asyncio.timeout(due):
