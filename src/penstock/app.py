@@ -248,7 +248,7 @@ class Broker:
             return
         await self.log.start()
         if self.datasub is not None:
-            await self.datasub.protect(self.settings.ingest.partitions)
+            await self.datasub.protect()
         if self.node is not None:
             await self.node.start()
         ingest, limit = self.settings.ingest, self.settings.log.max_pending_bytes
@@ -437,7 +437,10 @@ class Broker:
     def _make_datasub(self) -> DataSubscription | None:
         if self.log is None or not self.settings.data_subscription.enabled:
             return None
-        return DataSubscription(self.settings, self.log, self.state, self.access, self._loop, names=self.names)
+        node = self.node if self.settings.log.provider == "kafka" else None
+        return DataSubscription(
+            self.settings, self.log, self.state, self.access, self._loop, names=self.names, node=node
+        )
 
     def _make_data_frontend(self, datasub: DataSubscription) -> DataFrontend:
         return DataFrontend(self.settings, datasub.service, self.access, version=package_version())
@@ -477,6 +480,9 @@ class Broker:
         if self.applications is not None:
             overview = admin.applications = self.applications.overview
             admin.read_clients, admin.read_shares = overview.samples, overview.share_samples
+        if self.datasub is not None:
+            admin.read_groups = self.datasub.metrics.samples
+            admin.most_groups = settings.data_subscription.group_metrics
         return admin
 
     def _make_listener(self, index: int) -> Listener:

@@ -1,6 +1,6 @@
 """A slow evaluator with the interface of penstock._ext.query, so that what is around it is tested without it.
 
-A plan's `where` is None or ("ge", 1, ("json", 7, (name,)), ("literal", 2, number)); its columns are ("json", 7, (name,)).
+A plan's `where` is None or ("ge", 1, ("json", 7, (name,)), ("literal", 2, number)), its column ("json", 7, (name,)).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from tests.support.naive_topics import filter_matches
 
 def plan_of(filter_: str = "#", least: int | None = None, *, column: str = "v", on_error: str = "skip") -> Plan:
     where = None if least is None else ("ge", 1, ("json", 7, (column,)), ("literal", 2, least))
-    return Plan(f"{filter_} {column} {least} {on_error}", filter_, ((column, 2, ("json", 7, (column,))),), where, on_error)
+    columns = ((column, 2, ("json", 7, (column,))),)
+    return Plan(f"{filter_} {column} {least} {on_error}", filter_, columns, where, on_error)
 
 
 @dataclass

@@ -13,10 +13,12 @@ from penstock.core.metrics import (
     PREFIX,
     ClientSample,
     Family,
+    GroupSample,
     Number,
     ShareSample,
     describe,
     describe_clients,
+    describe_groups,
     describe_shares,
 )
 
@@ -28,6 +30,7 @@ CACHE_SECONDS = 1.0
 ReadCounters = Callable[[], Mapping[str, Number]]
 ReadClients = Callable[[], Iterable[ClientSample]]
 ReadShares = Callable[[], Iterable[ShareSample]]
+ReadGroups = Callable[[], Iterable[GroupSample]]
 
 
 class BrokerCollector(Collector):
@@ -39,7 +42,12 @@ class BrokerCollector(Collector):
         read_clients: ReadClients | None = None,
         read_shares: ReadShares | None = None,
         most_clients: int = 0,
+        *,
+        read_groups: ReadGroups | None = None,
+        most_groups: int = 0,
     ) -> None:
+        self._read_groups = read_groups
+        self._most_groups = most_groups
         self._read_counters = read_counters
         self._read_clients = read_clients
         self._read_shares = read_shares
@@ -55,6 +63,8 @@ class BrokerCollector(Collector):
             families += describe_clients(self._read_clients(), self._most_clients)
         if self._read_shares is not None and self._most_clients:
             families += describe_shares(self._read_shares(), self._most_clients)
+        if self._read_groups is not None and self._most_groups:
+            families += describe_groups(self._read_groups(), self._most_groups)
         for family in families:
             yield _as_metric(family)
 
@@ -80,10 +90,21 @@ class MetricsPage:
         read_clients: ReadClients | None = None,
         read_shares: ReadShares | None = None,
         most_clients: int = 0,
+        read_groups: ReadGroups | None = None,
+        most_groups: int = 0,
     ) -> None:
         self._clock = clock
         self._registry = CollectorRegistry()
-        self._registry.register(BrokerCollector(read_counters, read_clients, read_shares, most_clients))
+        self._registry.register(
+            BrokerCollector(
+                read_counters,
+                read_clients,
+                read_shares,
+                most_clients,
+                read_groups=read_groups,
+                most_groups=most_groups,
+            )
+        )
         ProcessCollector(registry=self._registry)
         build = Gauge(f"{PREFIX}build_info", "The version that runs; always 1.", ["version"], registry=self._registry)
         build.labels(version).set(1)

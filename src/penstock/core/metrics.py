@@ -1,8 +1,9 @@
 """What the broker counts, under the names operators see: the counters of the hub as families of metrics.
 
 The hub keeps plain numbers under plain keys; this table gives each its name, meaning and labels. Labels are a QoS or a
-cause, never a topic: the number of time series does not grow with the traffic. Only APPLICATION clients and their
-shared subscriptions have numbers of their own, and of each only as many as a setting allows, those furthest behind.
+cause, never a topic: the number of time series does not grow with the traffic. Only APPLICATION clients, their shared
+subscriptions and groups of consumers have numbers of their own, and of each only as many as a setting allows, those
+furthest behind.
 """
 
 from __future__ import annotations
@@ -55,6 +56,13 @@ class ShareSample(NamedTuple):
     lag: int
     in_flight: int
     members: int
+
+
+class GroupSample(NamedTuple):
+    """How far one group of consumers is behind in one query topic: `group:topic`."""
+
+    name: str
+    lag: int
 
 
 EXACT: dict[str, Meaning] = {
@@ -147,6 +155,46 @@ EXACT: dict[str, Meaning] = {
     "queue_nacked": Meaning("queue_nacked", "counter", "Deliveries their consumers gave back."),
     "queue_rejected": Meaning("queue_rejected", "counter", "Deliveries their consumers rejected."),
     "queue_expired": Meaning("queue_expired", "counter", "Messages that expired before a group was given them."),
+    "datasub_topics": Meaning("datasub_topics", "gauge", "Query topics."),
+    "datasub_connections": Meaning("datasub_connections", "gauge", "Connections of consumers."),
+    "datasub_groups": Meaning("datasub_groups", "gauge", "Groups of consumers with members at this node."),
+    "datasub_consumers": Meaning("datasub_consumers", "gauge", "Consumers in these groups."),
+    "datasub_consumers_rebalancing": Meaning(
+        "datasub_consumers_rebalancing", "gauge", "Those of them that wait for their partitions."
+    ),
+    "datasub_rebalances_total": Meaning("datasub_rebalances", "counter", "Rebalances of groups."),
+    "datasub_consumers_removed_total": Meaning(
+        "datasub_consumers_removed", "counter", "Consumers removed because they were not heard or did not poll."
+    ),
+    "datasub_commits_total": Meaning("datasub_commits", "counter", "Commits of groups."),
+    "datasub_commits_refused_total": Meaning(
+        "datasub_commits_refused", "counter", "Commits refused, most because another consumer has the partition."
+    ),
+    "datasub_lag": Meaning("datasub_lag", "gauge", "Messages that groups have not read, of all groups and topics."),
+    "datasub_lag_max": Meaning("datasub_lag_max", "gauge", "The same of the group that is furthest behind."),
+    "datasub_queries": Meaning("datasub_queries", "gauge", "Distinct queries evaluated now."),
+    "datasub_evaluated": Meaning("datasub_evaluated", "counter", "Messages that went through these queries."),
+    "datasub_catch_up_records": Meaning(
+        "datasub_catch_up_records", "counter", "Messages read from the log again for consumers that were behind."
+    ),
+    "datasub_feed_bytes": Meaning("datasub_feed_bytes", "gauge", "Bytes of rows kept in memory."),
+    "datasub_parked": Meaning("datasub_parked_fetches", "gauge", "Fetches that wait for rows."),
+    "datasub_readers": Meaning("datasub_readers", "gauge", "Consumers that read the log now because they are behind."),
+    "datasub_requests": Meaning("datasub_requests", "counter", "Requests of consumers answered."),
+    "datasub_failures": Meaning("datasub_failures", "counter", "Requests answered with an error."),
+    "datasub_refused": Meaning("datasub_refused", "counter", "Connections of consumers refused."),
+    "datasub_bad_frames": Meaning("datasub_bad_frames", "counter", "Connections ended for a request that was none."),
+    "datasub_stalled": Meaning("datasub_stalled", "counter", "Connections ended because answers were not read."),
+    "datasub_fetches": Meaning("datasub_fetches", "counter", "Fetches answered."),
+    "datasub_rows": Meaning("datasub_rows", "counter", "Rows sent."),
+    "datasub_overdue": Meaning("datasub_overdue", "counter", "Fetches answered long after their deadline."),
+    "datasub_out_of_range": Meaning(
+        "datasub_out_of_range", "counter", "Fetches of what the log does not have any more, or not yet."
+    ),
+    "datasub_dead_letters": Meaning("datasub_dead_letters", "counter", "Rows with errors written to the error topic."),
+    "datasub_dead_letters_lost": Meaning(
+        "datasub_dead_letters_lost", "counter", "Rows with errors that could not be written there."
+    ),
     "cluster_members": Meaning("cluster_members", "gauge", "Brokers of the cluster that are alive, this one too."),
     "publish_foreign": Meaning("messages_foreign", "counter", "Messages of other brokers with a subscriber here."),
     "take_over_asked": Meaning("take_over_asked", "counter", "Questions to other brokers who has a client."),
@@ -181,6 +229,10 @@ BY_SHARE: dict[str, Meaning] = {
     "lag": Meaning("application_share_lag", "gauge", "Messages of the share not yet acknowledged.", "share"),
     "in_flight": Meaning("application_share_in_flight", "gauge", "Messages sent, not yet acknowledged.", "share"),
     "members": Meaning("application_share_members", "gauge", "Clients in the share, connected or not.", "share"),
+}
+# A field of GroupSample to its family.
+BY_GROUP: dict[str, Meaning] = {
+    "lag": Meaning("datasub_group_lag", "gauge", "Messages the group has not read in the topic.", "group"),
 }
 LONGEST_LABEL = 128
 
@@ -226,8 +278,13 @@ def describe_shares(shares: Iterable[ShareSample], most: int) -> list[Family]:
     return _describe_furthest(((share.share, share) for share in shares), most, BY_SHARE)
 
 
+def describe_groups(groups: Iterable[GroupSample], most: int) -> list[Family]:
+    """The same for groups of consumers of query topics."""
+    return _describe_furthest(((group.name, group) for group in groups), most, BY_GROUP)
+
+
 def _describe_furthest(
-    samples: Iterable[tuple[str, ClientSample | ShareSample]], most: int, meanings: Mapping[str, Meaning]
+    samples: Iterable[tuple[str, ClientSample | ShareSample | GroupSample]], most: int, meanings: Mapping[str, Meaning]
 ) -> list[Family]:
     chosen = heapq.nsmallest(most, samples, key=lambda named: (-named[1].lag, named[0]))
     # Two samples under one label would make the whole page unreadable, so a label is given once.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.settings.datasub import DataSubscriptionSettings
 from penstock.datasub import wire
-from penstock.datasub.errors import Unavailable
+from penstock.datasub.errors import OutOfRange, Unavailable
 from penstock.datasub.feeds import Feed, FeedMemory, Lane
 from penstock.datasub.live import LivePass, NewQueries
 from penstock.datasub.plan import Plan
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # Records that are known to be in the log are waited for this long, even by a fetch that has less time.
 LEAST_READ_SECONDS = 1.0
 LONGEST_WAIT_MS = 60_000
+# An answer that comes so long after its deadline is counted: something keeps fetches waiting.
+OVERDUE_SECONDS = LEAST_READ_SECONDS + 1.0
 SWEEP_SECONDS = 5.0
 
 
@@ -122,8 +124,16 @@ class Fetching:
             marks = await self._source.marks(request.partition)
             raise out_of_range(request.offset, marks.first, marks.end)
         answer = Answer(request, self._settings.max_fetch_bytes)
-        wait = min(max(request.max_wait_ms, 0), LONGEST_WAIT_MS) / 1000
-        await self._collect(plans_of(topic), answer, asyncio.get_running_loop().time() + wait)
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + min(max(request.max_wait_ms, 0), LONGEST_WAIT_MS) / 1000
+        try:
+            await self._collect(plans_of(topic), answer, deadline)
+        except OutOfRange:
+            self.figures["out_of_range"] += 1
+            if not answer.rows:
+                raise
+        if not answer.rows and clock() > deadline + OVERDUE_SECONDS:
+            self.figures["overdue"] += 1
         wait_ms = self._replays.cut(request, answer) if request.replay else 0.0
         marks = await self._source.recent_marks(request.partition)
         self.figures["fetches"] += 1
@@ -254,6 +264,7 @@ class Fetching:
             now = loop.time()
             await self.live.sweep(now)
             await self._source.readers.sweep(now)
+            await self._source.refresh()
             idle = [one for one in self._history.values() if now - one.used_at > self._settings.feed_idle]
             for history in idle:
                 self._keep_counts(history.plan, history.queries.counts(history.query))

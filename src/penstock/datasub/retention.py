@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 
 from penstock.core.logging import RateLimited, get_logger
@@ -31,6 +32,9 @@ class Retention:
         """Before the log looks at its segments for the first time."""
         if not self._is_holding:
             return
+        with contextlib.suppress(LogError):
+            # One that was made with other settings has another number of them.
+            partitions = (await self._log.admin.describe(self._topic)).partitions
         for number in range(partitions):
             self.is_held = await self._log.admin.hold(TopicPartition(self._topic, number), 0)
             self._held[number] = 0

@@ -112,6 +112,12 @@ class Source:
             task.add_done_callback(_forget_failure)
         return marks
 
+    async def refresh(self) -> None:
+        """So that the views and the metrics know the ends also when nobody fetches."""
+        with contextlib.suppress(Unavailable):
+            for partition in await self.partitions():
+                await self.recent_marks(partition)
+
     async def offset_at(self, partition: int, ms: int) -> int:
         """The first offset at or after the time; the end when there is none."""
         place = self.place(partition)

@@ -25,6 +25,7 @@ from penstock.logs.base import TopicPartition
 from penstock.logs.memory import MemoryLog
 from penstock.logs.topics import now_ms
 from tests.support.query_stand_in import QuerySet, decode_block, plan_of
+from tests.support.waiting import until
 
 TOPIC = "tbmq.msg.all"
 ERRORS = "tbmq.datasub.errors"
@@ -80,11 +81,6 @@ def run(scenario: Callable[[World], Awaitable[None]], **settings: Any) -> None:
 
 def values(fetched: wire.Fetched) -> list[int]:
     return [value for block in fetched.blocks for _, value in decode_block(block)]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 def test_old_records_are_read_from_the_log() -> None:

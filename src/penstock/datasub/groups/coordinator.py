@@ -101,7 +101,8 @@ class GroupCoordinator:
 
     # ---- requests ----
 
-    async def subscribe(self, who: Identity, request: wire.Subscribe) -> wire.Assignment:
+    async def subscribe(self, who: Identity, request: wire.Subscribe, *, is_new: bool = False) -> wire.Assignment:
+        """`is_new`: the consumer has an id, and yet it is its first subscription."""
         check_subscribe(request, self._settings)
         known = self.groups.get(request.group)
         member = None if known is None else known.members.get(request.consumer)
@@ -112,7 +113,7 @@ class GroupCoordinator:
             if known is not None and member is not None:
                 self._let_go(known, member)
             return wire.Assignment(request.consumer, 0, READY, [], [], {})
-        topics, refused = await self._check_topics(who, request, wanted)
+        topics, refused = await self._check_topics(who, request, wanted, is_new=is_new or not request.consumer)
         # Others may have come and gone meanwhile.
         group = self._open(request.group)
         member = group.members.get(request.consumer)
@@ -132,7 +133,7 @@ class GroupCoordinator:
         return await self._assignment(group, member)
 
     async def _check_topics(
-        self, who: Identity, request: wire.Subscribe, wanted: tuple[str, ...]
+        self, who: Identity, request: wire.Subscribe, wanted: tuple[str, ...], *, is_new: bool
     ) -> tuple[tuple[str, ...], dict[str, str]]:
         topics: list[str] = []
         refused: dict[str, DataError] = {}
@@ -146,7 +147,7 @@ class GroupCoordinator:
                 topics.append(name)
             except (NotFound, NotAllowed) as error:
                 refused[name] = error
-        if refused and (not request.consumer or not topics):
+        if refused and (is_new or not topics):
             raise next(iter(refused.values()))
         return tuple(topics), {name: error.message for name, error in refused.items()}
 
@@ -328,6 +329,16 @@ class GroupCoordinator:
             partitions = self._partitions or [*self._book.of(name, topic).committed]
             rows += views.subscription_rows(group, topic, partitions, self._book, self._source)
         return rows
+
+    def release(self, name: str) -> None:
+        """Another node is the coordinator of the group now: its members come to that one."""
+        group = self.groups.pop(name, None)
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer[1].cancel()
+        if group is not None:
+            self._book.close(name)
+            log.info("a group went to another node", group=name, members=len(group.members))
 
     def is_served(self, group: str) -> bool:
         """Whether the group's record is shown by this node."""

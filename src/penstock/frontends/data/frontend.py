@@ -14,6 +14,8 @@ from penstock.datasub.ports import Identity
 from penstock.frontends.data.connection import DataConnection
 from penstock.frontends.mqtt.listener import Listener, ListenerError
 
+FIGURES = ("bad_frames", "failures", "requests", "refused", "stalled")
+
 
 class Service(Protocol):
     """What handles the requests: penstock.datasub.service."""
@@ -32,7 +34,7 @@ class DataFrontend:
         self.node = settings.server.node_id
         self.listener = Listener(self.listener_settings, lambda: DataConnection(self), on_refused=self._on_refused)
         self._connections: set[DataConnection] = set()
-        self._figures: Counter[str] = Counter(dict.fromkeys(("bad_frames", "failures", "requests", "refused"), 0))
+        self._figures: Counter[str] = Counter(dict.fromkeys(FIGURES, 0))
 
     @property
     def address(self) -> str:

@@ -20,6 +20,7 @@ from penstock.datasub.wire import PROTOCOL, Execute, Table
 from penstock.frontends.data.frontend import DataFrontend
 from penstock.frontends.mqtt.listener import ListenerError
 from tests.support.certificates import Authority
+from tests.support.waiting import until
 
 
 class Service:
@@ -222,8 +223,7 @@ def test_connections_are_bounded() -> None:
         assert "max_connections" in (await second.receive())[1]["message"]
         assert await second.is_closed()
         first.writer.close()
-        while world.front.counters()["datasub_connections"]:
-            await asyncio.sleep(0.001)
+        await until(lambda: not world.front.counters()["datasub_connections"])
         await world.connected()
 
     run(scenario, **{"data_subscription.max_connections": 1})
@@ -242,11 +242,9 @@ def test_a_parked_fetch_holds_nobody_up_and_ends_with_its_connection() -> None:
         assert await client.receive() == [parked, None, {"next_offset": 1}]
         world.service.gate.clear()
         client.send("fetch", fetch_parameters())
-        while not world.service.running:
-            await asyncio.sleep(0.001)
+        await until(lambda: bool(world.service.running))
         client.writer.close()
-        while world.service.running:
-            await asyncio.sleep(0.001)
+        await until(lambda: not world.service.running)
 
     run(scenario)
 
@@ -257,8 +255,7 @@ def test_requests_under_way_are_bounded() -> None:
         for _ in range(10):
             client.send("fetch", fetch_parameters())
         client.send("execute", {"sql": "x"})
-        while world.service.running < 4:
-            await asyncio.sleep(0.001)
+        await until(lambda: world.service.running == 4)
         await asyncio.sleep(0.02)
         assert world.service.running == 4
         world.service.gate.set()
@@ -354,7 +351,6 @@ def test_a_consumer_that_does_not_read_is_cut_off() -> None:
         client.writer.transport.pause_reading()  # type: ignore[attr-defined] # a transport of a socket can be paused
         for _ in range(40):
             client.send("execute", {"sql": statement})
-        while "datasub_stalled" not in world.front.counters():
-            await asyncio.sleep(0.01)
+        await until(lambda: bool(world.front.counters()["datasub_stalled"]))
 
     run(scenario, **{"data_subscription.write_timeout": 0.2})
