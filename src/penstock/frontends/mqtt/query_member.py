@@ -16,7 +16,7 @@ import msgspec
 
 from penstock._ext.connection import Courier, Session
 from penstock._ext.packets import encode_publish_properties
-from penstock._ext.query import Block
+from penstock._ext.block import Block
 from penstock.core.logging import get_logger
 from penstock.datasub import wire
 from penstock.datasub.errors import DataError, NotAMember, OutOfRange, StaleEpoch
@@ -84,6 +84,7 @@ class QueryMember:
         self.consumer = f"mqtt:{digest}"
         self._who = Identity(session.username, session.client_id[:LONGEST_CLIENT], surface="mqtt")
         self._courier = Courier(session, self._on_news, qos=terms.qos, identifier=terms.identifier)
+        self._ends: dict[int, int] = {}
         self._parts: dict[int, Part] = {}
         self._part_of: dict[int, Part] = {}  # by token
         self._tokens = 0
@@ -97,6 +98,9 @@ class QueryMember:
 
     async def join(self) -> None:
         """Raises DataError when it may not, or when there is no such topic."""
+        if self.terms.offset == "latest":
+            # What is published after the SUBACK is for the client, however long the group takes to share out.
+            self._ends = await self._service.ends()
         await self._subscribe()
 
     def start(self) -> None:
@@ -213,7 +217,10 @@ class QueryMember:
     def _start_of(self, given: wire.Partition) -> int:
         if given.committed < 0 and self.terms.offset.isdigit():
             return min(max(int(self.terms.offset), given.begin), given.end)
-        return given.offset if given.offset >= 0 else given.end
+        start = given.offset if given.offset >= 0 else given.end
+        if given.committed < 0 and given.partition in self._ends:
+            return max(min(start, self._ends[given.partition]), given.begin)
+        return start
 
     def _let_go(self, numbers: list[int] | dict[int, Part]) -> None:
         for number in list(numbers):
