@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from penstock._ext.block import Block
 from penstock._ext.connection import Courier, Session
 from penstock._ext.packets import encode_publish_properties
-from penstock._ext.block import Block
 from penstock.core.logging import get_logger
 from penstock.datasub import wire
 from penstock.datasub.errors import DataError, NotAMember, OutOfRange, StaleEpoch
