@@ -35,7 +35,7 @@ from penstock.frontends.mqtt.exchanges import load_exchanges
 from penstock.frontends.mqtt.frontend import ListenerContext, MqttFrontend
 from penstock.frontends.mqtt.listener import Listener
 from penstock.frontends.mqtt.query_topics import QueryTopics
-from penstock.logs.base import Log, parse_properties
+from penstock.logs.base import Log, TopicNotFound, parse_properties
 from penstock.logs.memory import MemoryLog
 from penstock.partition.settings import parse_settings
 from penstock.persistence.application_names import ApplicationNames
@@ -117,7 +117,7 @@ class Broker:
         self.keeper = SessionKeeper(self.state, self.hub.trie, loop, node=node)
         self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop, self.keeper)
         self.device_store = make_device_store(settings, self.log)
-        self.received = ReceivedIds(self.state, is_shared=bool(node))
+        self.received = ReceivedIds(self.state, is_shared=bool(node), node=node)
         self.applications = self._make_applications()
         self.node = make_node(settings, self.log, loop)
         self.queues = self._make_queues()
@@ -302,11 +302,22 @@ class Broker:
         count = await self.registry.restore(self.access.program_for, prepare)
         if self.log is not None:
             await self.received.restore(self.registry.get)
+            await self._restore_late()
         if self.queues is not None:
             await self.queues.restore_members(self.registry.get)
         if self.cluster is not None:
             await self.cluster.open()
         log.info("sessions restored", sessions=count, seconds=round(self._loop.time() - started, 3))
+
+    async def _restore_late(self) -> None:
+        """A log that is not there yet has nothing that the store does not know."""
+        assert self.log is not None
+        try:
+            late = await self.received.restore_late(self.hub, self.log, self.names.ingest_topic, self.registry.get)
+        except TopicNotFound:
+            return
+        if late:
+            log.info("messages of QoS 2 were in the log, and their packet ids were not stored yet", messages=late)
 
     def _on_session_end(self, session: Session) -> None:
         if self.applications is not None:
@@ -317,7 +328,7 @@ class Broker:
             self.frontend.query_topics.ended(session)
         if self.events is not None:
             self.events.ended(session)
-        if session.left_unreleased:
+        if session.left_unreleased or session.received_sequence:
             self.received.forget(session.client_id)
 
     async def _close_sessions(self) -> None:
