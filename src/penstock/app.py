@@ -161,8 +161,8 @@ class Broker:
         await self.restore_sessions()
         if self.datasub is not None:
             await self.datasub.start()
-        if self.frontend.query_topics is not None:
-            await self.frontend.query_topics.restore(self.registry.get)
+            if self.frontend.query_topics is not None:
+                self.frontend.query_topics.restore_when(self.datasub.until_started(), self.registry.get)
         if self.events is not None:
             self.events.start()
         for listener in self.listeners:

@@ -35,6 +35,7 @@ class QueryTopics:
         self._store = store
         self._members: dict[str, dict[bytes, QueryMember]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._restoring: asyncio.Task[None] | None = None
 
     def has(self, topic_filter: bytes) -> bool:
         return self._split(topic_filter) is not None
@@ -130,8 +131,16 @@ class QueryTopics:
             if known is member:
                 self.unsubscribe(member.session, topic_filter)
 
-    async def restore(self, find_session: Callable[[str], Session | None]) -> None:
-        """Subscriptions of persistent sessions, before anybody connects. They join when their client is there."""
+    def restore_when(self, ready: Coroutine[Any, Any, None], find_session: Callable[[str], Session | None]) -> None:
+        """Subscriptions of persistent sessions, as soon as the catalogue is known; who is connected by then joins."""
+
+        async def restore() -> None:
+            await ready
+            await self._restore(find_session)
+
+        self._restoring = asyncio.get_running_loop().create_task(restore())
+
+    async def _restore(self, find_session: Callable[[str], Session | None]) -> None:
         found: list[tuple[str, bytes, Terms]] = []
 
         def on_record(key: bytes, value: bytes | None) -> None:
@@ -154,6 +163,9 @@ class QueryTopics:
 
     async def close(self) -> None:
         """The groups hear nothing of it: who comes back finds its place."""
+        if self._restoring is not None:
+            self._restoring.cancel()
+            await asyncio.wait([self._restoring])
         members = [member for of_client in self._members.values() for member in of_client.values()]
         self._members.clear()
         for member in members:
