@@ -59,7 +59,7 @@ def make_service(
     privileges = Privileges(access, stored)
     book = OffsetBook(
         stored,
-        now_ms=lambda: int(wall_clock() * 1_000),
+        wall_clock=wall_clock,
         node="" if neighbours is None else neighbours.name,
         is_mine=None if neighbours is None else neighbours.node.owns,
     )

@@ -128,7 +128,7 @@ def covers(program: AclProgram, topic_filter: str) -> bool:
     return False
 
 
-def _pattern(levels: Iterable[Level]) -> bytes | None:
+def _pattern(levels: Iterable[bytes | str]) -> bytes | None:
     """None for a rule that matches nothing: a client id or user name in it has a sign that MQTT gives a meaning."""
     parts: list[bytes] = []
     for level in levels:

@@ -32,7 +32,8 @@ class Stored:
 
     def __init__(self, store: StateStore, make_tail: MakeTail | None = None) -> None:
         self._store = store
-        self._tail = None if make_tail is None else make_tail(ALL, self._on_change)
+        self._make_tail = make_tail
+        self._tail: StateTail | None = None
         self._values: dict[str, dict[bytes, bytes]] = {table: {} for table in ALL}
         self._listeners: dict[str, Listener] = {}
         self._catching_up: asyncio.Task[None] | None = None
@@ -40,16 +41,23 @@ class Stored:
     @property
     def is_shared(self) -> bool:
         """Whether other nodes write too."""
-        return self._tail is not None
+        return self._make_tail is not None
 
     def listen(self, table: str, listener: Listener) -> None:
         """Before `start`: it hears what is there, then what changes."""
         self._listeners[table] = listener
 
     async def start(self) -> None:
-        """Raises StoreError, LogError."""
-        if self._tail is not None:
-            await self._tail.start()
+        """Raises StoreError, LogError; may then be called again."""
+        if self._make_tail is not None:
+            if self._tail is None:
+                tail = self._make_tail(ALL, self._on_change)
+                try:
+                    await tail.start()
+                except BaseException:
+                    await tail.stop()
+                    raise
+                self._tail = tail
             return
         for table in ALL:
             found: list[tuple[bytes, bytes | None]] = []
@@ -72,7 +80,7 @@ class Stored:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def on_done(error: StoreError | None) -> None:
-            if error is None and self._tail is None:
+            if error is None and not self.is_shared:
                 for table, key, value in changes:
                     self._on_change(table, key, value)
             if done.done():
@@ -89,8 +97,10 @@ class Stored:
 
     async def catch_up(self) -> None:
         """Everything that was durable before the call has been heard. Raises Unavailable."""
-        if self._tail is None:
+        if not self.is_shared:
             return
+        if self._tail is None:
+            raise Unavailable("what other nodes stored has not been read yet")
         if self._catching_up is not None:
             await asyncio.wait([self._catching_up])  # it may have begun before the change that is asked for
         if self._catching_up is None or self._catching_up.done():

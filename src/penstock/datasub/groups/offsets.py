@@ -7,6 +7,7 @@ while a group's write is under way are the next one together.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -62,10 +63,15 @@ class OffsetBook:
     """Of all groups; those of others as they were heard last. `is_mine`: groups whose coordinator is this node."""
 
     def __init__(
-        self, stored: Stored, *, now_ms: Callable[[], int], node: str = "", is_mine: Callable[[str], bool] | None = None
+        self,
+        stored: Stored,
+        *,
+        node: str = "",
+        is_mine: Callable[[str], bool] | None = None,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._stored = stored
-        self._now_ms = now_ms
+        self._wall_clock = wall_clock
         self._node = node
         self.is_mine = is_mine or (lambda _: True)
         self._records: dict[Key, Offsets] = {}
@@ -96,7 +102,7 @@ class OffsetBook:
     def open(self, group: str) -> int:
         """This node is the group's coordinator from now on; the term, higher than any before."""
         before = [record.term for (name, _), record in self._records.items() if name == group]
-        self._terms[group] = term = max([self._now_ms(), *(each + 1 for each in before)])
+        self._terms[group] = term = max([int(self._wall_clock() * 1_000), *(each + 1 for each in before)])
         return term
 
     async def commit(self, group: str, offsets: Iterable[tuple[str, int, int]], check: Callable[[], None]) -> None:
@@ -200,7 +206,7 @@ class OffsetBook:
 
     def _stamped(self, group: str, record: Offsets) -> Offsets:
         term = self._terms.get(group, 0)
-        return msgspec.structs.replace(record, active=self._now_ms(), term=term, node=self._node)
+        return msgspec.structs.replace(record, active=int(self._wall_clock() * 1_000), term=term, node=self._node)
 
     def _put(self, key: Key, record: Offsets) -> None:
         if record.committed or record.starts:

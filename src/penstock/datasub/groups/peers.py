@@ -70,6 +70,7 @@ class Peers:
         self._prefix = prefix
         self.instance = f"{name} {os.urandom(8).hex()}"
         self._handlers: dict[str, tuple[Handler, Any]] = {}
+        self._is_started = False
         self._template = RequestTemplate(
             log_provider,
             request_topic=None,
@@ -91,12 +92,16 @@ class Peers:
         return notifications_topic(BASE, name, prefix=self._prefix)
 
     async def start(self) -> None:
-        """Raises LogError."""
+        """Raises LogError; may then be called again."""
         await self._log.admin.create(self._topic_of(self.name), 1, TOPIC_PROPERTIES)
-        await self._template.start()
-        await self._responder.start()
+        if not self._is_started:
+            await self._template.start()
+            self._is_started = True
+            await self._responder.start()
 
     async def stop(self) -> None:
+        if not self._is_started:
+            return
         await self._responder.close(drain_seconds=0.5)
         await self._template.close()
 
