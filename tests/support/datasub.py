@@ -32,8 +32,8 @@ topics = ["#", "$SYS/#"]
 [[data]]
 effect = "allow"
 """
-# By their ids these fall into all four partitions, some into each.
-PUBLISHERS = 12
+# These many topics are in all four partitions, some in each.
+SOURCES = 24
 NUMBERS = itertools.count()
 
 
@@ -140,16 +140,17 @@ class DataWorld:
         return client
 
     def publish(self, *payloads: Any, topic: str = "data", client: str = "one", **options: Any) -> None:
-        """Each acknowledged, so durable; those of one client are in one partition, in this order."""
+        """Each acknowledged, so durable; those of one MQTT topic are in one partition, in this order."""
         for payload in payloads:
             data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
             self.publisher(client).publish(f"{self.space}/{topic}", data, qos=1, **options)
 
     def spread(self, numbers: Iterable[int]) -> set[int]:
-        """{"n": number} of many clients, so in all partitions."""
+        """{"n": number} under many topics, so in all partitions."""
         wanted = set(numbers)
         for number in sorted(wanted):
-            self.publish({"n": number}, client=f"client{number % PUBLISHERS}")
+            part = number % SOURCES
+            self.publish({"n": number}, topic=f"data/{part}", client=f"client{part % 3}")
         return wanted
 
     def forget_publishers(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from penstock._ext.query import Block
+from penstock._ext.block import Block
 from penstock.datasub.errors import DataError
 from penstock.datasub.types import SqlType
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from penstock._ext.query import Block as Rows
+from penstock._ext.block import Block as Rows
 from penstock.datasub.client.arrow import make_batch, make_frame, make_table
 from penstock.datasub.client.partitions import OFFSET_INVALID
 from penstock.datasub.errors import DataError
