@@ -27,6 +27,8 @@ MODULES = (
     "segment",
     "queue_rows",
     "queue_words",
+    "block",
+    "query",
     "kafka_records",
     "envelope",
     "columns",
