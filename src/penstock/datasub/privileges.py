@@ -9,15 +9,18 @@ allowed to read its source, all of it: what a query brings is not checked again 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from penstock._ext.acl import SUBSCRIBE, AclProgram, Level, filter_covers, filters_intersect
+from penstock._ext.acl import SUBSCRIBE, AclProgram, filter_covers, filters_intersect
 from penstock.datasub.errors import NotAllowed
 from penstock.datasub.ports import Identity
 from penstock.datasub.stored import GRANTS, Stored
 from penstock.stores.base import Change
+
+if TYPE_CHECKING:
+    from penstock._ext.acl import Level
 
 EVERY = "*"
 SEPARATOR = "\0"
@@ -125,7 +128,7 @@ def covers(program: AclProgram, topic_filter: str) -> bool:
     return False
 
 
-def _pattern(levels: Iterable[Level]) -> bytes | None:
+def _pattern(levels: Iterable[bytes | str]) -> bytes | None:
     """None for a rule that matches nothing: a client id or user name in it has a sign that MQTT gives a meaning."""
     parts: list[bytes] = []
     for level in levels:
