@@ -23,7 +23,10 @@ def stand_at(world: DataWorld, policy: str, place: TopicPartition) -> Consumer:
     consumer = world.consumer(auto_offset_reset=policy, group_id=f"{world.group}-{policy}")
     wait_for(lambda: len(consumer.assignment()) == 4, what="its partitions")
     consumer.pause([place])
+    if policy == "none":
+        consumer.seek_to_end()
     consumer.seek(place)
+    consumer.commit()
     while (message := consumer.poll(0.1)) is not None:
         assert policy == "none", message.error()  # which has told that nothing is committed
     return consumer
