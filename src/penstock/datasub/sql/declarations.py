@@ -67,6 +67,8 @@ def _read_column(cursor: Cursor, *, are_tag: bool) -> ColumnDefinition:
     source: AnySource = FromJson((name,))
     if cursor.accept("FROM") or cursor.accept("AS"):
         source = _read_source(cursor)
+        if kind == SqlType.JSON and source == FromField("payload"):
+            source = FromJson(())
     is_tag = are_tag or cursor.accept("TAG")
     if is_tag and isinstance(source, FromJson):
         cursor.fail(

@@ -10,6 +10,7 @@ from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
+from penstock.datasub.errors import SqlError
 from penstock.datasub.plan import Expression, Plan
 from penstock.datasub.sql.building import literal
 from penstock.datasub.sql.calls import SPARK
@@ -90,14 +91,15 @@ class Query:
     def _parse_failed(self, error: ParseError) -> NoReturn:
         known = error.errors[0] if error.errors else {}
         reason = str(known.get("description") or "it cannot be read").rstrip(".")
+        reason = re.sub(r" but got <Token.*", "", reason, flags=re.DOTALL)
         reason = re.sub(r"<class 'sqlglot\..*?(\w+)'>", r"\1", reason)
         near = str(known.get("highlight") or "")
-        before = str(known.get("start_context") or "")
-        context = before[-20:] + near
-        at = self._text.find(context, self._start) if context else -1
-        offset = at + len(before[-20:]) if at >= 0 else self._start
         beside = f" at {near!r}" if near else ""
-        self._refuse(offset, f"the query is not complete or not SQL{beside}: {reason}")
+        line, end = int(known.get("line") or 1), int(known.get("col") or 1)
+        column = max(1, end - len(near) + 1)
+        raise SqlError(
+            f"line {line}, column {column}: the query is not complete or not SQL{beside}: {reason}", line, column
+        )
 
     def _word(self, pattern: str) -> int:
         """Where that keyword is written."""
@@ -191,6 +193,8 @@ class Query:
                 columns[name.casefold()] = (name, int(type_of(shown)), shown)
             if len(columns) > MAX_COLUMNS:
                 self._refuse(offset, f"a topic has at most {MAX_COLUMNS} columns: leave some out")
+        if not columns:
+            self._refuse(self._start, "the columns are missing: name them after SELECT, or write * for all")
         return tuple(columns.values())
 
     def _column(self, node: exp.Expr, scope: Scope, translator: Translator) -> list[tuple[str, Expression]]:
@@ -217,4 +221,4 @@ def _name_of(node: exp.Expr, expression: Expression, scope: Scope) -> str:
         return node.name
     if isinstance(node, exp.Dot):
         return str(node.expression.name)
-    return str(node.sql("duckdb", normalize_functions="lower", comments=False))[:MAX_COLUMN_NAME]
+    return str(node.sql(TopicSql, normalize_functions="lower", comments=False))[:MAX_COLUMN_NAME]
