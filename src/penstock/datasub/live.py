@@ -178,7 +178,7 @@ class LivePass:
             after = pack.next_offset
         else:
             found = self._queries.evaluate(pack, partition, at, SLICE_RECORDS)
-            after = at + SLICE_RECORDS if pack.is_dense else int(pack.slice(at, SLICE_RECORDS).next_offset)
+            after = self._queries.next_offset
         self.positions[partition] = after
         for query, block in found:
             feed = self._by_query.get(query)

@@ -44,8 +44,8 @@ class DataSubscriptionSettings(Section, frozen=True):
     max_connections: Annotated[Count, about("connections of consumers at once")] = 10_000
     max_consumers: Annotated[Count, about("consumers in all groups of this node; over it, none can join")] = 10_000
     max_in_flight: Annotated[
-        int, Meta(ge=1, le=10_000), about("requests of a connection under way; over it, it is not read")
-    ] = 256
+        int, Meta(ge=1, le=100_000), about("requests of a connection under way; over it, it is not read")
+    ] = 4_096
     max_request_bytes: Annotated[
         int, Meta(ge=1 * KIB, le=64 * MIB), about("largest request; a larger one ends the connection", unit="bytes")
     ] = MIB

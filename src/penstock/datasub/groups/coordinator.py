@@ -227,7 +227,9 @@ class GroupCoordinator:
         if seen is None or offset > seen[1]:
             seen = await self._source.watermarks(partition)
         if offset > seen[1]:
-            raise OutOfRange(f"offset {offset} of partition {partition} of {topic} is behind its end, {seen[1]}")
+            error = OutOfRange(f"offset {offset} of partition {partition} of {topic} is behind its end, {seen[1]}")
+            error.begin, error.end = seen
+            raise error
 
     async def committed(self, request: wire.Positions) -> list[int | None]:
         check_group(request.group)

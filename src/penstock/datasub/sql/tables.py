@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from penstock.datasub.plan import Expression
-from penstock.datasub.sql.jsonpath import Path, path_text
+from penstock.datasub.sql.jsonpath import path_text
 from penstock.datasub.types import SqlType
 
 # The message's own columns. `*` over a filter has those of the first tuple, in this order.
@@ -99,6 +99,16 @@ class ColumnDefinition(msgspec.Struct, frozen=True):
             return ("property", int(SqlType.VARCHAR), source.name)
         return ("field", int(FIELDS[source.name]), source.name)
 
+    def parts(self) -> tuple[str, str, str, str | int]:
+        """Name, type, the kind of source (json, level, property, field) and the path, number or name in it."""
+        source = self.source
+        if isinstance(source, FromJson):
+            return self.name, self.type.name, "json", path_text(source.path)
+        if isinstance(source, FromLevel):
+            return self.name, self.type.name, "level", source.number
+        kind = "property" if isinstance(source, FromProperty) else "field"
+        return self.name, self.type.name, kind, source.name
+
     def to_sql(self) -> str:
         words = [quote_name(self.name), self.type.name]
         source = self.source
@@ -148,7 +158,3 @@ def quote_text(text: str) -> str:
 def quote_name(name: str) -> str:
     """With quotes always: a name may be a keyword."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def source_of_path(path: Path) -> FromJson:
-    return FromJson(tuple(path))

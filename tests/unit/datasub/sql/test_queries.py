@@ -63,7 +63,7 @@ def test_the_query_of_the_manual() -> None:
     "spelling",
     [
         'select TS, Client_Id as client_id, payload.temp T from "s/#" where payload.temp>30 and qos in (2,1)',
-        'SELECT ts,\n client_id, -- who\n payload.temp AS "T" FROM "s/#"\nWHERE 30 < payload.temp AND (qos IN (1, 2, 1))',
+        'SELECT ts,\n client_id,--who\n payload.temp AS "T" FROM "s/#"\nWHERE 30 < payload.temp AND (qos IN (1, 2, 1))',
         'SELECT m.ts, m.client_id, m.payload.temp AS T FROM "s/#" AS m WHERE m.payload.temp > 30.0 AND qos IN (1, 2)',
         'FROM "s/#" SELECT ts, client_id, payload["temp"] T WHERE NOT NOT payload.temp > 30 AND TRUE AND qos IN (1, 2)',
     ],
