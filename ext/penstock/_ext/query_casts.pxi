@@ -212,6 +212,11 @@ cdef int to_json(const Value* value, Value* out, Arena* arena) noexcept nogil:
         fault = number_text(out, text, format_json_double(value.of.d, text), arena)
     elif value.type == T_BOOLEAN or value.type == T_BIGINT:
         fault = to_varchar(value, out, arena)
+    elif value.type == T_TIMESTAMP:
+        text[0] = c'"'
+        size = format_time(value.of.i, text + 1, False)
+        text[size + 1] = c'"'
+        fault = number_text(out, text, size + 2, arena)
     else:
         return BAD_CAST
     out.type = T_JSON
