@@ -60,8 +60,8 @@ class DataSubscriptionSettings(Section, frozen=True):
         ),
     ] = 7.0 * DAY
     max_in_flight: Annotated[
-        int, Meta(ge=1, le=10_000), about("requests of a connection under way; over it, it is not read")
-    ] = 256
+        int, Meta(ge=1, le=100_000), about("requests of a connection under way; over it, it is not read")
+    ] = 4_096
     max_request_bytes: Annotated[
         int, Meta(ge=1 * KIB, le=64 * MIB), about("largest request; a larger one ends the connection", unit="bytes")
     ] = MIB
