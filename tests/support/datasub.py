@@ -32,8 +32,8 @@ topics = ["#", "$SYS/#"]
 [[data]]
 effect = "allow"
 """
-# By their ids these fall into all four partitions, some into each.
-PUBLISHERS = 12
+# These many topics are in all four partitions, some in each.
+SOURCES = 24
 NUMBERS = itertools.count()
 
 
@@ -45,8 +45,10 @@ class DataBroker(AppBroker):
         settings: Mapping[str, Any] | None = None,
         *,
         rules: str = EVERYTHING,
+        keys: Mapping[str, Any] | None = None,
     ) -> None:
         self._rules = rules
+        self._keys = dict(keys or {})
         super().__init__(directory, provider, settings)
 
     def write_types(self, applications: Sequence[str]) -> None:
@@ -54,13 +56,14 @@ class DataBroker(AppBroker):
         self.acl_path.write_text(self._rules)
 
     @property
-    def server(self) -> str:
-        return f"127.0.0.1:{self.data_port}"
+    def keys(self) -> dict[str, Any]:
+        """What its clients need to connect."""
+        return {"server": f"127.0.0.1:{self.data_port}", **self._keys}
 
     def wait_until_listening(self) -> None:
         super().wait_until_listening()
         # Who asks before the log and the store are there is told to come again.
-        with Admin({"server": self.server, "connect.timeout.ms": 30_000}) as admin:
+        with Admin(self.keys) as admin:
             wait_for(lambda: _is_answered(admin), 60, lambda: self.log()[-4000:])
 
 
@@ -77,15 +80,14 @@ def running_data_broker(
     directory: Path,
     provider: str = "embedded",
     settings: Mapping[str, Any] | None = None,
-    *,
-    rules: str = EVERYTHING,
+    **options: Any,
 ) -> Iterator[DataBroker]:
     """Alone on its Kafka, well until its end, exit code 0."""
     if IS_MOSQUITTO:
         pytest.skip("mosquitto has no query topics")
     if provider == "kafka":
         forget_topics(shared_cluster(1).bootstrap)
-    broker = DataBroker(directory, provider, settings, rules=rules)
+    broker = DataBroker(directory, provider, settings, **options)
     try:
         broker.wait_until_listening()
         yield broker
@@ -115,7 +117,7 @@ class DataWorld:
     def execute(self, sql: str, user: str = "", password: str = "") -> Result:
         """`{space}` and `{topic}` stand for the test's own."""
         if user not in self._admins:
-            config = {"server": self.broker.server, "user": user, "password": password}
+            config = {**self.broker.keys, "user": user, "password": password}
             self._admins[user] = self._stack.enter_context(Admin(config))
         return self._admins[user].execute(sql.replace("{space}", self.space).replace("{topic}", self.topic))
 
@@ -140,16 +142,17 @@ class DataWorld:
         return client
 
     def publish(self, *payloads: Any, topic: str = "data", client: str = "one", **options: Any) -> None:
-        """Each acknowledged, so durable; those of one client are in one partition, in this order."""
+        """Each acknowledged, so durable; those of one MQTT topic are in one partition, in this order."""
         for payload in payloads:
             data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
             self.publisher(client).publish(f"{self.space}/{topic}", data, qos=1, **options)
 
     def spread(self, numbers: Iterable[int]) -> set[int]:
-        """{"n": number} of many clients, so in all partitions."""
+        """{"n": number} under many topics, so in all partitions."""
         wanted = set(numbers)
         for number in sorted(wanted):
-            self.publish({"n": number}, client=f"client{number % PUBLISHERS}")
+            part = number % SOURCES
+            self.publish({"n": number}, topic=f"data/{part}", client=f"client{part % 3}")
         return wanted
 
     def forget_publishers(self) -> None:
@@ -164,7 +167,7 @@ class DataWorld:
         """Underscores are dots: group_id="g"."""
         given = {key.replace("_", "."): value for key, value in keys.items()}
         own = {
-            "server": self.broker.server,
+            **self.broker.keys,
             "group.id": self.group,
             "auto.offset.reset": "earliest",
             "session.timeout.ms": 6_000,

@@ -126,11 +126,11 @@ class DataWorld:
     def group(self, name: str = "g") -> Group:
         return self.coordinator.groups[name]
 
-    async def pass_time(self, seconds: float) -> None:
+    async def pass_time(self, seconds: float, step: float = 0.5) -> None:
         """In steps, so that what a timer starts is done before the next one."""
         end = self.clock.now + seconds
         while self.clock.now < end:
-            self.clock.advance(min(0.5, end - self.clock.now))
+            self.clock.advance(min(step, end - self.clock.now))
             await settle()
 
     async def make_topics(self, *names: str) -> None:

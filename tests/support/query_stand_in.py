@@ -84,6 +84,7 @@ class QuerySet:
         self._errors: list[RowError] = []
         self._next = 0
         self.evaluations = 0
+        self.next_offset = -1
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -102,6 +103,7 @@ class QuerySet:
     ) -> list[tuple[int, Block]]:
         self.evaluations += 1
         records = [record for record in pack if record.offset >= from_offset][:max_records]
+        self.next_offset = records[-1].offset + 1 if records else -1
         found = []
         for query, plan in self._plans.items():
             rows = [row for record in records if (row := self._row(query, plan, record)) is not None]

@@ -89,7 +89,8 @@ def _execute(admin: Admin, statement: Statement, file: Path | None) -> Result:
     except SqlError as error:
         line, column = place_in_file(statement, error.line, error.column)
         where = f"{file}:{line}:{column}" if file else f"line {line}, column {column}"
-        raise PenstockError(f"{where}: {error.message}", point_at(statement, error.line, error.column)) from None
+        what = error.message.removeprefix(f"line {error.line}, column {error.column}: ")
+        raise PenstockError(f"{where}: {what}", point_at(statement, error.line, error.column)) from None
 
 
 def _print(result: Result, *, as_json: bool) -> None:

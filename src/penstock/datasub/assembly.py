@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler
 from penstock.core.settings import Settings
+from penstock.core.settings.datasub import DataSubscriptionSettings
 from penstock.datasub import dead_letters
 from penstock.datasub.dead_letters import DeadLetterLog
 from penstock.datasub.fetching import Fetching
@@ -17,6 +18,7 @@ from penstock.datasub.making import Neighbours, make_service
 from penstock.datasub.metrics import DataMetrics
 from penstock.datasub.privileges import Access
 from penstock.datasub.retention import Retention
+from penstock.datasub.sampling import Sampler
 from penstock.datasub.source import Source
 from penstock.logs.base import Log, LogError
 from penstock.partition.node import ClusterNode
@@ -67,8 +69,9 @@ class DataSubscription:
             self.source,
             self.fetching,
             scheduler,
-            settings=GroupSettings(max_consumers=self._settings.max_consumers),
+            settings=_group_settings(self._settings),
             neighbours=neighbours,
+            infer=Sampler(self.source).infer,
         )
         self.service, self._progress = parts.service, parts.progress
         catalogue = self.service.catalogue
@@ -112,6 +115,17 @@ class DataSubscription:
 
     def counters(self) -> dict[str, int | float]:
         return self.metrics.counters()
+
+
+def _group_settings(settings: DataSubscriptionSettings) -> GroupSettings:
+    return GroupSettings(
+        rebalance_delay=settings.rebalance_delay,
+        max_groups=settings.max_groups,
+        max_members=settings.max_members,
+        max_consumers=settings.max_consumers,
+        max_topics=settings.max_consumer_topics,
+        offsets_retention=settings.offsets_retention,
+    )
 
 
 def new_queries() -> QuerySet:

@@ -81,6 +81,7 @@ class LivePass:
         return self.positions[partition] if partition < len(self.positions) else -1
 
     async def _start(self) -> None:
+        queries = self._new_queries()
         partitions = await self._source.partitions()
         ends = [(await self._source.marks(partition)).end for partition in partitions]
         consumer = self._source.log.consumer(group="", auto_offset_reset="none")
@@ -89,7 +90,7 @@ class LivePass:
         except LogError as error:
             await close_consumer(consumer)
             raise Unavailable(f"the end of the log cannot be read: {error}") from None
-        self._queries, self._consumer, self.positions = self._new_queries(), consumer, ends
+        self._queries, self._consumer, self.positions = queries, consumer, ends
         self._task = asyncio.get_running_loop().create_task(self._run(consumer), name="penstock-datasub-pass")
 
     async def _grow(self) -> None:
@@ -177,7 +178,7 @@ class LivePass:
             after = pack.next_offset
         else:
             found = self._queries.evaluate(pack, partition, at, SLICE_RECORDS)
-            after = at + SLICE_RECORDS if pack.is_dense else int(pack.slice(at, SLICE_RECORDS).next_offset)
+            after = self._queries.next_offset
         self.positions[partition] = after
         for query, block in found:
             feed = self._by_query.get(query)

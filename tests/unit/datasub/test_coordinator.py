@@ -17,7 +17,7 @@ from penstock.datasub.errors import (
     Unavailable,
 )
 from penstock.datasub.groups.limits import GroupSettings
-from tests.support.datasub_world import ALICE, BOB, DataWorld, in_world, numbers, settle
+from tests.support.datasub_world import ALICE, BOB, DataWorld, in_world, numbers
 
 
 def shares_of(world: DataWorld, topic: str = "hot", group: str = "g") -> list[int]:
@@ -394,13 +394,11 @@ def test_retention_is_told_what_groups_need() -> None:
         assert world.parts.progress.positions()["other", "hot"][1] == 10
         await world.pass_time(14.0)  # both are gone; what they committed is still wanted
         assert world.parts.progress.needed() == {0: 2, 1: 9}
-        world.clock.now += 8 * 86_400
-        await world.pass_time(61.0)
-        await settle()
+        await world.pass_time(160.0)
         assert world.parts.progress.needed() == {}
         assert await world.committed(("hot", 0)) == [None]
 
-    in_world(work)
+    in_world(work, settings=GroupSettings(offsets_retention=100))
 
 
 def test_the_views_are_those_of_the_original_and_lag() -> None:

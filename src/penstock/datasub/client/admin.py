@@ -48,7 +48,7 @@ class AsyncAdmin:
     async def execute(self, sql: str) -> Result:
         """Runs one statement. Raises SqlError with the position of what is wrong, NotAllowed, NotFound and others."""
         if not self._link.is_up:
-            await self._link.connect()
+            await self._link.connect(is_patient=False)
         return Result(await self._link.request("execute", Execute(sql), timeout=_SECONDS, is_repeatable=False))
 
     async def close(self) -> None:

@@ -75,7 +75,7 @@ class Engine:
             raise BadRequest("subscribe to a list of topics, at least one; unsubscribe() is for none")
         self._keeps_what_it_got = not has_callbacks
         if not self.link.is_up:
-            await self.link.connect()
+            await self.link.connect(is_patient=True)
         self._refused.clear()
         self._commit_due = self._now() + self.config.auto_commit_interval_ms / 1000
         await self.membership.join(list(dict.fromkeys(topics)))

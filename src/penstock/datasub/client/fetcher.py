@@ -19,6 +19,7 @@ logger = logging.getLogger("penstock.datasub")
 # How much longer than it may be parked a fetch is waited for: a lost answer costs no more than that.
 _GRACE = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+_MOST_FAILURES = 5
 
 
 class Membership(Protocol):
@@ -96,14 +97,14 @@ class Fetcher:
 
     async def _run(self, owned: Owned) -> None:
         pause = _FIRST_PAUSE
-        told = ""
+        failures = 0
         while True:
             while self._is_idle(owned):
                 owned.wanted.clear()
                 await owned.wanted.wait()
             try:
                 await self._fetch(owned)
-                pause, told = _FIRST_PAUSE, ""
+                pause, failures = _FIRST_PAUSE, 0
                 continue
             except OutOfRange as error:
                 self._owner.fell_off(owned, error)
@@ -113,9 +114,12 @@ class Fetcher:
                 self._membership.look_soon()
             except DataError as error:
                 logger.debug("fetch of %s[%d]: %s", owned.topic, owned.partition, error)
-                if not error.is_retryable and str(error) != told:
-                    told = str(error)
-                    self._owner.report(owned.topic, owned.partition, error)
+                if not error.is_retryable:
+                    # A topic that was dropped, or may no longer be read: the assignment says so once for all of it.
+                    self._membership.look_soon()
+                    failures += 1
+                    if failures == _MOST_FAILURES:
+                        self._owner.report(owned.topic, owned.partition, error)
             except ValueError as error:
                 owned.is_stuck = True
                 self._owner.report(owned.topic, owned.partition, DataError(f"rows that cannot be read: {error}"))

@@ -60,9 +60,11 @@ class Link:
         if self._connection is not None:
             self._connection.close()
 
-    async def connect(self) -> None:
-        """The first connection: errors of a wrong address or password are seen here rather than waited for."""
-        deadline = asyncio.get_running_loop().time() + self._config.connect_timeout_ms / 1000
+    async def connect(self, *, is_patient: bool) -> None:
+        """The first connection: a wrong address or password is seen here rather than waited for. The patient give a
+        broker that is about to start `connect.timeout.ms`."""
+        patience = self._config.connect_timeout_ms / 1000 if is_patient else 0.0
+        deadline = asyncio.get_running_loop().time() + patience
         while True:
             try:
                 await self._connected(False)

@@ -22,10 +22,10 @@ import msgspec
 
 from penstock.core.logging import get_logger
 from penstock.datasub import wire
-from penstock.datasub.errors import NotAllowed, NotAMember, StaleEpoch, Unavailable
+from penstock.datasub.errors import NotAllowed, NotAMember, StaleEpoch
 from penstock.datasub.execution import LocalExecutor, parse
 from penstock.datasub.groups.coordinator import GroupCoordinator, new_consumer_id
-from penstock.datasub.groups.peers import NoAnswer, NotTheOwner, PeerError, Peers
+from penstock.datasub.groups.peers import NotTheOwner, PeerError, Peers
 from penstock.datasub.ports import Identity
 from penstock.datasub.stored import Stored
 
@@ -33,8 +33,6 @@ log = get_logger("penstock.datasub")
 
 CATALOGUE = "penstock.datasub.catalogue"
 """What the node is called by that changes the catalogue."""
-PATIENCE_SECONDS = 10.0
-RETRY_SECONDS = 0.2
 FRESH_SECONDS = 5.0
 """How old an assignment may be by which a fetch is let through; a consumer asks every second."""
 MOST_REMEMBERED = 100_000
@@ -126,23 +124,8 @@ class ClusterCoordinator:
     # ---- passing on ----
 
     async def _call(self, method: str, who: Identity, request: Any, result: Any = None) -> tuple[Any, str]:
-        """To the owner of the group, whoever it is by then. It may arrive twice: each request may be repeated."""
-        give_up_at = self._clock() + PATIENCE_SECONDS
-        while True:
-            owner = self._peers.owner_of(request.group)
-            try:
-                if not owner:
-                    raise NotTheOwner("nobody is the coordinator of the group yet")
-                return await self._peers.call_any(owner, method, who, request, result)
-            except PeerError as error:
-                if not isinstance(error.error, NotTheOwner):
-                    raise
-                problem = error.error.message
-            except (NotTheOwner, NoAnswer) as error:
-                problem = error.message
-            if self._clock() >= give_up_at:
-                raise Unavailable(f"the coordinator of group {request.group} cannot be reached: {problem}")
-            await asyncio.sleep(RETRY_SECONDS)
+        """To the owner of the group. It may arrive twice: each request may be repeated."""
+        return await self._peers.call_owner(request.group, method, who, request, result)
 
     async def _simple(self, method: str, who: Identity, request: Any, result: Any = None) -> Any:
         try:
@@ -296,11 +279,9 @@ class ClusterExecutor:
     async def execute(self, sql: str, who: Identity) -> wire.Table:
         statement = await parse(sql)
         if not self._local.is_change(statement):
-            await self._stored.catch_up()
             return await self._local.run(statement, who)
-        owner = self._peers.owner_of(CATALOGUE)
         try:
-            table, _ = await self._peers.call_any(owner, "execute", who, sql, wire.Table)
+            table, _ = await self._peers.call_owner(CATALOGUE, "execute", who, sql, wire.Table, is_repeatable=False)
         except PeerError as error:
             raise error.error from None
         await self._stored.catch_up()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 
 from penstock.core.logging import get_logger
 from penstock.datasub import errors
-from penstock.datasub.errors import DataError, SqlError, Unavailable
+from penstock.datasub.errors import DataError, OutOfRange, SqlError, Unavailable
 from penstock.datasub.ports import Identity
 from penstock.datasub.wire import Failure
 from penstock.logs.base import Log
@@ -27,6 +28,8 @@ log = get_logger("penstock.datasub")
 BASE = "tbmq.datasub"
 TOPIC_PROPERTIES = {"retention.ms": "600000", "segment.bytes": "10485760"}
 CALL_SECONDS = 3.0
+PATIENCE_SECONDS = 10.0
+RETRY_SECONDS = 0.2
 
 Handler = Callable[[Identity, Any], Awaitable[Any]]
 _ERRORS: dict[str, type[DataError]] = {
@@ -141,6 +144,30 @@ class Peers:
         except DataError as error:
             raise PeerError(error, self.instance) from None
 
+    async def call_owner(
+        self, name: str, method: str, who: Identity, params: Any, result: Any = Any, *, is_repeatable: bool = True
+    ) -> tuple[Any, str]:
+        """The same with the node that owns the name, whichever it is by then. Raises PeerError and Unavailable."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + PATIENCE_SECONDS
+        while True:
+            owner = self._node.owner_of(name)
+            problem = "no node has it yet"
+            try:
+                if owner:
+                    return await self.call_any(owner, method, who, params, result)
+            except PeerError as error:
+                if not isinstance(error.error, NotTheOwner):
+                    raise
+                problem = error.error.message
+            except NoAnswer as error:
+                problem = error.message
+                if not is_repeatable:
+                    raise
+            if loop.time() >= give_up_at:
+                raise Unavailable(f"the node that has {name} cannot be reached: {problem}")
+            await asyncio.sleep(RETRY_SECONDS)
+
     async def _answer(self, request: Request) -> bytes:
         question = msgspec.msgpack.decode(request.data, type=_Question)
         failure, result = None, None
@@ -168,10 +195,15 @@ def _failure_of(error: DataError) -> Failure:
     failure = Failure(error.code, error.message, error.is_retryable)
     if isinstance(error, SqlError):
         failure.line, failure.column = error.line, error.column
+    elif isinstance(error, OutOfRange):
+        failure.begin, failure.end = error.begin, error.end
     return failure
 
 
 def _error_of(failure: Failure) -> DataError:
     if failure.code == SqlError.code:
         return SqlError(failure.message, failure.line, failure.column)
-    return _ERRORS.get(failure.code, DataError)(failure.message)
+    error = _ERRORS.get(failure.code, DataError)(failure.message)
+    if isinstance(error, OutOfRange):
+        error.begin, error.end = failure.begin, failure.end
+    return error

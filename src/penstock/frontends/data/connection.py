@@ -160,6 +160,7 @@ class DataConnection(asyncio.Protocol):
             answer = frames.build_failure(number, error)
         except Exception:
             # One request of one consumer; the others go on.
+            self._front.count("failures")
             log.exception("a request failed", method=method, peer=self.peer)
             answer = frames.build_failure(number, Unavailable("the broker failed at this request; its log says why"))
         self._front.count("requests")
