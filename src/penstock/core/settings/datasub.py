@@ -18,7 +18,7 @@ Interval = Annotated[float, Meta(ge=0.1, le=DAY)]
 
 
 class DataSubscriptionSettings(Section, frozen=True):
-    """Topics defined by queries, and where their consumers connect. [Data subscription](data-subscription.md) explains
+    """Topics defined by queries, and where their consumers connect. [The data listener](data-listener.md) explains
     them."""
 
     enabled: Annotated[
