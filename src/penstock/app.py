@@ -142,6 +142,8 @@ class Broker:
         if self.log is not None and settings.ingest.events:
             events = EventLog(self.log, node=settings.server.node_id, topic=self.names.events_topic)
             self.events = self.frontend.events = SessionEvents(events, self.registry)
+            if self.queues is not None:
+                self.queues.on_buried = self.events.dead_lettered
         self.sys_topics = self._make_sys_topics(settings)
         self._tick_handle: asyncio.TimerHandle | None = None
         self._lag = 0.0

@@ -99,6 +99,7 @@ include "queue_publish.pxi"
 include "queue_members.pxi"
 include "queues.pxi"
 include "queue_send.pxi"
+include "courier.pxi"
 
 
 @final

@@ -106,6 +106,8 @@ cdef class Session(Subscriber):
                 window_release(&self.window, &self.window.slots[i])
         if self.consumers is not None and self.hub._on_queue_detach is not None:
             self.hub._on_queue_detach(self)
+        if self.couriers is not None:
+            note_couriers(self)
         if self.via_log:
             self.live = False
             stash_window(self.hub, self, 0)     # what is under way now, comes from the store when the client is back
@@ -245,6 +247,8 @@ cdef class Session(Subscriber):
         if self.consumers is not None and c.writable:
             for consumer in self.consumers:
                 (<QueueConsumer> consumer).group.note()
+        if self.couriers is not None:
+            note_couriers(self)
         if self.congested:
             self.maybe_ease()
         return 0
@@ -497,6 +501,11 @@ cdef class Session(Subscriber):
     def unreleased(self):
         """QoS 2 packet ids received and not released."""
         return self.received.count
+
+    def count_expired(self, uint32_t count):
+        """Messages that were stored for it, and whose time was up before it came."""
+        self._dropped[<int> DROP_EXPIRED] += count
+        self.hub.counters.dropped[<int> DROP_EXPIRED] += count
 
     def dropped(self):
         """Messages this client did not get, by cause."""

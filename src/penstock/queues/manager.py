@@ -19,6 +19,7 @@ from penstock.logs.base import Appended, Consumer, Log, LogError
 from penstock.partition.model import PartitionChange
 from penstock.partition.node import ClusterNode
 from penstock.queues import state as names
+from penstock.queues.dead_letters import REASONS
 from penstock.queues.definitions import QueueDefinition, QueueError, changed, check, decode, encode, ephemeral
 from penstock.queues.fetcher import Fetcher
 from penstock.queues.figures import Figures
@@ -76,6 +77,7 @@ class QueueManager:
         self._renewing = asyncio.Lock()
         self._is_started = False
         self._is_closing = False
+        self.on_buried: Callable[[str, str, str], None] | None = None
 
     def readers_of(self, log_provider: Log) -> Readers:
         return self._readers[id(log_provider)]
@@ -267,6 +269,12 @@ class QueueManager:
         for core in groups:
             core.owner.saved()
             core.owner.queue.update_floor()
+
+    def tell_buried(self, queue: str, letters: Iterable[tuple[bytes, int]]) -> None:
+        """Messages, by topic and reason, are dead letters now."""
+        if self.on_buried is not None:
+            for topic, reason in letters:
+                self.on_buried(queue, topic.decode(errors="replace"), REASONS[reason])
 
     def _on_queues(self, groups: list[QueueGroup]) -> None:
         for core in groups:
