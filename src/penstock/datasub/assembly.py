@@ -15,6 +15,7 @@ from penstock.datasub.dead_letters import DeadLetterLog
 from penstock.datasub.fetching import Fetching
 from penstock.datasub.groups.limits import GroupSettings
 from penstock.datasub.making import Neighbours, make_service
+from penstock.datasub.meta import Announcer, Publish
 from penstock.datasub.metrics import DataMetrics
 from penstock.datasub.privileges import Access
 from penstock.datasub.retention import Retention
@@ -36,7 +37,7 @@ START_SECONDS = 5.0
 
 
 class DataSubscription:
-    """`node` where other nodes may use the same log."""
+    """`node` where other nodes may use the same log; `publish` logs a message of the broker's own."""
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class DataSubscription:
         *,
         names: LogNames,
         node: ClusterNode | None,
+        publish: Publish,
     ) -> None:
         self._settings = settings.data_subscription
         self._partitions = settings.ingest.partitions
@@ -72,6 +74,8 @@ class DataSubscription:
             settings=_group_settings(self._settings),
             neighbours=neighbours,
             infer=Sampler(self.source).infer,
+            errors_of=self.fetching.errors_of,
+            on_table=Announcer(publish),
         )
         self.service, self._progress = parts.service, parts.progress
         catalogue = self.service.catalogue

@@ -45,9 +45,8 @@ def test_a_topic_is_created_subscribed_to_and_fetched(
 ) -> None:
     client, publisher = data(), connect(V5)
     publish(publisher, f"{name}/1", '{"temp": 31.5}', '{"temp": 12}', '{"temp": 40}')
-    client.execute(
-        f'CREATE TOPIC {name} AS SELECT topic, CAST(payload.temp AS DOUBLE) AS t FROM "{name}/+" WHERE payload.temp > 30'
-    )
+    query = f'SELECT topic, CAST(payload.temp AS DOUBLE) AS t FROM "{name}/+" WHERE payload.temp > 30'
+    client.execute(f"CREATE TOPIC {name} AS {query}")
     client.join("g", [name])
     assert client.read_all(name) == [{"topic": f"{name}/1", "t": 31.5}, {"topic": f"{name}/1", "t": 40.0}]
 
@@ -77,11 +76,9 @@ def test_what_is_committed_is_where_the_next_one_goes_on(
     publish(publisher, f"{name}/1", *(f'{{"n": {number}}}' for number in range(5)))
     first.execute(f'CREATE TOPIC {name} AS SELECT payload.n AS n FROM "{name}/+"')
     first.join("g", [name])
-    partition, offset = next(
-        (partition, fetched["next_offset"])
-        for (_, partition), start in first.starts.items()
-        if (fetched := first.fetch(name, partition, start, min_rows=1, max_wait_ms=0))["rows"]
-    )
+    partition, fetched = next(first.read_parts(name))
+    offset = fetched["next_offset"]
+    assert [row["n"] for row in fetched["rows"]] == [0, 1, 2, 3, 4]
     first.commit((name, partition, offset - 2))
     first.ask("leave", {"consumer": first.state["consumer"], "group": "g"})
     with pytest.raises(DataFailure) as caught:
@@ -97,7 +94,7 @@ def test_an_offset_that_is_not_there_is_an_error_with_the_range(data: Callable[.
     client = data()
     client.execute(f'CREATE TOPIC {name} AS SELECT payload FROM "{name}"')
     client.join("g", [name])
-    end = client.fetch(name, 0, client.starts[name, 0])["end"]
+    _, end = client.watermarks(name, 0)
     with pytest.raises(DataFailure) as caught:
         client.fetch(name, 0, end + 1_000)
     assert caught.value.code == "out-of-range"
@@ -131,9 +128,33 @@ def test_rows_with_errors_are_counted(
 ) -> None:
     client, publisher = data(), connect(V5)
     publish(publisher, f"{name}/1", '{"n": 1}', '{"n": "x"}', '{"n": 3}')
-    client.execute(f'CREATE TOPIC {name} AS SELECT CAST(payload.n AS BIGINT) AS n FROM "{name}/+"')
+    query = f'SELECT CAST(payload.n AS BIGINT) AS n FROM "{name}/+"'
+    client.execute(f"CREATE TOPIC {name} WITH (on_error = 'skip') AS {query}")
     client.join("g", [name])
     assert client.read_all(name) == [{"n": 1}, {"n": 3}]
     table = client.execute("SHOW TOPICS")
     row = next(dict(zip(table["columns"], row, strict=True)) for row in table["rows"] if row[0] == name)
     assert row["errors"] == 1
+
+
+def test_tables_of_a_namespace_are_announced(
+    data: Callable[..., DataClient], connect: Callable[..., RawClient], name: str
+) -> None:
+    client, publisher = data(), connect(V5)
+    client.execute(f"CREATE TOPIC {name}_with WITH META AS DATABASE '{name}/#'")
+    client.execute(f"CREATE TOPIC {name}_only ONLY META AS DATABASE '{name}/#'")
+    client.execute(f"CREATE TABLE {name} FROM '{name}/+/data' (n BIGINT FROM payload.n)")
+    client.execute(f"CREATE TABLE other_{name} FROM 'other/+' (n BIGINT FROM payload.n)")
+    publish(publisher, f"{name}/1/data", '{"n": 1}')
+    publisher.publish(f"$datasub/meta/{name}/1", b'{"type": "create-table", "table": "of a client"}', qos=1)
+    client.execute(f"DROP TABLE {name}")
+    publish(publisher, "elsewhere", "{}")  # what the broker said before is durable when this is
+    client.join("g", [f"{name}_with", f"{name}_only"])
+    changes = client.read_all(f"{name}_only")
+    assert [(row["meta"]["type"], row["meta"]["table"]) for row in changes] == [
+        ("create-table", name),
+        ("drop-table", name),
+    ]
+    both = client.read_all(f"{name}_with")
+    assert [row for row in both if "meta" in row] == changes
+    assert [row["topic"] for row in both if "meta" not in row] == [f"{name}/1/data"]
