@@ -1,7 +1,7 @@
 """Rows in columns, as they are made by a query, sent to a consumer and read there; see block.pxd for the layout.
 
-A block is its stored form: making it costs one copy, sending it none, and reading looks at nothing twice. `decode` takes
-any bytes: what is not a block raises ValueError and nothing outside the bytes is ever read.
+A block is its stored form: making it costs one copy, sending it none. `decode` takes any bytes: what is not a block
+raises ValueError and nothing outside the bytes is ever read.
 """
 
 import json
@@ -141,9 +141,8 @@ cdef class Block:
         cdef list names = []
         cdef list types = []
         cdef size_t used = 0
-        cdef uint32_t i
         cdef uint16_t size
-        for i in range(self._columns):
+        for _ in range(self._columns):
             memcpy(&size, heads + 2, 2)
             used += size
             if heads[0] >= TYPES or heads[1] > 1 or used > names_size:

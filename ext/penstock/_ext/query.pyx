@@ -16,7 +16,7 @@ who sees which message (query_index).
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.math cimport ceil, exp, fabs, floor, fmod, isfinite, isnan, log, log2, log10, pow, round, sqrt
-from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset, strlen
 
@@ -114,6 +114,8 @@ cdef enum:
     RESPONSE_TOPIC = 0x08
     CORRELATION_DATA = 0x09
     USER_PROPERTY = 0x26
+
+globals()["Block"] = Block      # a cimported class is not visible to those who import this module
 
 include "query_values.pxi"
 include "query_json.pxi"

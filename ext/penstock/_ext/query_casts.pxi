@@ -161,7 +161,9 @@ cdef int json_to_number(const Value* json, uint8_t target, Value* out, Arena* ar
         return OK
     if target != T_DOUBLE and is_whole(p, json.size):
         if whole_number(p, json.size, &number):
-            return BAD_CAST
+            if target != T_BOOLEAN:
+                return BAD_CAST
+            number = 1
         set_int(out, number)
     else:
         real = decimal_to_double(p, json.size)
@@ -192,6 +194,8 @@ cdef bint is_plain_integer(const uint8_t* p, uint32_t size) noexcept nogil:
 
 cdef bint is_plain_number(const uint8_t* p, uint32_t size) noexcept nogil:
     cdef uint32_t i
+    if size and p[0] == c'+':
+        return False
     for i in range(size):
         if p[i] == c'_' or is_sql_space(p[i]):
             return False
@@ -212,6 +216,11 @@ cdef int to_json(const Value* value, Value* out, Arena* arena) noexcept nogil:
         fault = number_text(out, text, format_json_double(value.of.d, text), arena)
     elif value.type == T_BOOLEAN or value.type == T_BIGINT:
         fault = to_varchar(value, out, arena)
+    elif value.type == T_TIMESTAMP:
+        text[0] = c'"'
+        size = format_time(value.of.i, text + 1, False)
+        text[size + 1] = c'"'
+        fault = number_text(out, text, size + 2, arena)
     else:
         return BAD_CAST
     out.type = T_JSON

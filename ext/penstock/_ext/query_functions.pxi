@@ -29,7 +29,6 @@ UNIT_NAMES = (
 cdef enum:
     MOST_FIXED_ARGUMENTS = 4
     BUCKET_ORIGIN_DAY = 10_959      # 2000-01-03, a Monday
-    LONGEST_PART = 4_294_967_295    # substr takes no larger numbers
 
 
 cdef int round_int(int64_t number, int64_t digits, Value* out) noexcept nogil:
@@ -122,13 +121,16 @@ cdef int call_number(uint8_t function, const Value* a, uint32_t count, Value* ou
     return call_maths(function, a[0].of.d, a[1].of.d, out)
 
 
+# substr takes no larger numbers.
+cdef inline bint is_part(int64_t number) noexcept nogil:
+    return -4_294_967_295LL <= number <= 4_294_967_295LL
+
+
 cdef int call_substr(uint8_t function, const Value* a, uint32_t count, Value* out) noexcept nogil:
     cdef int64_t number = a[1].of.i
     cdef int64_t letters
     if function == F_SUBSTR:
-        if number > LONGEST_PART or number < -LONGEST_PART:
-            return BAD_RANGE
-        if count > 2 and (a[2].of.i > LONGEST_PART or a[2].of.i < -LONGEST_PART):
+        if not is_part(number) or count > 2 and not is_part(a[2].of.i):
             return BAD_RANGE
         take_part(a, number, a[2].of.i if count > 2 else INT64_MAX, out)
         return OK
@@ -273,8 +275,12 @@ cdef int time_from(int64_t number, int64_t ns_per_unit, Value* out) noexcept nog
     return OK
 
 
+cdef inline int64_t floor_mod(int64_t a, int64_t b) noexcept nogil:
+    return a - b * floor_div(a, b)
+
+
 cdef int call_time(uint8_t function, const Value* a, Value* out) noexcept nogil:
-    cdef int64_t ns = 0, origin
+    cdef int64_t ns = 0, into
     cdef double micros
     if function == F_DATE_TRUNC:
         return date_trunc(a[0].of.i, a[1].of.i, out)
@@ -285,16 +291,15 @@ cdef int call_time(uint8_t function, const Value* a, Value* out) noexcept nogil:
     elif function == F_TIME_BUCKET:
         if a[0].of.i < 1:
             return BAD_ARGUMENT
-        origin = BUCKET_ORIGIN_DAY * NS_PER_DAY
-        if __builtin_sub_overflow(a[1].of.i, origin, &ns):
-            return BAD_RANGE
-        if __builtin_mul_overflow(floor_div(ns, a[0].of.i), a[0].of.i, &ns):
-            return BAD_RANGE
-        if __builtin_add_overflow(ns, origin, &ns):
+        # how far the time is into its bucket, without leaving 64 bits on the way
+        into = floor_mod(floor_mod(a[1].of.i, a[0].of.i) - floor_mod(BUCKET_ORIGIN_DAY * NS_PER_DAY, a[0].of.i),
+                         a[0].of.i)
+        if __builtin_sub_overflow(a[1].of.i, into, &ns):
             return BAD_RANGE
         set_time(out, ns)
     elif function == F_EPOCH:
-        set_double(out, <double> a[0].of.i / 1e9)
+        ns = floor_div(a[0].of.i, NS_PER_SECOND)
+        set_double(out, <double> ns + <double> (a[0].of.i - ns * NS_PER_SECOND) / 1e9)
     elif function == F_EPOCH_MS:
         if a[0].type == T_BIGINT:
             return time_from(a[0].of.i, 1_000_000, out)

@@ -8,7 +8,8 @@ cdef struct PathStep:
 
 
 # The member of an object that was checked, NULL if there is none; `*end` is set behind its value.
-cdef const uint8_t* step_member(const uint8_t* p, const uint8_t** end, const PathStep* step, Arena* arena) noexcept nogil:
+cdef const uint8_t* step_member(const uint8_t* p, const uint8_t** end, const PathStep* step,
+                                Arena* arena) noexcept nogil:
     cdef const uint8_t* limit = end[0]
     cdef const uint8_t* name
     cdef const uint8_t* name_end

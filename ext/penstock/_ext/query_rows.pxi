@@ -124,10 +124,11 @@ cdef int put_text(Column* column, const Value* value, Arena* arena) noexcept nog
         return -1 if put_properties(column, value) else put_end(column)
     if column.type == T_JSON and canonical(value, &text, arena):
         return -1
-    out = extend(&column.text, text.size)
-    if out == NULL:
-        return -1
-    memcpy(out, text.of.p, text.size)
+    if text.size:
+        out = extend(&column.text, text.size)
+        if out == NULL:
+            return -1
+        memcpy(out, text.of.p, text.size)
     return put_end(column)
 
 

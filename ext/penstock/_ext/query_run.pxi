@@ -9,7 +9,7 @@ cdef enum Operation:
     OP_INTDIV, OP_MOD, OP_ADD_NS, OP_SUB_TS, OP_CONCAT, OP_CASE, OP_COALESCE, OP_NULLIF, OP_CAST, OP_TRY_CAST, OP_CALL
 
 cdef struct Node:
-    Value value             # a literal; the slot, level, name, escape letter or function of other nodes, in `of` and `size`
+    Value value             # a literal; of other nodes the slot, level, name, escape letter or function
     Node** args
     PathStep* steps         # of OP_JSON_OF
     uint32_t count          # of args
