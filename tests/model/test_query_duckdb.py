@@ -26,7 +26,7 @@ from penstock.datasub.errors import SqlError
 from penstock.datasub.sql.compiler import TableDefinition, compile_topic
 from penstock.datasub.sql.statements import CreateTable, CreateTopic, parse_statement
 
-EXAMPLES = int(os.environ.get("PENSTOCK_SQL_EXAMPLES", "200"))
+EXAMPLES = int(os.environ.get("PENSTOCK_SQL_EXAMPLES", "120"))
 # the same examples in every run, unless more of them are asked for
 SETTINGS = settings(
     max_examples=EXAMPLES,
