@@ -124,7 +124,7 @@ class Fetcher:
                 owned.is_stuck = True
                 self._owner.report(owned.topic, owned.partition, DataError(f"rows that cannot be read: {error}"))
                 continue
-            await asyncio.sleep(pause)
+            await _wait(owned.wanted, pause)  # a new assignment ends it
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _fetch(self, owned: Owned) -> None:
@@ -176,3 +176,12 @@ class Fetcher:
             due = started + max(0, message.first_time() - first) / 1e9
         owned.replayed_until = max(due, loop.time())
         await asyncio.sleep(due - loop.time())
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    event.clear()
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass
