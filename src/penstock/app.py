@@ -7,6 +7,7 @@ import gc
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 
 import msgspec
@@ -439,7 +440,14 @@ class Broker:
             return None
         node = self.node if self.settings.log.provider == "kafka" else None
         return DataSubscription(
-            self.settings, self.log, self.state, self.access, self._loop, names=self.names, node=node
+            self.settings,
+            self.log,
+            self.state,
+            self.access,
+            self._loop,
+            names=self.names,
+            node=node,
+            publish=partial(self.hub.publish, qos=1),
         )
 
     def _make_data_frontend(self, datasub: DataSubscription) -> DataFrontend:

@@ -88,15 +88,14 @@ class DataClient:
     def read_all(self, topic: str) -> list[dict[str, Any]]:
         """Rows of all its partitions from where they begin to their end."""
         rows: list[dict[str, Any]] = []
-        for (name, partition), offset in self.starts.items():
+        for (name, partition), start in self.starts.items():
             if name != topic:
                 continue
-            while True:
-                fetched = self.fetch(topic, partition, offset)
+            position, end = start, start + 1
+            while position < end:
+                fetched = self.fetch(topic, partition, position)
                 rows += fetched["rows"]
-                offset = fetched["next_offset"]
-                if offset >= fetched["end"]:
-                    break
+                position, end = fetched["next_offset"], fetched["end"]
         return rows
 
     def is_closed(self) -> bool:

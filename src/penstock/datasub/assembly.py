@@ -14,9 +14,11 @@ from penstock.datasub.dead_letters import DeadLetterLog
 from penstock.datasub.fetching import Fetching
 from penstock.datasub.groups.limits import GroupSettings
 from penstock.datasub.making import Neighbours, make_service
+from penstock.datasub.meta import Announcer, Publish
 from penstock.datasub.metrics import DataMetrics
 from penstock.datasub.privileges import Access
 from penstock.datasub.retention import Retention
+from penstock.datasub.sampling import Sampler
 from penstock.datasub.source import Source
 from penstock.logs.base import Log, LogError
 from penstock.partition.node import ClusterNode
@@ -34,7 +36,7 @@ START_SECONDS = 5.0
 
 
 class DataSubscription:
-    """`node` where other nodes may use the same log."""
+    """`node` where other nodes may use the same log; `publish` logs a message of the broker's own."""
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class DataSubscription:
         *,
         names: LogNames,
         node: ClusterNode | None,
+        publish: Publish,
     ) -> None:
         self._settings = settings.data_subscription
         self._partitions = settings.ingest.partitions
@@ -69,6 +72,9 @@ class DataSubscription:
             scheduler,
             settings=GroupSettings(max_consumers=self._settings.max_consumers),
             neighbours=neighbours,
+            infer=Sampler(self.source).infer,
+            errors_of=self.fetching.errors_of,
+            on_table=Announcer(publish),
         )
         self.service, self._progress = parts.service, parts.progress
         catalogue = self.service.catalogue

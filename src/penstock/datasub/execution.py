@@ -13,9 +13,11 @@ from penstock.datasub.catalogue import Catalogue, QueryTopic
 from penstock.datasub.errors import AlreadyExists, BadRequest, NotFound
 from penstock.datasub.groups import views
 from penstock.datasub.groups.offsets import OffsetBook, key_of
+from penstock.datasub.plan import Plan
 from penstock.datasub.ports import Coordinator, Identity
 from penstock.datasub.privileges import EVERY, Privileges
 from penstock.datasub.sql import statements as s
+from penstock.datasub.sql.tables import TableDefinition
 from penstock.datasub.stored import OFFSETS
 from penstock.datasub.types import SqlType
 from penstock.datasub.wire import Table
@@ -26,9 +28,13 @@ LONGEST_STATEMENT = 65_536
 Infer = Callable[[s.InferTable], Awaitable[str]]
 """The CREATE TABLE statement that fits the newest messages of a filter."""
 
+OnTable = Callable[[str, TableDefinition, Identity], None]
+"""Hears of create-table and drop-table when they are durable."""
+
 
 class LocalExecutor:
-    """At the node where the catalogue is changed. `is_taken`: names that an MQTT shared subscription uses already."""
+    """At the node where the catalogue is changed. `is_taken`: names that an MQTT shared subscription uses already;
+    `errors_of`: rows of a query that could not be made, at this node and since its start."""
 
     def __init__(
         self,
@@ -39,6 +45,8 @@ class LocalExecutor:
         *,
         infer: Infer | None = None,
         is_taken: Callable[[str], bool] = lambda _: False,
+        errors_of: Callable[[Plan], int] = lambda _: 0,
+        on_table: OnTable = lambda *_: None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._catalogue = catalogue
@@ -47,6 +55,8 @@ class LocalExecutor:
         self._book = book
         self._infer = infer
         self._is_taken = is_taken
+        self._errors_of = errors_of
+        self._on_table = on_table
         self._wall_clock = wall_clock
         self._changing = asyncio.Lock()
         self._questions: dict[type, Callable[[Any, Identity], Awaitable[Table]]] = {
@@ -90,6 +100,7 @@ class LocalExecutor:
         if statement.if_not_exists and self._catalogue.table(name) is not None:
             return said(f"table {name} is there already")
         await self._catalogue.create_table(statement.table, who.user, self._now_ms())
+        self._on_table("create-table", statement.table, who)
         return said(f"table {name} created")
 
     async def _drop_table(self, statement: s.DropTable, who: Identity) -> Table:
@@ -101,6 +112,7 @@ class LocalExecutor:
             raise NotFound(f"there is no table {name}")
         self._privileges.check(who, "drop", name, table.owner)
         await self._catalogue.drop_table(name)
+        self._on_table("drop-table", table.table, who)
         return said(f"table {name} dropped")
 
     async def _show_tables(self, _: s.ShowTables, __: Identity) -> Table:
@@ -184,10 +196,17 @@ class LocalExecutor:
 
     async def _show_topics(self, _: s.ShowTopics, __: Identity) -> Table:
         rows: list[list[Any]] = [
-            [topic.name, topic.plan.filter, views.time_text(topic.created), topic.sql, _schema_text(topic)]
+            [
+                topic.name,
+                topic.plan.filter,
+                views.time_text(topic.created),
+                topic.sql,
+                _schema_text(topic),
+                self._errors_of(topic.plan),
+            ]
             for topic in self._catalogue.topics()
         ]
-        return Table(["topic_name", "db_name", "create_time", "sql", "schema"], rows)
+        return Table(["topic_name", "db_name", "create_time", "sql", "schema", "errors"], rows)
 
     async def _describe(self, statement: s.Describe, _: Identity) -> Table:
         topic = self._find(statement.name)

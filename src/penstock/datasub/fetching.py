@@ -16,6 +16,7 @@ from penstock.datasub import wire
 from penstock.datasub.errors import OutOfRange, Unavailable
 from penstock.datasub.feeds import Feed, FeedMemory, Lane
 from penstock.datasub.live import LivePass, NewQueries
+from penstock.datasub.meta import plans_of
 from penstock.datasub.plan import Plan
 from penstock.datasub.replay import ReplayClock
 from penstock.datasub.source import Source, out_of_range
@@ -269,10 +270,6 @@ class Fetching:
             for history in idle:
                 self._keep_counts(history.plan, history.queries.counts(history.query))
                 del self._history[history.plan.key]
-
-
-def plans_of(topic: QueryTopic) -> tuple[Plan, ...]:
-    return (topic.plan,)
 
 
 def _first_offset(block: Block) -> int:

@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from penstock.core.ports import Scheduler
 from penstock.datasub.catalogue import Catalogue
-from penstock.datasub.execution import Infer, LocalExecutor
+from penstock.datasub.execution import Infer, LocalExecutor, OnTable
 from penstock.datasub.groups.coordinator import GroupCoordinator
 from penstock.datasub.groups.forwarding import ClusterCoordinator, ClusterExecutor
 from penstock.datasub.groups.limits import GroupSettings
 from penstock.datasub.groups.offsets import OffsetBook
 from penstock.datasub.groups.peers import Peers
+from penstock.datasub.plan import Plan
 from penstock.datasub.ports import Coordinator, Fetcher, Identity, Progress, Source
 from penstock.datasub.privileges import Access, Privileges, refusal
 from penstock.datasub.service import DataService, Executor
@@ -50,6 +51,8 @@ def make_service(
     neighbours: Neighbours | None = None,
     infer: Infer | None = None,
     is_taken: Callable[[str], bool] = lambda _: False,
+    errors_of: Callable[[Plan], int] = lambda _: 0,
+    on_table: OnTable = lambda *_: None,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
 ) -> Parts:
@@ -78,7 +81,15 @@ def make_service(
         peers = Peers(neighbours.log, neighbours.node, neighbours.name, prefix=neighbours.prefix)
         coordinator = ClusterCoordinator(local, stored, peers, clock=clock)
     local_executor = LocalExecutor(
-        catalogue, privileges, coordinator, book, infer=infer, is_taken=is_taken, wall_clock=wall_clock
+        catalogue,
+        privileges,
+        coordinator,
+        book,
+        infer=infer,
+        is_taken=is_taken,
+        errors_of=errors_of,
+        on_table=on_table,
+        wall_clock=wall_clock,
     )
     executor: Executor = local_executor if peers is None else ClusterExecutor(local_executor, stored, peers)
     service = DataService(

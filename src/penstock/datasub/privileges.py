@@ -9,7 +9,7 @@ allowed to read its source, all of it: what a query brings is not checked again 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -18,9 +18,6 @@ from penstock.datasub.errors import NotAllowed
 from penstock.datasub.ports import Identity
 from penstock.datasub.stored import GRANTS, Stored
 from penstock.stores.base import Change
-
-if TYPE_CHECKING:
-    from penstock._ext.acl import Level
 
 EVERY = "*"
 SEPARATOR = "\0"

@@ -17,7 +17,7 @@ def test_topics_are_made_shown_and_dropped() -> None:
         answer = await world.service.execute(sql, ALICE)
         assert (answer.columns, answer.rows, answer.text) == ([], [], "topic hot created")
         (row,) = await world.table("SHOW TOPICS")
-        assert list(row) == ["topic_name", "db_name", "create_time", "sql", "schema"]
+        assert list(row) == ["topic_name", "db_name", "create_time", "sql", "schema", "errors"]
         assert (row["topic_name"], row["db_name"], row["sql"]) == ("hot", "sensors/#", sql)
         assert row["schema"] == '[{"name":"ts","type":"TIMESTAMP"},{"name":"c","type":"VARCHAR"}]'
         assert await world.table("DESCRIBE hot") == [

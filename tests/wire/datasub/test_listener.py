@@ -45,9 +45,8 @@ def test_a_topic_is_created_subscribed_to_and_fetched(
 ) -> None:
     client, publisher = data(), connect(V5)
     publish(publisher, f"{name}/1", '{"temp": 31.5}', '{"temp": 12}', '{"temp": 40}')
-    client.execute(
-        f'CREATE TOPIC {name} AS SELECT topic, CAST(payload.temp AS DOUBLE) AS t FROM "{name}/+" WHERE payload.temp > 30'
-    )
+    query = f'SELECT topic, CAST(payload.temp AS DOUBLE) AS t FROM "{name}/+" WHERE payload.temp > 30'
+    client.execute(f"CREATE TOPIC {name} AS {query}")
     client.join("g", [name])
     assert client.read_all(name) == [{"topic": f"{name}/1", "t": 31.5}, {"topic": f"{name}/1", "t": 40.0}]
 
@@ -131,9 +130,32 @@ def test_rows_with_errors_are_counted(
 ) -> None:
     client, publisher = data(), connect(V5)
     publish(publisher, f"{name}/1", '{"n": 1}', '{"n": "x"}', '{"n": 3}')
-    client.execute(f'CREATE TOPIC {name} AS SELECT CAST(payload.n AS BIGINT) AS n FROM "{name}/+"')
+    query = f'SELECT CAST(payload.n AS BIGINT) AS n FROM "{name}/+"'
+    client.execute(f"CREATE TOPIC {name} WITH (on_error = 'skip') AS {query}")
     client.join("g", [name])
     assert client.read_all(name) == [{"n": 1}, {"n": 3}]
     table = client.execute("SHOW TOPICS")
     row = next(dict(zip(table["columns"], row, strict=True)) for row in table["rows"] if row[0] == name)
     assert row["errors"] == 1
+
+
+def test_tables_of_a_namespace_are_announced(
+    data: Callable[..., DataClient], connect: Callable[..., RawClient], name: str
+) -> None:
+    client, publisher = data(), connect(V5)
+    client.execute(f"CREATE TOPIC {name}_with WITH META AS DATABASE '{name}/#'")
+    client.execute(f"CREATE TOPIC {name}_only ONLY META AS DATABASE '{name}/#'")
+    client.execute(f"CREATE TABLE {name} FROM '{name}/+/data' (n BIGINT FROM payload.n)")
+    client.execute(f"CREATE TABLE other_{name} FROM 'other/+' (n BIGINT FROM payload.n)")
+    publish(publisher, f"{name}/1/data", '{"n": 1}')
+    publisher.publish(f"$datasub/meta/{name}/1", b'{"type": "create-table", "table": "of a client"}', qos=1)
+    client.execute(f"DROP TABLE {name}")
+    client.join("g", [f"{name}_with", f"{name}_only"])
+    changes = client.read_all(f"{name}_only")
+    assert [(row["meta"]["type"], row["meta"]["table"]) for row in changes] == [
+        ("create-table", name),
+        ("drop-table", name),
+    ]
+    both = client.read_all(f"{name}_with")
+    assert [row for row in both if "meta" in row] == changes
+    assert [row["topic"] for row in both if "meta" not in row] == [f"{name}/1/data"]
