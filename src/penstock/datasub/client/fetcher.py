@@ -9,7 +9,7 @@ from typing import Protocol
 
 from penstock.datasub.client.config import ConsumerConfig
 from penstock.datasub.client.link import Link
-from penstock.datasub.client.messages import Message, make_message
+from penstock.datasub.client.messages import META, Message, make_message
 from penstock.datasub.client.owned import NOWHERE, Owned
 from penstock.datasub.errors import DataError, NotAMember, OutOfRange, StaleEpoch
 from penstock.datasub.wire import Fetch, Fetched
@@ -25,6 +25,7 @@ _MOST_FAILURES = 5
 class Membership(Protocol):
     consumer: str
     epoch: int
+    schema: dict[str, list[tuple[str, int]]]
 
     def look_soon(self) -> None: ...
 
@@ -156,7 +157,10 @@ class Fetcher:
             if fetched.next_offset > start:
                 self._owner.passed(owned, fetched.next_offset)
             return
-        message = make_message(owned.topic, owned.partition, start, fetched.next_offset, fetched.blocks)
+        columns = tuple(name for name, _ in self._membership.schema.get(owned.topic, ()))
+        message = make_message(
+            owned.topic, owned.partition, start, fetched.next_offset, fetched.blocks, may_be_meta=columns != META
+        )
         if config.replay:
             await self._wait_for_its_time(owned, message, fetched.wait_ms)
         owned.waiting = message
