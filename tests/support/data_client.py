@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -86,17 +87,22 @@ class DataClient:
         self.ask("commit", {**self.me, "offsets": offsets})
 
     def read_all(self, topic: str) -> list[dict[str, Any]]:
-        """Rows of all its partitions from where they begin to their end."""
-        rows: list[dict[str, Any]] = []
+        """Rows of all its partitions from where they begin to where they end now."""
+        return [row for _, fetched in self.read_parts(topic) for row in fetched["rows"]]
+
+    def read_parts(self, topic: str) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Partition and what was fetched, while there is something."""
         for (name, partition), start in self.starts.items():
-            if name != topic:
-                continue
-            position, end = start, start + 1
-            while position < end:
+            position = start
+            while name == topic and position < self.watermarks(topic, partition)[1]:
                 fetched = self.fetch(topic, partition, position)
-                rows += fetched["rows"]
-                position, end = fetched["next_offset"], fetched["end"]
-        return rows
+                position = fetched["next_offset"]
+                if fetched["rows"]:
+                    yield partition, fetched
+
+    def watermarks(self, topic: str, partition: int) -> tuple[int, int]:
+        begin, end = self.ask("watermarks", {"group": self.group, "partitions": [[topic, partition]]})[0]
+        return begin, end
 
     def is_closed(self) -> bool:
         try:

@@ -18,7 +18,7 @@ Interval = Annotated[float, Meta(ge=0.1, le=DAY)]
 
 
 class DataSubscriptionSettings(Section, frozen=True):
-    """Topics defined by queries, and where their consumers connect. [Data subscription](data-subscription.md) explains
+    """Topics defined by queries, and where their consumers connect. [The data listener](data-listener.md) explains
     them."""
 
     enabled: Annotated[
@@ -76,7 +76,7 @@ class DataSubscriptionSettings(Section, frozen=True):
     ] = "hold"
     retention_interval: Annotated[
         Interval, about("how often the log is told what the groups still need", unit="seconds")
-    ] = 5.0
+    ] = 1.0
     error_properties: Annotated[
         str, about("properties of the topic tbmq.datasub.errors when it is made (rows of ON ERROR dead-letter)")
     ] = "retention.ms:604800000;retention.bytes:67108864;segment.bytes:16777216"
