@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler
 from penstock.core.settings import Settings
+from penstock.core.settings.datasub import DataSubscriptionSettings
 from penstock.datasub import dead_letters
 from penstock.datasub.dead_letters import DeadLetterLog
 from penstock.datasub.fetching import Fetching
@@ -70,7 +71,7 @@ class DataSubscription:
             self.source,
             self.fetching,
             scheduler,
-            settings=GroupSettings(max_consumers=self._settings.max_consumers),
+            settings=_group_settings(self._settings),
             neighbours=neighbours,
             infer=Sampler(self.source).infer,
             errors_of=self.fetching.errors_of,
@@ -114,6 +115,17 @@ class DataSubscription:
 
     def counters(self) -> dict[str, int | float]:
         return self.metrics.counters()
+
+
+def _group_settings(settings: DataSubscriptionSettings) -> GroupSettings:
+    return GroupSettings(
+        rebalance_delay=settings.rebalance_delay,
+        max_groups=settings.max_groups,
+        max_members=settings.max_members,
+        max_consumers=settings.max_consumers,
+        max_topics=settings.max_consumer_topics,
+        offsets_retention=settings.offsets_retention,
+    )
 
 
 def new_queries() -> QuerySet:

@@ -328,7 +328,7 @@ def test_settings_are_loaded(page: str, tmp_path: Path) -> None:
         path = tmp_path / f"{number}.toml"
         path.write_text(block.text)
         try:
-            if set(tomllib.loads(block.text)) <= {"rules", "types"}:
+            if set(tomllib.loads(block.text)) <= {"rules", "types", "data"}:
                 AclFile.load(path)
             else:
                 load_settings(path, {}, check=False)

@@ -43,6 +43,22 @@ class DataSubscriptionSettings(Section, frozen=True):
     ] = "inherit"
     max_connections: Annotated[Count, about("connections of consumers at once")] = 10_000
     max_consumers: Annotated[Count, about("consumers in all groups of this node; over it, none can join")] = 10_000
+    max_groups: Annotated[Count, about("groups, with those that have only left behind how far they were")] = 10_000
+    max_members: Annotated[Count, about("consumers of one group")] = 1_000
+    max_consumer_topics: Annotated[Count, about("topics of one consumer")] = 1_000
+    rebalance_delay: Annotated[
+        float,
+        Meta(ge=0, le=2),
+        about("consumers that come together are given their partitions together", unit="seconds"),
+    ] = 0.1
+    offsets_retention: Annotated[
+        float,
+        Meta(ge=60, le=3_650 * DAY),
+        about(
+            "how long it is remembered how far a group is that nobody uses; as long the log waits for it too",
+            unit="seconds",
+        ),
+    ] = 7.0 * DAY
     max_in_flight: Annotated[
         int, Meta(ge=1, le=100_000), about("requests of a connection under way; over it, it is not read")
     ] = 4_096
