@@ -18,6 +18,7 @@ ARITIES = {
     OP_NOT: (1, 1), OP_IS_NULL: (1, 1), OP_NEG: (1, 1), OP_CAST: (1, 1), OP_TRY_CAST: (1, 1), OP_AND: (1, 10_000),
     OP_OR: (1, 10_000), OP_IN: (1, 100_000), OP_CONCAT: (1, 64), OP_CASE: (1, 10_001), OP_COALESCE: (1, 10_000),
 }
+CHEAP = ("literal", "field", "json")    # found where they lie: nothing to remember
 TYPE_NAMES = ("NULL", "BOOLEAN", "BIGINT", "DOUBLE", "VARCHAR", "TIMESTAMP", "BLOB", "JSON", "PROPERTIES")
 
 cdef enum:
@@ -50,10 +51,11 @@ cdef class Program:
     cdef uint32_t used
     cdef list kept              # the bytes that constants and names borrow from
     cdef object slot_of         # path to slot number
+    cdef object memo_of         # repr of an expression to the number of its memo
 
-    def __cinit__(self, uint32_t capacity, slot_of):
+    def __cinit__(self, uint32_t capacity, slot_of, memo_of):
         self.nodes = <Node*> calloc(capacity + 1, sizeof(Node))
-        self.kept, self.slot_of = [], slot_of
+        self.kept, self.slot_of, self.memo_of = [], slot_of, memo_of
         if self.nodes == NULL:
             raise MemoryError()
 
@@ -72,6 +74,8 @@ cdef class Program:
         node.type = expression[1]
         if node.type >= TYPES:
             raise ValueError(f"there is no type {expression[1]}")
+        if operation not in CHEAP:
+            node.memo = self.memo_of(repr(expression))
         if operation == "literal":
             node.op = OP_LITERAL
             self.set_literal(&node.value, node.type, expression[2])
@@ -186,9 +190,9 @@ cdef uint32_t escape_letter(escape) except? 0:
     return ord(escape)
 
 
-cdef Program new_program(list expressions, slot_of):
+cdef Program new_program(list expressions, slot_of, memo_of):
     """Room for all their nodes; `add` each of them then."""
     cdef uint32_t count = 0
     for expression in expressions:
         count += count_nodes(expression, 0)
-    return Program(count, slot_of)
+    return Program(count, slot_of, memo_of)
