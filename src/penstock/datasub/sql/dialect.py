@@ -27,3 +27,9 @@ class TopicSql(DuckDB):
             for name, parser in DuckDBParser.FUNCTION_PARSERS.items()
             if name in ("CAST", "TRY_CAST", "EXTRACT", "POSITION", "SUBSTRING", "TRIM")
         }
+
+        def _parse_interval_span(self, this: exp.Expr, parse_function_unit: bool = True) -> exp.Interval:
+            # sqlglot takes of '1 day 03:04:05' what it knows and drops the rest: a text is read by intervals.py
+            if isinstance(this, exp.Literal) and this.is_string and not this.name.strip().lstrip("+-").isdigit():
+                return self.expression(exp.Interval(this=this))
+            return super()._parse_interval_span(this, parse_function_unit)
