@@ -10,13 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from penstock.core.errors import UsageError
+from penstock.core.settings.environment import DATA_SERVER
 
 Server = Annotated[
     str,
     typer.Option(
         "--server",
         metavar="HOST:PORT",
-        envvar="PENSTOCK_DATA_SERVER",
+        envvar=DATA_SERVER,
         help="Data listener of the broker (data_subscription.address); several with commas are tried in turn.",
     ),
 ]

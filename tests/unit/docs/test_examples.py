@@ -156,6 +156,7 @@ class Workshop:
             "PYTHONUNBUFFERED": "1",
             # Brokers that a page starts do not all listen on one port.
             "PENSTOCK_DATA_SUBSCRIPTION__ADDRESS": "127.0.0.1:0",
+            "PENSTOCK_DATA_SERVER": f"127.0.0.1:{broker.data_port}",
         }
 
     def with_ports(self, text: str) -> str:

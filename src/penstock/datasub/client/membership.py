@@ -220,6 +220,8 @@ class Membership:
         self._adopt(assignment)
 
     def _adopt(self, assignment: Assignment) -> None:
+        if assignment.consumer == self.consumer and assignment.epoch < self.epoch:
+            return  # an answer that was overtaken
         self.consumer = assignment.consumer
         self.schema = assignment.schema
         self.state = assignment.state
