@@ -13,10 +13,10 @@ cimport cython
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.errno cimport EAGAIN, EINPROGRESS, EINTR, errno
+from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport UINT32_MAX, UINT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset, strerror
+from libc.string cimport memcmp, memcpy
 
 import os
 import socket
@@ -252,6 +252,11 @@ cdef struct Totals:
     uint64_t connects
     uint64_t unclosed
     uint64_t disconnects
+
+
+# A function that can raise takes the GIL only in here: one with objects of its own would take it on each return.
+cdef int fail(const char* message) except -1 with gil:
+    raise LoadError(message.decode())
 
 
 # How many messages a publisher may still send under one limit.
@@ -569,38 +574,31 @@ cdef class Load:
             self.subscriber_address_at if c.is_subscriber else self.address_at, self.address_size, self.family)
         if c.fd < 0:
             c.state = DEAD
-            with gil:
-                raise LoadError(self.cannot_connect(errno))
+            self.fail_to_connect(errno)
         event.events, event.data.ptr = EPOLLIN | EPOLLOUT, c
         c.wants_out = True
         if epoll_ctl(self.epoll_fd, EPOLL_CTL_ADD, c.fd, &event):
-            with gil:
-                raise LoadError("epoll: " + os.strerror(errno))
+            fail(b"epoll takes no more connections")
         self.pending_count += 1
         return 0
 
-    cdef cannot_connect(self, int error):
-        return f"cannot connect to {self.options.host}:{self.options.port}: {os.strerror(error).lower()}"
+    cdef int fail_to_connect(self, int error) except -1 with gil:
+        raise LoadError(f"cannot connect to {self.options.host}:{self.options.port}: {os.strerror(error).lower()}")
 
-    cdef int connected(self, Client* c) except -1 nogil:
+    cdef int connected(self, Client* c) except -1 with gil:
         cdef int error = load_socket_error(c.fd)
         if error:
-            with gil:
-                raise LoadError(self.cannot_connect(error))
-        with gil:
-            if self.tls is None:
-                self.send_connect(c)
-                return 0
-            plain = socket.socket(fileno=c.fd)
-            wrapped = self.tls.wrap_socket(
-                plain, server_hostname=self.options.host, do_handshake_on_connect=False)
-            Py_INCREF(wrapped)
-            c.tls = <PyObject*> wrapped
-            c.state = HANDSHAKE
-            self.shake_hands(c)
-        return 0
+            self.fail_to_connect(error)
+        if self.tls is None:
+            return self.send_connect(c)
+        plain = socket.socket(fileno=c.fd)
+        wrapped = self.tls.wrap_socket(plain, server_hostname=self.options.host, do_handshake_on_connect=False)
+        Py_INCREF(wrapped)
+        c.tls = <PyObject*> wrapped
+        c.state = HANDSHAKE
+        return self.shake_hands(c)
 
-    cdef int shake_hands(self, Client* c) except -1:
+    cdef int shake_hands(self, Client* c) except -1 with gil:
         try:
             (<object> c.tls).do_handshake()
         except ssl.SSLWantReadError:
@@ -672,8 +670,7 @@ cdef class Load:
             if c.tls == NULL:
                 k = send(c.fd, c.out.data + c.out.start, buffer_size(&c.out), MSG_NOSIGNAL)
             else:
-                with gil:
-                    k = self.tls_send(c)
+                k = self.tls_send(c)
             if k == -1 and errno == EINTR:
                 continue
             if k == TLS_AGAIN or (k == -1 and errno == EAGAIN):
@@ -688,7 +685,7 @@ cdef class Load:
             buffer_free(&c.out)
         return self.want_out(c, False)
 
-    cdef ssize_t tls_send(self, Client* c) except? -4:
+    cdef ssize_t tls_send(self, Client* c) except? -4 with gil:
         try:
             return (<object> c.tls).send(
                 PyMemoryView_FromMemory(<char*> c.out.data + c.out.start, buffer_size(&c.out), 0x100))
@@ -698,7 +695,7 @@ cdef class Load:
             return TLS_BROKEN
 
     # As recv, as much as there is: what OpenSSL has decrypted already is not announced by epoll.
-    cdef ssize_t tls_receive(self, Client* c, uint32_t at) except? -4:
+    cdef ssize_t tls_receive(self, Client* c, uint32_t at) except? -4 with gil:
         cdef ssize_t total = 0, k
         try:
             while at + total < READ_MAX:
@@ -712,7 +709,7 @@ cdef class Load:
             return total
         return total
 
-    cdef void hang_up(self, Client* c) noexcept:
+    cdef void hang_up(self, Client* c) noexcept with gil:
         if c.fd < 0 or c.state == DEAD:
             return
         c.state = DEAD
@@ -730,12 +727,14 @@ cdef class Load:
     cdef int lose(self, Client* c) except -1 nogil:
         if c.state == DEAD or self.phase == DONE:
             return 0
-        with gil:
-            if self.scenario != STORM and c.state != READY:
-                raise LoadError(f"the broker closed a connection while {STATE_NAMES[c.state]}")
-            self.hang_up(c)
+        if self.scenario != STORM and c.state != READY:
+            self.fail_by_close(c)
+        self.hang_up(c)
         self.total.disconnects += 1
         return 0
+
+    cdef int fail_by_close(self, Client* c) except -1 with gil:
+        raise LoadError(f"the broker closed a connection while {STATE_NAMES[c.state]}")
 
     cdef int become_ready(self, Client* c, uint64_t now) except -1 nogil:
         c.state = READY
@@ -867,26 +866,25 @@ cdef class Load:
         elif kind == DISCONNECT:
             return self.lose(c)
         elif kind == CONNACK or kind == SUBACK:
-            with gil:
-                try:
-                    if kind == CONNACK:
-                        self.on_connack(c, body[:end - body], now)
-                    else:
-                        self.on_suback(c, body[:end - body], now)
-                except (packets.ProtocolViolation, ValueError) as error:
-                    raise LoadError(f"what answers there does not speak MQTT as expected: {error}") from None
+            return self.on_answer(c, kind, body, <uint32_t> (end - body), now)
         return 0
+
+    cdef int on_answer(self, Client* c, int kind, const uint8_t* body, uint32_t size, uint64_t now) except -1 with gil:
+        try:
+            if kind == CONNACK:
+                return self.on_connack(c, body[:size], now)
+            return self.on_suback(c, body[:size], now)
+        except (packets.ProtocolViolation, ValueError) as error:
+            raise LoadError(f"what answers there does not speak MQTT as expected: {error}") from None
 
     cdef int keep_incomplete(self, Client* c, const uint8_t* rest, uint32_t size) except -1 nogil:
         cdef uint8_t* held
         if size == READ_MAX:
-            with gil:
-                raise LoadError(f"the broker sent a packet larger than {READ_MAX} bytes")
+            fail(b"the broker sent a packet larger than 1 MiB")
         if size:
             held = <uint8_t*> realloc(c.held, size)
             if held == NULL:
-                with gil:
-                    raise MemoryError()
+                fail(b"out of memory")
             c.held = held
             memcpy(held, rest, size)
         c.held_size = size
@@ -904,23 +902,20 @@ cdef class Load:
         if c.tls == NULL:
             k = recv(c.fd, self.read_buffer + c.held_size, READ_MAX - c.held_size, 0)
         else:
-            with gil:
-                k = self.tls_receive(c, c.held_size)
+            k = self.tls_receive(c, c.held_size)
         if k == TLS_AGAIN or (k == -1 and (errno == EAGAIN or errno == EINTR)):
             return 0
         if k <= 0:
             if c.state != CLOSING:
                 return self.lose(c)
-            with gil:
-                self.hang_up(c)
+            self.hang_up(c)
             return 0
         now = now_ns()
         end = p + c.held_size + k
         while c.state != DEAD and end - p >= 2:
             head = get_varint(p + 1, end, &size)
             if head < 0:
-                with gil:
-                    raise LoadError("what answers there does not speak MQTT")
+                fail(b"what answers there does not speak MQTT")
             if head == 0 or end - p - 1 - head < <int64_t> size:
                 break
             self.on_packet(c, p[0], p + 1 + head, p + 1 + head + size, now)
@@ -939,8 +934,7 @@ cdef class Load:
         for i in range(count):
             c = <Client*> events[i].data.ptr
             if c.state == HANDSHAKE:
-                with gil:
-                    self.shake_hands(c)
+                self.shake_hands(c)
                 continue
             if c.state != DEAD and events[i].events & EPOLLOUT:
                 if c.state == CONNECTING:
@@ -998,8 +992,7 @@ cdef class Load:
         if c.unsettled == NULL:
             c.unsettled = <Settlement*> malloc(UNSETTLED_MAX * sizeof(Settlement))
             if c.unsettled == NULL:
-                with gil:
-                    raise MemoryError()
+                fail(b"out of memory")
         s = &c.unsettled[(c.unsettled_at + c.unsettled_count) % UNSETTLED_MAX]
         c.unsettled_count += 1
         s.size = <uint8_t> (size + 1)
@@ -1131,9 +1124,11 @@ cdef class Load:
             self.opened = usage_now(self.pids, self.pid_count)
             self.begin()
         elif now_ns() > self.connect_until:
-            with gil:
-                raise LoadError(f"only {self.ready_count} of {wanted} connections were ready in time")
+            self.fail_to_open(wanted)
         return 0
+
+    cdef int fail_to_open(self, int wanted) except -1 with gil:
+        raise LoadError(f"only {self.ready_count} of {wanted} connections were ready in time")
 
     cdef void begin(self) noexcept nogil:
         cdef uint64_t now = now_ns()
@@ -1223,14 +1218,12 @@ cdef class Load:
             c = &self.clients[i]
             if c.state == CLOSING and now > c.since + SECOND:     # the broker ought to have closed
                 self.total.unclosed += 1
-                with gil:
-                    self.hang_up(c)
+                self.hang_up(c)
             if c.state == DEAD:
                 c.cycle += 1
                 self.open(c)
         if self.total.disconnects > STORM_FAILURES_MAX:
-            with gil:
-                raise LoadError(f"more than {STORM_FAILURES_MAX} connections failed")
+            fail(b"more than 1,000 connections failed")
         return 0
 
 
