@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.brokers import COMMANDS, Broker, BrokerError, cpu_seconds, machine_busy_seconds, wait_quiet
-from bench.machine import describe_machine, describe_versions
+from penstock.bench.machine import describe_machine, describe_versions
 from bench.scenarios import BASE, REQUIRED, SCENARIOS, SUBJECT, Scenario
 from bench.summary import Run, markdown_table, missed_targets, summarise
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.brokers import Broker, BrokerError, cpu_seconds, process_tree, wait_quiet
 from bench.compare import RESULTS, allow_open_files, build_load_generator, run_watched, write_result
-from bench.machine import describe_machine, describe_versions
+from penstock.bench.machine import describe_machine, describe_versions
 from bench.scenarios import BASE, SUBJECT, Scenario, Target
 from bench.summary import Run, markdown_table, missed_targets, summarise_figure
 from tests.support.application import forget_topics

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from bench.brokers import COMMANDS, MOSQUITTO_CONF, PENSTOCK_TOML, Broker, BrokerError, wait_quiet
 from bench.compare import allow_open_files, build_load_generator, run_load
-from bench.machine import describe_machine, describe_versions
+from penstock.bench.machine import describe_machine, describe_versions
 from bench.scenarios import BASE, SUBJECT, Figure, Scenario, Target
 from bench.summary import Run, markdown_table, missed_targets, summarise_figure
 from penstock.logs.embedded import open_reader

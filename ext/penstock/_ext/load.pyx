@@ -340,7 +340,9 @@ cdef class Load:
     def __init__(self, options):
         self.options = options
         self.scenario, self.part = SCENARIOS.index(options.scenario), PARTS.index(options.part)
-        self.qos, self.version, self.size, self.settle = options.qos, options.version, options.size, options.settle
+        self.qos, self.version, self.settle = options.qos, options.version, options.settle
+        # A retained message is removed by an empty one.
+        self.size = 0 if options.retain and options.forget else options.size
         self.window, self.e2e, self.count = options.window, options.e2e, options.count
         self.options_count = self.count
         self.warmup, self.duration = <uint64_t> (options.warmup * 1e9), <uint64_t> (options.secs * 1e9)
@@ -550,6 +552,8 @@ cdef class Load:
         if self.options.retain:
             topic += "/" + "0" * TOPIC_DIGITS
         payload += b"x" * (self.size - STAMP_SIZE)
+        if self.size == 0:
+            payload = b""
         cdef bytes packet = packets.build_publish(
             topic, payload, qos=self.qos, retain=self.options.retain, packet_id=1 if self.qos else 0, version=self.version)
         c.pattern_size = len(packet)
@@ -1027,8 +1031,9 @@ cdef class Load:
                 put_be16(p + c.id_at, next_packet_id(c))
             seq = <uint32_t> c.sent
             c.sent += 1
-            memcpy(p + c.stamp_at, &now, 8)
-            memcpy(p + c.stamp_at + 12, &seq, 4)
+            if self.size:
+                memcpy(p + c.stamp_at, &now, 8)
+                memcpy(p + c.stamp_at + 12, &seq, 4)
             if c.digits_at:
                 put_digits(p + c.digits_at, seq)
             p += c.pattern_size

@@ -20,6 +20,7 @@ COMMANDS = {
     "session": ("penstock.cli.session", "Look at sessions of a running broker; disconnect their clients, delete them."),
     "retained": ("penstock.cli.retained", "Look at retained messages of a running broker; delete them."),
     "queue": ("penstock.cli.queue", "Look at durable queues of a running broker; make, change, move, replay, delete."),
+    "bench": ("penstock.cli.bench", "Load tests of any MQTT broker, with checks and reports; comparisons of brokers."),
     "spark": ("penstock.cli.spark", "Work on the logged messages with Spark: jobs, SQL, packages for a cluster."),
     "check-config": ("penstock.cli.check_config", "Show the effective settings and where each came from."),
 }

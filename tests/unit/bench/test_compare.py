@@ -9,7 +9,7 @@ import pytest
 
 from bench import compare
 from bench.brokers import COMMANDS, Broker, BrokerError, cpu_seconds, process_tree
-from bench.machine import describe_machine, describe_versions
+from penstock.bench.machine import describe_machine, describe_versions
 
 needs_mosquitto = pytest.mark.skipif(not shutil.which("mosquitto"), reason="mosquitto is not installed")
 BRIEF = ["--reps", "1", "--secs", "0.3", "--warm", "0", "--quiet", "0"]

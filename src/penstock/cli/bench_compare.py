@@ -1,0 +1,3 @@
+"""`penstock bench compare`."""
+def compare() -> None:
+    """x"""
