@@ -11,6 +11,7 @@ import json
 import sys
 from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
@@ -44,19 +45,26 @@ def parse_arguments(argv: list[str] | None) -> LoadOptions:
         parser.error(error.message)
 
 
-def main(argv: list[str] | None = None) -> int:
+def run_options(argv: list[str] | None) -> dict[str, Any]:
+    """The result of the run that the flags ask for, or its error."""
     options = parse_arguments(argv)
-    allow_open_files(options.n + options.subs * options.groups)
     try:
+        allow_open_files(options.n + options.subs * options.groups)
         load = Load(options)
-        while load.step(STEP_SECONDS):
-            pass
+        try:
+            while load.step(STEP_SECONDS):
+                pass
+            return load.result()
+        finally:
+            load.close()
     except (LoadError, PenstockError) as error:
-        print(json.dumps({"error": str(error)}))
-        return 1
-    print(json.dumps(load.result()), flush=True)
-    load.close()
-    return 0
+        return {"error": str(error)}
+
+
+def main(argv: list[str] | None = None) -> int:
+    result = run_options(argv)
+    print(json.dumps(result))
+    return 1 if "error" in result else 0
 
 
 if __name__ == "__main__":

@@ -42,8 +42,8 @@ def render_report(document: dict[str, Any]) -> str:
 <h2>Figures</h2>
 <table>{rows}</table>
 {render_charts(document)}
-<footer>Measured {escape(document["date"])} with penstock bench {escape(document["generator"])}; the load generator ran on
-{escape(where)}.</footer>
+<footer>Measured {escape(document["date"])} with penstock bench {escape(document["generator"])};
+the load generator ran on {escape(where)}.</footer>
 </body></html>
 """
 

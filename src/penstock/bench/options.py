@@ -71,6 +71,7 @@ class LoadOptions:
     def _check_numbers(self) -> None:
         bounds: tuple[tuple[str, float, float, float], ...] = (
             ("port", self.port, 1, 65_535),
+            ("port of subscribers", self.subscriber_port, 0, 65_535),
             ("MQTT version (4 = 3.1.1)", self.version, 4, 5),
             ("QoS", self.qos, 0, 2),
             ("payload", self.size, LEAST_PAYLOAD, LARGEST_PAYLOAD),
@@ -97,6 +98,8 @@ class LoadOptions:
             raise UsageError("groups are for fan-in with one subscriber each")
         if self.session and (self.scenario != "fanin" or not self.qos):
             raise UsageError("sessions that stay are for fan-in with QoS 1 or 2")
+        if self.part != "all" and self.e2e:
+            raise UsageError("a part of a run cannot wait for deliveries")
         if self.part != "all" and not self.queue and not self.retain and not (self.session and self.count):
             raise UsageError("a part of a run needs a session, a queue or retained messages, and a count")
 

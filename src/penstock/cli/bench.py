@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -154,9 +155,9 @@ def _connection(given: dict[str, Any]) -> Connection:
         ("url", "unix", "client_id", "id_prefix", "session_expiry", "will_topic", "will_payload", "properties")
     )
     others |= {"ws": False, "ws_path": "", "no_clean_session": False, "will_qos": 0, "will_retain": False}
-    names = ("host", "port", "username", "password", "password_file", "version", "keep_alive", "cafile", "cert", "key")
-    names += ("system_certificates", "insecure")
-    return make_connection(ConnectionOptions(**others, debug=False, **{name: given[name] for name in names}))
+    others |= {"debug": False}
+    names = [entry.name for entry in fields(ConnectionOptions) if entry.name not in others]
+    return make_connection(ConnectionOptions(**others, **{name: given[name] for name in names}))
 
 
 def _broker_processes(pid: int | None, host: str, port: int) -> list[int]:
