@@ -422,12 +422,17 @@ cdef class Load:
         """Says goodbye on all connections. The broker has a moment to read it: a close with unread input would reset
         the connection before DISCONNECT is read."""
         cdef int i
+        self.phase = DONE
         for i in range(self.client_count):
             if self.clients[i].state == READY:
                 self.put_packet(&self.clients[i], DISCONNECT << 4)
                 self.flush(&self.clients[i])
-        self.phase = DONE
-        self.wait_events(20_000_000)
+            else:
+                self.hang_up(&self.clients[i])
+        try:
+            self.wait_events(20_000_000)
+        except LoadError:
+            pass                        # it is over; nobody asks any more
         for i in range(self.client_count):
             self.hang_up(&self.clients[i])
 
@@ -547,13 +552,12 @@ cdef class Load:
         return 0
 
     cdef int make_pattern(self, Client* c) except -1:
-        cdef bytes payload = bytes(8) + (<int> c.index).to_bytes(4, "little") + bytes(4)
+        cdef bytes payload = b""
         topic = self.options.topic_of(c.index)
         if self.options.retain:
             topic += "/" + "0" * TOPIC_DIGITS
-        payload += b"x" * (self.size - STAMP_SIZE)
-        if self.size == 0:
-            payload = b""
+        if self.size:
+            payload = bytes(8) + (<int> c.index).to_bytes(4, "little") + bytes(4) + b"x" * (self.size - STAMP_SIZE)
         cdef bytes packet = packets.build_publish(
             topic, payload, qos=self.qos, retain=self.options.retain, packet_id=1 if self.qos else 0, version=self.version)
         c.pattern_size = len(packet)
@@ -596,7 +600,12 @@ cdef class Load:
         if self.tls is None:
             return self.send_connect(c)
         plain = socket.socket(fileno=c.fd)
-        wrapped = self.tls.wrap_socket(plain, server_hostname=self.options.host, do_handshake_on_connect=False)
+        plain.setblocking(False)        # the descriptor is, but the object does not know
+        try:
+            wrapped = self.tls.wrap_socket(plain, server_hostname=self.options.host, do_handshake_on_connect=False)
+        except OSError:
+            plain.detach()
+            return self.lose(c)
         Py_INCREF(wrapped)
         c.tls = <PyObject*> wrapped
         c.state = HANDSHAKE

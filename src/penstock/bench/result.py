@@ -15,6 +15,7 @@ from penstock.core.errors import PenstockError
 
 FORMAT = 1
 VERSION_NAMES = {4: "3.1.1", 5: "5"}
+BUSY_CORES = 0.95
 CHECKED = ("lost", "duplicates", "disordered", "corrupt", "downgraded", "refused")
 
 
@@ -103,9 +104,18 @@ def _stage_rows(stage: dict[str, Any], document: dict[str, Any]) -> list[tuple[s
         rows.append(("latency p50 / p90 / p99 / p99.9 / max", " / ".join(latency(stage[name]) for name in names)))
     if is_local:
         rows += _broker_rows(stage)
-    rows.append(("load generator", f"{stage['load_cores']:.2f} cores"))
+    rows.append(("load generator", f"{stage['load_cores']:.2f} cores{_headroom(stage)}"))
     rows.append(("connections lost", f"{stage['disconnects']:,}"))
     return rows
+
+
+def _headroom(stage: dict[str, Any]) -> str:
+    """How much less CPU it took than the broker; whether it was the limit itself."""
+    if stage["load_cores"] > BUSY_CORES:
+        return ", busy all the time: it may be the limit, not the broker"
+    if stage["load_cpu_s"] and stage["broker_cpu_s"] and stage.get("rate"):
+        return f", {stage['broker_cpu_s'] / stage['load_cpu_s']:.1f} times less than the broker"
+    return ""
 
 
 def _broker_rows(stage: dict[str, Any]) -> list[tuple[str, str]]:

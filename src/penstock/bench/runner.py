@@ -85,7 +85,7 @@ class Watch:
         """The moment that has ended, when it is time for one."""
         now, cpu, own, rss = self._load.resources()
         took = now - self._at
-        if took < (self._every if not is_last else STEP_SECONDS / 10):
+        if took < self._every and not is_last:
             return None
         counters, recent = self._load.counters(), self._load.take_recent()
         rates = {name: (counters[name] - self._counters[name]) / took for name in COUNTED}
@@ -142,15 +142,14 @@ def _run_stage(stage: Stage, every: float, outcome: Outcome | None, shown: Calla
             try:
                 goes_on = load.step(min(every, STEP_SECONDS))
                 moment = watch.look(is_last=not goes_on)
+                if moment is not None and outcome is not None and stage.is_figure:
+                    outcome.moments.append(moment)
+                    shown(moment)
             except KeyboardInterrupt:
                 if outcome is None or outcome.is_interrupted:
                     raise
                 outcome.is_interrupted = True
                 load.stop()
-                continue
-            if moment is not None and outcome is not None and stage.is_figure:
-                outcome.moments.append(moment)
-                shown(moment)
         if outcome is not None and stage.is_figure:
             outcome.results[stage.title] = load.result()
             outcome.latencies = load.latencies()

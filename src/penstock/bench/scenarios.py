@@ -11,7 +11,6 @@ from typing import Any
 from penstock.bench.options import LoadOptions
 from penstock.core.errors import UsageError
 
-_STORED_DRAIN = 10.0
 _PREFETCH = 500
 
 
@@ -34,7 +33,7 @@ class Request:
     rate: float = 0.0
     duration: float = 10.0
     warmup: float = 1.0
-    drain: float = 3.0
+    drain: float | None = None
     window: int = 1_000
     undelivered: int | None = None
     messages: int | None = None
@@ -88,6 +87,7 @@ class Scenario:
     qos: int = 0
     least_qos: int = 0
     undelivered: int = 500  # with all publishers no more than 1,000 for a subscriber: what brokers queue by default
+    drain: float = 3.0
     messages: int | None = None  # None: it runs for a time, not for a number of messages
     queue: str | None = None
     version: int = 4
@@ -99,7 +99,7 @@ class Scenario:
         for name in ("subscribers", "messages", "queue"):
             if getattr(request, name) is not None and getattr(self, name) is None:
                 raise UsageError(f"--{name} has no meaning in {self.name}")
-        defaults = ("clients", "subscribers", "qos", "undelivered", "messages", "queue", "version")
+        defaults = ("clients", "subscribers", "qos", "undelivered", "messages", "queue", "version", "drain")
         filled = {name: getattr(self, name) for name in defaults if getattr(request, name) is None}
         request = replace(request, **filled)
         if (request.qos or 0) < self.least_qos:
@@ -134,7 +134,7 @@ def _idle(request: Request) -> list[Stage]:
 
 
 def _forget(load: LoadOptions) -> Stage:
-    options = replace(load, part="subscribe", forget=True, rate=0.0, count=load.count or 1)
+    options = replace(load, part="subscribe", forget=True, rate=0.0, e2e=0, count=load.count or 1)
     return Stage("ending the sessions", options, is_figure=False)
 
 
@@ -146,7 +146,6 @@ def _device(request: Request) -> list[Stage]:
         session=f"bench-{request.token}-device",
         count=request.messages,
         e2e=0,
-        drain=max(request.drain, _STORED_DRAIN),
     )
     return [
         Stage("subscribing and leaving", replace(load, part="subscribe", rate=0.0), is_figure=False),
@@ -162,7 +161,6 @@ def _application(request: Request) -> list[Stage]:
         n=request.clients,
         groups=request.subscribers,
         session=f"bench-{request.token}-app",
-        drain=max(request.drain, _STORED_DRAIN),
     )
     return [Stage("application", load), _forget(load)]
 
@@ -184,7 +182,6 @@ def _queue(request: Request) -> list[Stage]:
         queue=request.queue,
         settle=1,
         prefetch=_PREFETCH,
-        drain=max(request.drain, _STORED_DRAIN),
     )
     return [Stage("queue", load)]
 
@@ -210,6 +207,7 @@ _ALL = (
         "device",
         "persistent sessions: subscribe, leave, be published to, come back for the messages",
         _device,
+        drain=10.0,
         clients=100,
         qos=1,
         least_qos=1,
@@ -219,6 +217,7 @@ _ALL = (
         "application",
         "many publishers, persistent subscribers that stay connected (APPLICATION clients of Penstock)",
         _application,
+        drain=10.0,
         clients=50,
         subscribers=1,
         qos=1,
@@ -237,6 +236,7 @@ _ALL = (
         "queue",
         "publishers into a durable queue of Penstock, consumers that settle each delivery",
         _queue,
+        drain=10.0,
         clients=50,
         subscribers=10,
         qos=1,

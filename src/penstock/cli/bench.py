@@ -49,6 +49,9 @@ Rate = Annotated[
 ]
 Duration = Annotated[float, typer.Option("-d", "--duration", min=0.01, help="Seconds that are measured.")]
 Warmup = Annotated[float, typer.Option("--warmup", min=0, help="Seconds of load before them.")]
+Drain = Annotated[
+    float | None, typer.Option("--drain", min=0, help="Give up on missing messages after so many seconds of silence.")
+]
 Window = Annotated[
     int, typer.Option("-w", "--window", min=1, max=32768, help="Unacknowledged QoS 1 and 2 messages of a publisher.")
 ]
@@ -79,6 +82,7 @@ def run(
     rate: Rate = 0.0,
     duration: Duration = 10.0,
     warmup: Warmup = 1.0,
+    drain: Drain = None,
     window: Window = 1_000,
     undelivered: Undelivered = None,
     messages: Messages = None,
@@ -131,7 +135,7 @@ def _request(scenario: Scenario, given: dict[str, Any]) -> Request:
     version = credentials.version if given["version"] is not None else None
     if version == 3:
         raise UsageError("-V mqttv31: use mqttv311 or mqttv5")
-    names = ("clients", "subscribers", "qos", "payload", "rate", "duration", "warmup", "window", "undelivered")
+    names = ("clients", "subscribers", "qos", "payload", "rate", "duration", "warmup", "drain", "window")
     request = Request(
         scenario.name,
         host=target.host,
@@ -141,6 +145,7 @@ def _request(scenario: Scenario, given: dict[str, Any]) -> Request:
         tls=target.tls,
         version=version,
         keep_alive=given["keep_alive"],
+        undelivered=given["undelivered"],
         messages=given["messages"],
         queue=given["queue"],
         pids=tuple(_broker_processes(given["broker_pid"], target.host, target.port)),
