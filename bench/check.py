@@ -23,7 +23,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "src")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from bench.guard.count import NOTHING
 from bench.guard.jobs import all_jobs
@@ -76,7 +77,7 @@ def count_instructions(only: list[str]) -> dict[str, float]:
         counts = read_counts(Path(folder))
     if done.returncode or NOTHING not in counts:
         raise CheckError(f"counting failed: {done.stderr[-2000:]}")
-    jobs, overhead = all_jobs(), counts.pop(NOTHING)
+    jobs, overhead = all_jobs(only), counts.pop(NOTHING)
     return {name: round((counts[name] - overhead) / job.operations, 1) for name, job in jobs.items() if name in counts}
 
 

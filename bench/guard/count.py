@@ -7,7 +7,8 @@ import gc
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[2] / "src")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))
 
 from bench.guard.jobs import Job, all_jobs
 
@@ -19,11 +20,9 @@ def main(library: str, wanted: list[str]) -> int:
     if not counter.count_is_possible():
         print("this has to run under valgrind", file=sys.stderr)
         return 1
-    jobs = {NOTHING: Job(lambda: None, 1), **all_jobs()}
+    jobs = {NOTHING: Job(lambda: None, 1), **all_jobs(wanted)}
     gc.disable()
     for name, job in jobs.items():
-        if wanted and name not in (NOTHING, *wanted):
-            continue
         job.run()
         counter.count_begin()
         job.run()

@@ -242,8 +242,12 @@ def test_a_file_that_cannot_be_written(places: Broker, capsys: pytest.CaptureFix
 
 
 def test_ctrl_c_ends_the_load_and_tells_what_there_is(places: Broker) -> None:
-    def interrupt(_: Moment) -> None:
-        raise KeyboardInterrupt
+    seen: list[Moment] = []
+
+    def interrupt(moment: Moment) -> None:
+        seen.append(moment)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
 
     outcome = run_scenario(Request("p2p", port=places.port, duration=60, warmup=0.1, qos=1), interrupt)
     assert outcome.is_interrupted
