@@ -22,6 +22,7 @@ COMMANDS = {
     "queue": ("penstock.cli.queue", "Look at durable queues of a running broker; make, change, move, replay, delete."),
     "sql": ("penstock.cli.sql", "Make topics that are queries over messages, show and drop them: SQL statements."),
     "subscribe": ("penstock.cli.subscribe", "Print the rows of query topics, alone or as member of a consumer group."),
+    "bench": ("penstock.cli.bench", "Load tests of any MQTT broker, with checks and reports; comparisons of brokers."),
     "spark": ("penstock.cli.spark", "Work on the logged messages with Spark: jobs, SQL, packages for a cluster."),
     "check-config": ("penstock.cli.check_config", "Show the effective settings and where each came from."),
 }

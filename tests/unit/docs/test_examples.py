@@ -65,6 +65,11 @@ arguments = sys.argv[1:]
 given = {{word.split("=")[0] for word in arguments}}
 if arguments[:1] in (["pub"], ["sub"]) and not given & {{"-p", "--port", "-L", "--url", "--unix"}}:
     arguments += ["-h", "127.0.0.1", "-p", "{port}"]
+# A load test needs to show that it works, not how fast.
+if arguments[:1] == ["bench"] and arguments[1:2] != ["--help"]:
+    arguments += ["--warmup", "0"] + (["-d", "0.2"] if "-d" in given else [])
+    if arguments[1] != "compare" and not given & {{"-p", "--port"}}:
+        arguments += ["-h", "127.0.0.1", "-p", "{port}"]
 # A broker of the page's own has an admin address if its file gives it one.
 files = [word for word in arguments if word.endswith(".toml") and os.path.exists(word)]
 if arguments[:1] == ["serve"] and "--admin" not in given and not any("[admin]" in open(name).read() for name in files):

@@ -7,17 +7,17 @@ import platform
 import re
 import shutil
 import subprocess
-import tomllib
 from importlib import metadata
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parent
 
 
 def output_of(*command: str) -> str:
+    """What a program says, "" where it is not installed."""
     if not shutil.which(command[0]):
         return ""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, cwd=HERE)
     return (done.stdout + done.stderr).strip()
 
 
@@ -45,9 +45,10 @@ def package_version(name: str) -> str:
 
 
 def penstock_version() -> str:
-    """The version of this source tree, with the commit where there is one."""
-    version: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    commit = output_of("git", "rev-parse", "--short", "HEAD") if (ROOT / ".git").exists() else ""
+    """The version that is installed, with the commit where it runs from its source tree."""
+    version = package_version("penstock") or "(not installed)"
+    is_source = (HERE.parents[2] / ".git").exists()
+    commit = output_of("git", "rev-parse", "--short", "HEAD") if is_source else ""
     return f"{version} ({commit})" if re.fullmatch(r"[0-9a-f]{7,40}", commit) else version
 
 
@@ -61,7 +62,7 @@ def describe_machine() -> dict[str, str | int | float]:
         "cpu": cpu_model(),
         "cores": os.cpu_count() or 0,
         "memory_gib": memory_gib(),
-        "os": distribution(),
+        "os": distribution() or platform.system(),
         "kernel": platform.release(),
     }
 

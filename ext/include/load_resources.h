@@ -1,12 +1,14 @@
-// CPU time and resident memory of the broker's processes and CPU time of this one.
-#pragma once
+/* CPU time and resident memory of the broker's processes and CPU time of this one. */
+#ifndef PENSTOCK_LOAD_RESOURCES_H
+#define PENSTOCK_LOAD_RESOURCES_H
+
 #include <stdint.h>
 #include <stdio.h>
 #include <time.h>
 
 struct usage {
-    uint64_t at;                         // monotonic ns
-    double broker_cpu, own_cpu;          // seconds, user and system, all threads
+    uint64_t at;                /* monotonic ns */
+    double broker_cpu, own_cpu; /* seconds, user and system, all threads */
     long rss_kb, peak_kb;
 };
 
@@ -36,9 +38,11 @@ static void add_memory(int pid, struct usage *u) {
 static struct usage usage_now(const int *pids, int count) {
     struct usage u = {.at = now_ns(), .own_cpu = clock_seconds(CLOCK_PROCESS_CPUTIME_ID)};
     for (int i = 0; i < count; i++) {
-        clockid_t clock;                 // nanosecond accounting, where /proc/PID/stat counts ticks of 10 ms
+        clockid_t clock; /* nanosecond accounting, where /proc/PID/stat counts ticks of 10 ms */
         if (!clock_getcpuclockid(pids[i], &clock)) u.broker_cpu += clock_seconds(clock);
         add_memory(pids[i], &u);
     }
     return u;
 }
+
+#endif

@@ -12,18 +12,19 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-TICK = os.sysconf("SC_CLK_TCK")
+from penstock.bench.system import TICK, cpu_seconds, process_tree
+from penstock.core.errors import PenstockError
+
 START_SECONDS = 60
 STOP_SECONDS = 10
 PROBE = b"\x10\x11\x00\x04MQTT\x04\x02\x00\x3c\x00\x05probe"  # CONNECT, MQTT 3.1.1, clean session
 CONNACK = b"\x20"
 DISCONNECT = b"\xe0\x00"
 
-# {port}, {dir} (a fresh directory) and {python} are filled in; environment variables are expanded.
+# {port}, {dir} (a fresh directory), {python} and {penstock} are filled in; environment variables are expanded.
 COMMANDS = {
     "mosquitto": "mosquitto -c {dir}/mosquitto.conf",
-    "penstock": '{python} -m penstock serve --listen 127.0.0.1:{port} --admin "" --data-dir {dir}/data '
+    "penstock": '{penstock} serve --listen 127.0.0.1:{port} --admin "" --data-dir {dir}/data '
     "--set data_subscription.address=127.0.0.1:0",
 }
 # Both run anonymous and without persistence, with 1,000 in flight and 100,000 queued a client, logging errors only.
@@ -47,38 +48,6 @@ level = "error"
 """
 
 
-def stat_fields(pid: int | str) -> list[str]:
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-
-
-def process_tree(root: int) -> list[int]:
-    """The process and all its descendants."""
-    children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                children.setdefault(int(stat_fields(entry)[1]), []).append(int(entry))
-            except OSError:
-                continue  # ended meanwhile
-    found, todo = [], [root]
-    while todo:
-        pid = todo.pop()
-        found.append(pid)
-        todo += children.get(pid, [])
-    return found
-
-
-def cpu_seconds(pids: list[int]) -> float:
-    total = 0
-    for pid in pids:
-        try:
-            fields = stat_fields(pid)
-        except OSError:
-            continue
-        total += int(fields[11]) + int(fields[12])
-    return total / TICK
-
-
 def machine_busy_seconds() -> float:
     user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
     return (user + nice + system + irq + softirq + steal) / TICK
@@ -100,11 +69,26 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-class BrokerError(Exception):
+def own_command() -> list[str]:
+    """How this program is started again: a single-file executable is its own interpreter."""
+    return [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "penstock"]
+
+
+def own_environment() -> dict[str, str]:
+    """With the package of this process found first, installed or not."""
+    if getattr(sys, "frozen", False):
+        return dict(os.environ)
+    places = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, places))}
+
+
+class BrokerError(PenstockError):
     """A broker did not start or did not stay."""
 
 
 class Broker:
+    """Started by a command line, in a directory of its own."""
+
     def __init__(
         self, name: str, command: str, mosquitto_conf: str = MOSQUITTO_CONF, penstock_toml: str = PENSTOCK_TOML
     ):
@@ -135,11 +119,11 @@ class Broker:
         if self._dir is None:
             self._dir = tempfile.TemporaryDirectory(prefix=f"bench-{self.name}-")
         home = Path(self._dir.name)
-        values = {"port": self.port, "dir": home, "python": sys.executable}
+        values = {"port": self.port, "dir": home, "python": sys.executable, "penstock": shlex.join(own_command())}
         (home / "mosquitto.conf").write_text(self._mosquitto_conf.format(**values))
-        words = shlex.split(os.path.expandvars(self.command.format(**values)))
+        words = self._words(values)
         (home / "penstock.toml").write_text(self._penstock_toml)
-        environment = os.environ | {"PENSTOCK_CONFIG": str(home / "penstock.toml"), "PYTHONPATH": str(ROOT / "src")}
+        environment = own_environment() | {"PENSTOCK_CONFIG": str(home / "penstock.toml")}
         with open(home / "log", "wb") as log:
             try:
                 self._process = subprocess.Popen(words, stdout=log, stderr=log, env=environment, start_new_session=True)
@@ -154,6 +138,18 @@ class Broker:
         tail = (home / "log").read_text(errors="replace")[-2000:]
         self.stop()
         raise BrokerError(f"{self.name} did not start: {shlex.join(words)}\n{tail}")
+
+    def _words(self, values: dict[str, object]) -> list[str]:
+        try:
+            words = shlex.split(os.path.expandvars(self.command.format(**values)))
+        except (KeyError, IndexError, ValueError) as error:
+            self.stop()
+            names = ", ".join(f"{{{name}}}" for name in values)
+            raise BrokerError(f"{self.name}: {self.command!r}: {error!r}; {names} are filled in") from None
+        if not words:
+            self.stop()
+            raise BrokerError(f"{self.name}: the command is empty")
+        return words
 
     def answers(self) -> bool:
         """It accepts a CONNECT."""
