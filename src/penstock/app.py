@@ -37,6 +37,7 @@ from penstock.frontends.mqtt.frontend import ListenerContext, MqttFrontend
 from penstock.frontends.mqtt.listener import Listener
 from penstock.frontends.mqtt.query_topics import QueryTopics
 from penstock.logs.base import Log, TopicNotFound, parse_properties
+from penstock.logs.embedded import EmbeddedLog
 from penstock.logs.memory import MemoryLog
 from penstock.partition.settings import parse_settings
 from penstock.persistence.application_names import ApplicationNames
@@ -514,6 +515,7 @@ class Broker:
         if self.datasub is not None:
             admin.read_groups = self.datasub.metrics.samples
             admin.most_groups = settings.data_subscription.group_metrics
+        admin.read_cut = self.log.cut if isinstance(self.log, EmbeddedLog) else None
         return admin
 
     def _make_listener(self, index: int) -> Listener:
