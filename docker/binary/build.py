@@ -29,8 +29,6 @@ def main(wanted: list[str]) -> int:
     DIST.mkdir(exist_ok=True)
     for part in wanted or BUILDERS:
         BUILDERS[part]()
-    # Metadata beside the sources would be taken for an installation.
-    shutil.rmtree(ROOT / "src" / "penstock.egg-info", ignore_errors=True)
     for path in sorted(DIST.iterdir()):
         size = f"{path.stat().st_size / 1e6:.1f} MB" if path.is_file() else "directory"
         print(f"{path.relative_to(ROOT)}\t{size}")
@@ -47,6 +45,7 @@ def build_binary() -> None:
         f"--workpath={WORK / 'pyinstaller'}",
         "docker/binary/penstock.spec",
         PYINSTALLER_CONFIG_DIR=str(WORK / "cache"),  # not in the home directory
+        PYINSTALLER_ZLIB_COMPRESSION_LEVEL="5",  # 9 takes three times as long and saves three percent
     )
     # Moved there at the end: who finds it finds all of it.
     (MADE / "penstock").replace(DIST / "penstock")
@@ -62,20 +61,43 @@ def build_archive() -> None:
 
 
 def build_wheel() -> None:
-    # Modules that are newer than their sources are not compiled again; what was removed must not come back from here.
-    for old in (ROOT / "build").glob("lib*"):
-        shutil.rmtree(old)
+    tree = copy_tree()
+    # Modules that are newer than their sources are not compiled again.
     tag = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
-    target = ROOT / "build" / f"lib.{tag}" / "penstock" / "_ext"
+    target = tree / "build" / f"lib.{tag}" / "penstock" / "_ext"
     target.mkdir(parents=True)
     for module in (ROOT / "src/penstock/_ext").glob("*.so"):
         subprocess.run(["strip", "--strip-unneeded", "-o", str(target / module.name), str(module)], check=True)
-    run("pip", "--quiet", "wheel", "--no-deps", "--no-build-isolation", "--no-index", f"--wheel-dir={DIST}", ".")
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
+    run("pip", "wheel", *options, f"--wheel-dir={DIST}", str(tree))
 
 
 def build_sdist() -> None:
-    script = "from setuptools import build_meta; build_meta.build_sdist('dist')"
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True)
+    script = f"from setuptools import build_meta; build_meta.build_sdist({str(DIST)!r})"
+    subprocess.run([sys.executable, "-c", script], cwd=copy_tree(), check=True, capture_output=True)
+
+
+def copy_tree() -> Path:
+    """The sources in a place of their own, since building leaves files beside them that would be taken for an
+    installation; with the C that was made of them, so that it is not made again."""
+    tree = WORK / "tree"
+    shutil.rmtree(tree, ignore_errors=True)
+    tree.mkdir(parents=True)
+    for name in ("src", "ext"):
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info"))
+    for name in (
+        "pyproject.toml",
+        "setup.py",
+        "MANIFEST.in",
+        "README.md",
+        "LICENSE",
+        "CHANGELOG.md",
+        "constraints.txt",
+    ):
+        shutil.copy2(ROOT / name, tree)
+    (tree / "build").mkdir()
+    (tree / "build" / "cython").symlink_to(ROOT / "build" / "cython")
+    return tree
 
 
 def run(module: str, *arguments: str, **environment: str) -> None:
