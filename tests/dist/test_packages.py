@@ -17,6 +17,9 @@ from tests.support.deployment import ROOT, VERSION
 SECONDS = 300
 DIST = ROOT / "dist"
 
+# The first test builds them.
+pytestmark = pytest.mark.timeout(SECONDS + 60)
+
 
 @pytest.fixture(scope="module")
 def built() -> None:

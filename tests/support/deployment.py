@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from typer.main import get_command
+
+from penstock.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
@@ -76,3 +79,13 @@ def image_environment(stage: Stage) -> dict[str, str]:
 
 def run_tool(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def parse_penstock(words: list[str]) -> dict[str, Any]:
+    """The values of a command's flags; fails as the command itself would."""
+    command: Any = get_command(app)
+    arguments = list(words)
+    while hasattr(command, "resolve_command"):
+        context = command.make_context("penstock", [], resilient_parsing=True)
+        _, command, arguments = command.resolve_command(context, arguments)
+    return dict(command.make_context(command.name, arguments).params)

@@ -19,6 +19,7 @@ from tests.support.deployment import (
     load_composition,
     load_dockerfile,
     load_yaml,
+    parse_penstock,
     run_tool,
 )
 
@@ -176,6 +177,17 @@ def test_monitoring_finds_every_node() -> None:
                 assert found["names"] == ["penstock"]
                 assert "penstock" in [service, *aliases]
                 assert settings_of(table).admin.address.endswith(f":{found['port']}")
+
+
+def test_spark_runs_a_job_of_ours() -> None:
+    """It writes only to its own volume and may execute what it unpacks: docker mounts a tmpfs without that."""
+    spark = load_composition("single-spark")["services"]["spark"]
+    output = parse_penstock(spark["command"])["output"]
+    mounted = {volume.split(":")[1]: volume.endswith(":ro") for volume in spark["volumes"]}
+    assert mounted == {output: False, "/var/lib/penstock": True}
+    assert spark["working_dir"] == output
+    (temporary,) = spark["tmpfs"]
+    assert "exec" in temporary.partition(":")[2].split(",")
 
 
 @pytest.mark.parametrize("name", COMPOSITIONS)

@@ -8,12 +8,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 
-from penstock.cli.app import app
 from penstock.core import exit_codes
 from penstock.core.settings import Settings
-from tests.support.deployment import DOCKER, run_tool
+from tests.support.deployment import DOCKER, parse_penstock, run_tool
 
 UNIT = DOCKER / "systemd/penstock.service"
 ENTRIES = re.findall(r"^(\w+)=(.*)$", UNIT.read_text(), re.M)
@@ -34,13 +32,9 @@ def test_it_waits_until_the_broker_is_ready() -> None:
 
 
 def test_command_is_one_of_ours() -> None:
-    program, command, *arguments = shlex.split(LAST["ExecStart"])
+    program, *words = shlex.split(LAST["ExecStart"])
     assert program.endswith("/penstock")
-    group = get_command(app)
-    context = group.make_context("penstock", [], resilient_parsing=True)
-    _, parsed, rest = group.resolve_command(context, [command, *arguments])  # type: ignore[attr-defined]  # it is a group
-    values = parsed.make_context(command, rest).params
-    assert values["data_dir"] == f"/var/lib/{LAST['StateDirectory']}"
+    assert parse_penstock(words)["data_dir"] == f"/var/lib/{LAST['StateDirectory']}"
     assert LAST["ExecReload"] == "/bin/kill -HUP $MAINPID"
 
 
