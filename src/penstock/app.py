@@ -1,17 +1,14 @@
-"""The composition root: reads the settings, picks the providers, wires the ports, runs the loop."""
+"""The composition root: picks the providers the settings name and wires the ports."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import signal
-import sys
-from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 
 import msgspec
-import uvloop
 
 from penstock._ext.connection import Connection, Hub, Session
 from penstock._ext.packets import Reason
@@ -64,37 +61,6 @@ TICK_SECONDS = 0.5
 DRAIN_POLL_SECONDS = 0.02
 RETAINED_SWEEP = 10_000
 RESTORE_SECONDS = 5.0
-
-
-Announce = Callable[[Sequence[ListenerSettings], str, str, str], str]
-
-
-def run(loaded: Loaded, announce: Announce) -> int:
-    """Runs the broker until a signal ends it; the exit code. `announce` tells a person where it listens."""
-    return uvloop.run(_main(loaded, announce))
-
-
-async def _main(loaded: Loaded, announce: Announce) -> int:
-    broker = Broker(loaded)
-    starting = asyncio.ensure_future(broker.start())
-    stopping = asyncio.ensure_future(broker.stopping.wait())
-    try:
-        # A signal ends a start that takes long as well.
-        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
-            starting.cancel()
-            await asyncio.wait([starting])
-            await broker.close()
-            return 0
-        starting.result()
-    except BaseException:
-        await broker.close()
-        raise
-    data_dir = broker.settings.server.data_dir
-    sys.stdout.write(announce(broker.bound_listeners(), data_dir, broker.admin.address, broker.data_address))
-    sys.stdout.flush()
-    await broker.run_until_stopped()
-    return 0
 
 
 class Broker:

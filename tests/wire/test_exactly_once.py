@@ -1,4 +1,4 @@
-"""QoS 2 towards the broker: a message is taken once, also when the broker is killed before it has stored the packet id."""
+"""QoS 2 towards the broker: a message is taken once, also when a kill comes before its packet id is stored."""
 
 import shutil
 

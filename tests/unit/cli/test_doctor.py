@@ -268,7 +268,7 @@ def test_a_kafka_of_one_broker_is_named_by_doctor_and_at_the_start(examine, capl
 
 
 def test_topics_of_kafka():
-    def topic(name, copies=3, in_sync=3, min_in_sync=2, retention_ms=1000, is_compacted=False):
+    def topic(name, *, copies=3, in_sync=3, min_in_sync=2, retention_ms=1000, is_compacted=False):
         return TopicReport(name, 1, copies, in_sync, min_in_sync, retention_ms, is_compacted)
 
     def look(*topics):
