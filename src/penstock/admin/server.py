@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from penstock.admin.token import publish_access, withdraw_access
 from penstock.core import exit_codes
 from penstock.core.errors import PenstockError
-from penstock.core.metrics import ClientSample, Number, ShareSample
+from penstock.core.metrics import ClientSample, GroupSample, Number, ShareSample
 from penstock.core.settings.address import Address, parse_address
 from penstock.core.settings.model import AdminSettings
 
@@ -80,6 +80,8 @@ class AdminServer:
         self.queues = queues
         self.read_clients = read_clients
         self.read_shares = read_shares
+        self.read_groups: Callable[[], Iterable[GroupSample]] | None = None
+        self.most_groups = 0
         self.read_cut: ReadCut | None = None
         self._stop: Callable[[], None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -148,6 +150,8 @@ class AdminServer:
             read_clients=self.read_clients,
             read_shares=self.read_shares,
             most_clients=self._settings.per_client_metrics,
+            read_groups=self.read_groups,
+            most_groups=self.most_groups,
             read_queues=None if self.queues is None else self.queues.samples,
             most_queues=self._settings.per_queue_metrics,
         )

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 
 from penstock.core.settings.application import ApplicationSettings
+from penstock.core.settings.datasub import DataSubscriptionSettings
 from penstock.core.settings.kafka import KafkaSettings
 from penstock.core.settings.queues import QueueManagerSettings, QueueSettings
 from penstock.core.settings.rates import RateSettings
@@ -286,6 +287,7 @@ class Settings(Section, frozen=True):
     ] = field(default_factory=dict)
     queue_manager: QueueManagerSettings = QueueManagerSettings()
     queues: list[QueueSettings] = field(default_factory=list)
+    data_subscription: DataSubscriptionSettings = DataSubscriptionSettings()
     logging: LoggingSettings = LoggingSettings()
     admin: AdminSettings = AdminSettings()
     sys: SysSettings = SysSettings()

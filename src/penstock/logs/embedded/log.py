@@ -56,6 +56,7 @@ class EmbeddedLog:
         self.root = files.log_directory(data_dir)
         self.views: dict[str, TopicView] = {}
         self.writers: dict[str, TopicWriter] = {}
+        self.held: dict[str, dict[int, int]] = {}  # what retention waits for: by topic, of its partitions
         self.offsets = GroupOffsets(store)
         self._sync_always = fsync == "always"
         self._sync_interval = fsync_interval_ms / 1000
@@ -164,6 +165,7 @@ class EmbeddedLog:
             "journal_rounds": self._journal.rounds if self._journal is not None else 0,
             "offset_commits": self.offsets.commits,
             "segments_removed": self.maintenance.segments_removed,
+            "segments_held": self.maintenance.segments_held,
             "compactions": self.maintenance.compactions,
         }
 
