@@ -8,6 +8,7 @@ The language of a block says what happens to it:
     python                run
     toml                  loaded as settings or, with [[rules]] or [[types]], as ACL; a first line `# x.toml` saves it
     ini                   parsed
+    sql                   run by tests/unit/datasub/sql/test_docs.py
     text, mermaid         for people only
 """
 
@@ -41,6 +42,7 @@ ROOT = Path(__file__).resolve().parents[3]
 FENCE = re.compile(r"^```(?P<language>[^\n`]*)\n(?P<body>.*?)^```[ \t]*$", re.M | re.S)
 LINK = re.compile(r"(?<!\\)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
 ONLY_FOR_PEOPLE = {"text", "mermaid"}
+RUN_ELSEWHERE = {"sql"}
 # Their plain `console` blocks are complete in themselves, so they are run as well.
 RUN_WHOLE = {"docs/access-control.md", "docs/monitoring.md", "docs/settings.md"}
 # What a page supposes to be there.
@@ -319,7 +321,7 @@ def needs_broker(block: Block) -> bool:
 def test_examples_are_checked(page: str, tmp_path: Path) -> None:
     """All that needs no broker, and that every block has a language this file knows."""
     for block in blocks_of(page):
-        if needs_broker(block) or block.language in ("toml", *ONLY_FOR_PEOPLE):
+        if needs_broker(block) or block.language in ("toml", *ONLY_FOR_PEOPLE, *RUN_ELSEWHERE):
             continue
         if block.language in ("console", "sh"):
             check_commands(block, make_targets())
