@@ -14,6 +14,8 @@ from penstock.datasub.types import SqlType
 TIMESTAMP_NOT_AVAILABLE = 0
 TIMESTAMP_LOG_APPEND_TIME = 2
 _MILLISECOND = 1_000_000
+# The columns of a block that has no rows of the query.
+META = ("meta",)
 
 
 class Field(NamedTuple):
@@ -82,7 +84,18 @@ class Block:
 class Message:
     """Look at `error()` first: if it is not None there are no rows, and nothing to commit."""
 
-    __slots__ = ("_blocks", "_database", "_error", "_next", "_offset", "_partition", "_start", "_topic", "size")
+    __slots__ = (
+        "_blocks",
+        "_database",
+        "_error",
+        "_meta",
+        "_next",
+        "_offset",
+        "_partition",
+        "_start",
+        "_topic",
+        "size",
+    )
 
     def __init__(
         self,
@@ -97,10 +110,11 @@ class Message:
     ) -> None:
         self._topic = topic
         self._partition = partition
-        self._blocks = blocks
+        self._blocks = [block for block in blocks if block.names != META]
+        self._meta = [block for block in blocks if block.names == META]
         self._start = start
         self._next = next_offset
-        self._offset = blocks[-1].last_offset if blocks else OFFSET_INVALID
+        self._offset = max((block.last_offset for block in blocks), default=OFFSET_INVALID)
         self._database = database
         self._error = error
         self.size = sum(block.size for block in blocks)
@@ -133,7 +147,8 @@ class Message:
         return (TIMESTAMP_LOG_APPEND_TIME, time // _MILLISECOND) if time else (TIMESTAMP_NOT_AVAILABLE, 0)
 
     def timestamp_ns(self) -> int:
-        return self._blocks[-1].times()[-1] if self._blocks else 0
+        blocks = self._blocks or self._meta
+        return blocks[-1].times()[-1] if blocks else 0
 
     def first_time(self) -> int:
         """When the message of the first row was received, in nanoseconds."""
@@ -144,12 +159,12 @@ class Message:
         return self._database
 
     def value(self) -> list[Block] | None:
-        """The rows in blocks; None when there are none."""
+        """The rows in blocks; None when there are none: nothing but changes of tables."""
         return [Block(rows, self._topic) for rows in self._blocks] or None
 
     def meta(self) -> list[dict[str, Any]]:
-        """Changes of tables, for topics made WITH META or ONLY META."""
-        return [row for block in self._blocks for row in block.to_pylist() if "meta" in row]
+        """Changes of tables, for topics made WITH META or ONLY META: type, table, filter, sql, user and time (ms)."""
+        return [row for block in self._meta for row in block.column(0)]
 
     def __len__(self) -> int:
         """Rows."""
