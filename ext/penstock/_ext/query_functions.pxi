@@ -279,6 +279,13 @@ cdef inline int64_t floor_mod(int64_t a, int64_t b) noexcept nogil:
     return a - b * floor_div(a, b)
 
 
+# Half away from zero, as DuckDB makes milliseconds of a finer time.
+cdef inline int64_t round_div(int64_t a, int64_t b) noexcept nogil:
+    cdef int64_t down = floor_div(a, b)
+    cdef int64_t twice = 2 * (a - b * down)
+    return down + 1 if twice > b or twice == b and a > 0 else down
+
+
 cdef int call_time(uint8_t function, const Value* a, Value* out) noexcept nogil:
     cdef int64_t ns = 0, into
     cdef double micros
@@ -303,9 +310,9 @@ cdef int call_time(uint8_t function, const Value* a, Value* out) noexcept nogil:
     elif function == F_EPOCH_MS:
         if a[0].type == T_BIGINT:
             return time_from(a[0].of.i, 1_000_000, out)
-        set_int(out, floor_div(a[0].of.i, 1_000_000))
+        set_int(out, round_div(a[0].of.i, 1_000_000))
     elif function == F_EPOCH_US:
-        set_int(out, floor_div(a[0].of.i, 1_000))
+        set_int(out, round_div(a[0].of.i, 1_000))
     elif function == F_EPOCH_NS:
         set_int(out, a[0].of.i)
     elif function == F_TO_TIMESTAMP:

@@ -104,6 +104,10 @@ class DataSubscription:
                 log.warning("data subscription cannot start yet", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
+    async def until_started(self) -> None:
+        if self._starting is not None:
+            await asyncio.shield(self._starting)
+
     async def stop(self) -> None:
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.datasub import wire
 from penstock.datasub.catalogue import Catalogue, QueryTopic
-from penstock.datasub.errors import BadRequest, NotFound
+from penstock.datasub.errors import BadRequest, NotFound, Unavailable
 from penstock.datasub.ports import Coordinator, Fetcher, Identity, Source
 from penstock.datasub.privileges import Privileges
 from penstock.datasub.stored import Stored
@@ -44,6 +44,7 @@ class DataService:
         self._executor = executor
         self._source = source
         self._fetcher = fetcher
+        self._is_started = False
         self._handlers: dict[str, Callable[[Identity, Any], Awaitable[Any]]] = {
             "execute": self._execute,
             "subscribe": self._subscribe,
@@ -64,6 +65,7 @@ class DataService:
         """Everything is as it was left. Raises StoreError, LogError."""
         await self._stored.start()
         await self.coordinator.start()
+        self._is_started = True
 
     async def stop(self) -> None:
         await self.coordinator.stop()
@@ -75,18 +77,29 @@ class DataService:
 
     async def execute(self, sql: str, who: Identity) -> wire.Table:
         """One statement. Raises DataError."""
+        self._check_started()
         return await self._executor.execute(sql, who)
 
     async def handle(self, who: Identity, method: str, params: msgspec.Struct) -> Any:
         """`params` is the structure of wire.METHODS; so is the answer. Raises DataError."""
+        self._check_started()
         handler = self._handlers.get(method)
         if handler is None:
             raise BadRequest(f"there is no method {method}")
         return await handler(who, params)
 
+    def _check_started(self) -> None:
+        """Before that nothing is known of topics and groups: who asks must not be told that they are gone."""
+        if not self._is_started:
+            raise Unavailable("data subscription is not ready yet: the log or the store cannot be read")
+
     def topic(self, name: str) -> QueryTopic | None:
         """From memory."""
         return self.catalogue.topic(name)
+
+    async def ends(self) -> dict[int, int]:
+        """Where each partition of the source ends now. Raises Unavailable."""
+        return {number: (await self._source.watermarks(number))[1] for number in await self._source.partitions()}
 
     async def _execute(self, who: Identity, params: wire.Execute) -> wire.Table:
         return await self.execute(params.sql, who)

@@ -17,7 +17,16 @@ from penstock.core.logging import RateLimited, get_logger
 from penstock.core.ports import Scheduler, Timer
 from penstock.datasub import wire
 from penstock.datasub.catalogue import QueryTopic
-from penstock.datasub.errors import BadRequest, DataError, NotAllowed, NotFound, OutOfRange, Unavailable
+from penstock.datasub.errors import (
+    BadRequest,
+    DataError,
+    NotAllowed,
+    NotAMember,
+    NotFound,
+    OutOfRange,
+    StaleEpoch,
+    Unavailable,
+)
 from penstock.datasub.groups import views
 from penstock.datasub.groups.assignment import build_assignment
 from penstock.datasub.groups.group import READY, Group, Member, Terms
@@ -125,7 +134,7 @@ class GroupCoordinator:
                 group.change_topics(member, topics)
                 self._rebalance_soon(group)
         member.terms = _terms_of(request)
-        member.refused |= refused
+        member.refused = refused
         now = self._clock()
         member.heard_at = member.polled_at = now  # it is neither silent nor idle who subscribes
         member.subscribed_ms = self._now_ms()
@@ -154,9 +163,11 @@ class GroupCoordinator:
     def _open(self, name: str) -> Group:
         group = self.groups.get(name)
         if group is None:
-            known = self._book.groups() | self.groups.keys()
-            if name not in known and len(known) >= self._settings.max_groups:
-                raise BadRequest(f"there are {len(known)} groups already, as many as are allowed")
+            stored = self._book.groups()
+            if name not in stored:
+                count = len(stored) + sum(1 for each in self.groups if each not in stored)
+                if count >= self._settings.max_groups:
+                    raise BadRequest(f"there are {count} groups already, as many as are allowed")
             group = self.groups[name] = Group(name, self._book.open(name))
         return group
 
@@ -202,25 +213,25 @@ class GroupCoordinator:
 
     async def commit(self, who: Identity, request: wire.Commit) -> None:
         check_commit(request)
-        group, member = self._heard(who, request.group, request.consumer)
-        for topic, partition, offset in request.offsets:
-            await self._check_end(topic, partition, offset)
+        _, member = self._heard(who, request.group, request.consumer)
 
         def check() -> None:
-            if self.groups.get(group.name) is not group:
-                group.member("")
+            group, _ = self._find(who, request.group, request.consumer)
             for topic, partition, _ in request.offsets:
-                group.check_owner(member.id, request.epoch, topic, partition)
+                group.check_owner(request.consumer, request.epoch, topic, partition)
 
         try:
             check()
-            await self._book.commit(group.name, request.offsets, check)
-        except DataError:
+            for topic, partition, offset in request.offsets:
+                await self._check_end(topic, partition, offset)
+            await self._book.commit(request.group, request.offsets, check)
+        except (NotAMember, StaleEpoch):
             self.fenced += 1
             raise
         self.commits += 1
         for topic, partition, offset in request.offsets:
-            member.positions.setdefault((topic, partition), offset)
+            place = topic, partition
+            member.positions[place] = max(offset, member.positions.get(place, 0))
 
     async def _check_end(self, topic: str, partition: int, offset: int) -> None:
         seen = self._source.last_seen(partition)
@@ -408,6 +419,9 @@ class GroupCoordinator:
         self._timers.pop(group.name, None)
         if self.groups.get(group.name) is not group:
             return
+        if not self._book.is_mine(group.name):
+            self.release(group.name)
+            return
         now = self._clock()
         for member, reason in group.remove_silent(now):
             self.removed += 1
@@ -426,6 +440,8 @@ class GroupCoordinator:
         group.due_at = None
         try:
             self._partitions = await self._source.partitions()
+            if self.groups.get(group.name) is not group:
+                return  # another node has it by now
             before = len(group.members)
             changed = group.rebalance(
                 self._partitions, self._now_ms(), lambda name: self._topics.topic(name) is not None

@@ -279,7 +279,6 @@ class ClusterExecutor:
     async def execute(self, sql: str, who: Identity) -> wire.Table:
         statement = await parse(sql)
         if not self._local.is_change(statement):
-            await self._stored.catch_up()
             return await self._local.run(statement, who)
         try:
             table, _ = await self._peers.call_owner(CATALOGUE, "execute", who, sql, wire.Table, is_repeatable=False)

@@ -169,6 +169,9 @@ class Group:
             topic: {number: before.get(topic, {}).get(number, member.epoch) for number in numbers}
             for topic, numbers in mine.items()
         }
+        for seen in (member.positions, member.rows):
+            for topic, number in [place for place in seen if place[1] not in member.owned.get(place[0], ())]:
+                del seen[topic, number]
         member.state = READY
         member.rebalanced_ms = now_ms
 

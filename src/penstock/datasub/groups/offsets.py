@@ -74,7 +74,7 @@ class OffsetBook:
         self._wall_clock = wall_clock
         self._node = node
         self.is_mine = is_mine or (lambda _: True)
-        self._records: dict[Key, Offsets] = {}
+        self._records: dict[str, dict[str, Offsets]] = {}  # group: topic
         self._terms: dict[str, int] = {}
         self._waiting: dict[str, list[_Wanted]] = {}
         self._under_way: set[Key] = set()
@@ -82,26 +82,24 @@ class OffsetBook:
         stored.listen(OFFSETS, self._on_change)
 
     def of(self, group: str, topic: str) -> Offsets:
-        return self._records.get((group, topic), NOTHING)
+        return self._records.get(group, {}).get(topic, NOTHING)
 
     def __iter__(self) -> Iterator[Key]:
         """A copy: it may change meanwhile."""
-        return iter(list(self._records))
+        return iter([(group, topic) for group, topics in self._records.items() for topic in topics])
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._records
+        return key[1] in self._records.get(key[0], ())
 
-    def groups(self) -> set[str]:
-        return {group for group, _ in self._records}
-
-    def topics_of(self, group: str) -> list[str]:
-        return [topic for name, topic in self._records if name == group]
+    def groups(self) -> Mapping[str, object]:
+        """By name."""
+        return self._records
 
     # ---- changes ----
 
     def open(self, group: str) -> int:
         """This node is the group's coordinator from now on; the term, higher than any before."""
-        before = [record.term for (name, _), record in self._records.items() if name == group]
+        before = [record.term for record in self._records.get(group, {}).values()]
         self._terms[group] = term = max([int(self._wall_clock() * 1_000), *(each + 1 for each in before)])
         return term
 
@@ -131,14 +129,14 @@ class OffsetBook:
         """The group has no members any more: what was begun and not committed is forgotten."""
 
         def apply(records: dict[str, Offsets]) -> None:
-            for topic in self.topics_of(group):
+            for topic in self._records.get(group, ()):
                 records[topic] = msgspec.structs.replace(records[topic], starts={})
 
         await self._change(group, _Wanted(lambda: None, apply))
 
     async def remove(self, keys: Iterable[Key]) -> None:
         """Raises Unavailable."""
-        changes: list[Change] = [(OFFSETS, key_of(*key), None) for key in keys if key in self._records]
+        changes: list[Change] = [(OFFSETS, key_of(*key), None) for key in keys if key in self]
         if changes:
             for _, key, _ in changes:
                 self._forget(split_key(key))
@@ -146,11 +144,11 @@ class OffsetBook:
 
     def topic_dropped(self, topic: str) -> None:
         """What is stored of it was removed with it."""
-        for key in [key for key in (*self._records, *self._under_way) if key[1] == topic]:
+        for key in [key for key in (*self, *self._under_way) if key[1] == topic]:
             self._forget(key)
 
     def _forget(self, key: Key) -> None:
-        self._records.pop(key, None)
+        self._remove(key)
         self._under_way.discard(key)
 
     async def _change(self, group: str, wanted: _Wanted) -> None:
@@ -173,7 +171,7 @@ class OffsetBook:
             del self._waiting[group]
 
     async def _write_batch(self, group: str, batch: list[_Wanted]) -> None:
-        records = _Records(self._records, group)
+        records = _Records(self._records.get(group, {}))
         allowed: list[_Wanted] = []
         for wanted in batch:
             try:
@@ -210,9 +208,15 @@ class OffsetBook:
 
     def _put(self, key: Key, record: Offsets) -> None:
         if record.committed or record.starts:
-            self._records[key] = record
+            self._records.setdefault(key[0], {})[key[1]] = record
         else:
-            self._records.pop(key, None)
+            self._remove(key)
+
+    def _remove(self, key: Key) -> None:
+        topics = self._records.get(key[0], {})
+        topics.pop(key[1], None)
+        if not topics:
+            self._records.pop(key[0], None)
 
     # ---- what was stored ----
 
@@ -222,15 +226,15 @@ class OffsetBook:
         mine = self.is_mine(group) and group in self._terms
         if value is None:
             if not mine:
-                self._records.pop((group, topic), None)
+                self._remove((group, topic))
             return
         record = msgspec.msgpack.decode(value, type=Offsets)
         if not mine:
             self._put((group, topic), record)
-        elif record.node != self._node and record.term < self._terms[group] and (group, topic) in self._records:
+        elif record.node != self._node and record.term < self._terms[group] and (group, topic) in self:
             # A node that does not know yet that it is not the coordinator any more has written over ours.
             log.warning("a commit of a former coordinator is overruled", group=group, topic=topic, node=record.node)
-            ours = self._records[group, topic]
+            ours = self.of(group, topic)
             self._write_later([(OFFSETS, key, _encode(msgspec.structs.replace(ours, term=self._terms[group])))])
 
     def _write_later(self, changes: list[Change]) -> None:
@@ -247,24 +251,20 @@ class OffsetBook:
     def close(self, group: str) -> None:
         """Another node is the coordinator from now on."""
         self._terms.pop(group, None)
-        for key in [key for key in self._records if key[0] == group]:
-            value = self._stored.items(OFFSETS).get(key_of(*key))
-            if value is None:
-                del self._records[key]
-            else:
-                self._records[key] = msgspec.msgpack.decode(value, type=Offsets)
+        for topic in list(self._records.get(group, ())):
+            value = self._stored.items(OFFSETS).get(key_of(group, topic))
+            self._put((group, topic), NOTHING if value is None else msgspec.msgpack.decode(value, type=Offsets))
 
 
 class _Records(dict[str, Offsets]):
     """Those of one group that a batch changes, by topic."""
 
-    def __init__(self, records: Mapping[Key, Offsets], group: str) -> None:
+    def __init__(self, before: Mapping[str, Offsets]) -> None:
         super().__init__()
-        self._all = records
-        self._group = group
+        self._before = before
 
     def __missing__(self, topic: str) -> Offsets:
-        return self._all.get((self._group, topic), NOTHING)
+        return self._before.get(topic, NOTHING)
 
 
 def _encode(record: Offsets) -> bytes | None:
