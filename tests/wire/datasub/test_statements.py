@@ -61,11 +61,11 @@ def test_projection_filter_and_functions(world: DataWorld) -> None:
     world.create_topic(
         """SELECT upper(payload.name) AS name, payload.n * 2 AS twice, split_part(topic, '/', 2) AS part,
              CASE WHEN payload.n > 2 THEN 'high' ELSE 'low' END AS level, CAST(payload.n AS VARCHAR) || '!' AS text,
-             payload.missing AS missing, payload.deep.items[1] AS second
+             payload.missing AS missing, payload.deep.list[1] AS second
            FROM "{space}/+" WHERE payload.name LIKE 'a%' AND payload.n IS NOT NULL"""
     )
     world.publish(
-        {"name": "anna", "n": 1, "deep": {"items": [1, 2]}},
+        {"name": "anna", "n": 1, "deep": {"list": [1, 2]}},
         {"name": "bert", "n": 2},
         {"name": "anton", "n": 3},
         {"name": "alma"},
