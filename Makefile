@@ -12,7 +12,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 JOBS := $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint types format dist bench bench-micro fuzz conformance docs-check annotate clean
+.PHONY: help run build test lint types format dist bench bench-check bench-micro fuzz conformance docs-check annotate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,6 +37,10 @@ dist: $(STAMPS)/build $(STAMPS)/dev ## dist/penstock, a single file that needs n
 
 bench: $(STAMPS)/build $(STAMPS)/dev $(STAMPS)/services ## load against mosquitto, interleaved; saves a dated result and redraws the README's table
 	$(BIN)/python bench/compare.py --save $(ARGS) && $(BIN)/python bench/report.py
+
+bench-check: $(STAMPS)/build $(STAMPS)/dev ## fails when the hot path needs 15 % more instructions than bench/baseline.json says
+	@command -v valgrind >/dev/null || { $(call apt,valgrind); }
+	$(BIN)/python bench/check.py $(ARGS)
 
 bench-micro: $(STAMPS)/build $(STAMPS)/dev ## pytest-benchmark of codec, trie and in-flight
 	$(BIN)/python -m pytest bench/micro --benchmark-only $(ARGS)

@@ -27,6 +27,8 @@ MODULES = (
     "segment",
     "queue_rows",
     "queue_words",
+    "block",
+    "query",
     "kafka_records",
     "envelope",
     "columns",
@@ -34,6 +36,7 @@ MODULES = (
     "pending",
     "calls",
     "connection",
+    "load",
 )
 COVERAGE = bool(os.environ.get("PENSTOCK_COVERAGE"))
 ANNOTATE = bool(os.environ.get("PENSTOCK_ANNOTATE"))

@@ -1,36 +1,10 @@
-from collections.abc import Sequence
 from typing import Any
 
+from penstock._ext.block import Block as Block
 from penstock._ext.segment import RecordPack
 
-class Block:
-    """Rows of one query and one partition, in columns laid out as Arrow's: validity bits, fixed width values or 32-bit
-    ends and bytes. Beside the columns each row has its source offset, and the time (ns) its message was received."""
-
-    @property
-    def rows(self) -> int: ...
-    @property
-    def first_offset(self) -> int: ...
-    @property
-    def last_offset(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def names(self) -> tuple[str, ...]: ...
-    @property
-    def types(self) -> tuple[int, ...]: ...
-    def encode(self) -> bytes: ...
-    @staticmethod
-    def decode(data: bytes | memoryview) -> Block: ...
-    def offsets(self) -> list[int]: ...
-    def times(self) -> list[int]: ...
-    def column(self, number: int) -> list[Any]: ...
-    def buffers(self, number: int) -> tuple[memoryview | None, memoryview | None, memoryview | None]:
-        """validity, values or ends, bytes: for pyarrow.Array.from_buffers."""
-    def to_pylist(self) -> list[dict[str, Any]]: ...
-    def to_json(self) -> bytes:
-        """A JSON array of objects; BLOB as base64, TIMESTAMP as ISO 8601 with nanoseconds when there are any."""
-    def slice(self, from_offset: int, max_rows: int = 0xFFFFFFFF) -> Block: ...
+FUNCTION_NAMES: tuple[str, ...]
+UNIT_NAMES: tuple[str, ...]
 
 class RowError:
     query: int
@@ -42,9 +16,12 @@ class QuerySet:
     """Many queries over one stream: a message's topic, and its values that queries compare for equality, choose the few
     that are evaluated; its JSON is read once for all of them."""
 
+    passed_over: int  # records that were no envelopes
+    next_offset: int  # behind the last record that `evaluate` looked at, -1 if it looked at none
     def __init__(self) -> None: ...
     def add(self, plan: Any) -> int:
-        """A penstock.datasub.plan.Plan; returns the query's number."""
+        """A penstock.datasub.plan.Plan; returns the query's number. ValueError or KeyError for a plan that says what
+        the evaluator does not know."""
     def remove(self, query: int) -> None: ...
     def __len__(self) -> int: ...
     def evaluate(

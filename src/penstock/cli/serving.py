@@ -44,8 +44,8 @@ async def _serve(broker: Broker, manager: ServiceManager) -> int:
     except BaseException:
         await broker.close()
         raise
-    listeners = broker.bound_listeners()
-    sys.stdout.write(render_banner(listeners, broker.settings.server.data_dir, broker.admin.address))
+    listeners, data_dir = broker.bound_listeners(), broker.settings.server.data_dir
+    sys.stdout.write(render_banner(listeners, data_dir, broker.admin.address, broker.data_address))
     sys.stdout.flush()
     status = f"listening on {', '.join(listener.address for listener in listeners)}"
     manager.ready(status)

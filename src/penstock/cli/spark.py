@@ -26,6 +26,7 @@ from penstock.cli.spark_options import (
     Stop,
     Strict,
     Topics,
+    declared_tables,
     load_spark,
     part,
 )
@@ -240,6 +241,43 @@ def replay(
     options = part("jobs.replay").ReplayOptions(speed, rate, to_topic, qos, keep_retain, limit, state)
     sink = None if dry_run else make_sink(target, chosen)
     run_job("replay", chosen, None, options, sink=sink, as_json=as_json)
+
+
+@run.command("topic")
+def topic_of_rows(
+    name: Annotated[str, typer.Option("--name", help="Of the topic: its rows go to materialised/<name>.")],
+    sql: Annotated[str, typer.Option("--sql", help="Over the view `messages` and the tables of --table.")],
+    state: Annotated[str, typer.Option("--state", metavar="DIR", help="What the query remembers between two runs.")],
+    *,
+    to: Annotated[
+        str, typer.Option("--to", metavar="TARGET", help="mqtt://[USER:PASSWORD@]HOST:PORT or mqtts://…")
+    ] = "mqtt://127.0.0.1:1883",
+    to_topic: Annotated[str, typer.Option(help="Another topic than materialised/<name>.")] = "",
+    tables: Annotated[
+        list[str] | None, typer.Option("--table", metavar="STATEMENT", help="A CREATE TABLE statement; repeatable.")
+    ] = None,
+    mode: Annotated[
+        str, typer.Option(help="update: rows that changed; append: final rows only; complete: all rows each time.")
+    ] = "update",
+    delay: Annotated[str, typer.Option(help="How late a message may be before its window is final.")] = "10 minutes",
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    kafka: Kafka = None,
+    topics: Topics = None,
+    filters: Filter = None,
+    start: Start = None,
+    loose: Loose = False,
+    master: Master = None,
+    conf: Conf = None,
+    jars: Jars = None,
+    as_json: Json = False,
+) -> None:
+    """Rows of GROUP BY, windows, DISTINCT, published as a topic: what CREATE TOPIC cannot compute."""
+    load_spark()
+    chosen = Chosen(config, data_dir, assignments, kafka, topics, filters, start, None, loose, master, conf, jars)
+    options = part("jobs.topic").TopicOptions(name, sql, state, to_topic, mode, delay, declared_tables(tables or []))
+    run_job("topic", chosen, None, options, sink=make_sink(to, chosen), as_json=as_json)
 
 
 @app.command()

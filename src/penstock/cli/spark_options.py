@@ -14,6 +14,8 @@ import typer
 
 from penstock.cli.log_access import load_log_settings
 from penstock.core.errors import PenstockError, UsageError
+from penstock.datasub.errors import SqlError
+from penstock.datasub.sql.statements import CreateTable, parse_statement
 
 Output = Annotated[str, typer.Option("-o", "--output", metavar="DIR", help="Where the tables and the report go.")]
 Filter = Annotated[
@@ -63,6 +65,22 @@ def load_spark() -> None:
 def part(name: str) -> Any:
     """A module of penstock_spark, which is imported only by who runs a job."""
     return import_module(f"penstock_spark.{name}")
+
+
+def declared_tables(statements: list[str]) -> tuple[Any, ...]:
+    """CREATE TABLE statements as views of the job `topic`; UsageError for anything else."""
+    job = part("jobs.topic")
+    views = []
+    for text in statements:
+        try:
+            statement = parse_statement(text)
+        except SqlError as error:
+            raise UsageError(f"--table: {error}") from None
+        if not isinstance(statement, CreateTable):
+            raise UsageError("--table takes a CREATE TABLE statement", f"It is {text[:60]!r}.")
+        columns = tuple(job.TableColumn(*column.parts()) for column in statement.table.columns)
+        views.append(job.TableView(statement.table.name, statement.table.filter, columns))
+    return tuple(views)
 
 
 @dataclass(frozen=True)

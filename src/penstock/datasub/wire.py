@@ -107,6 +107,7 @@ class Heartbeat(msgspec.Struct, omit_defaults=True):
     polled: bool = False
     positions: list[tuple[str, int, int]] = []
     rows: int = 0
+    counts: list[int] = []  # rows the application got of each of `positions`, since the partition was assigned
 
 
 class Fetch(msgspec.Struct, omit_defaults=True):

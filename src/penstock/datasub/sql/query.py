@@ -1,0 +1,224 @@
+"""A topic's query read by sqlglot, checked, typed and resolved."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NoReturn
+
+from sqlglot import exp
+from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from penstock.datasub.errors import SqlError
+from penstock.datasub.plan import Expression, Plan
+from penstock.datasub.sql.building import literal
+from penstock.datasub.sql.calls import SPARK
+from penstock.datasub.sql.conversions import convert, type_of
+from penstock.datasub.sql.cursor import read_tokens
+from penstock.datasub.sql.dialect import TopicSql
+from penstock.datasub.sql.expressions import Translator
+from penstock.datasub.sql.names import BadName, check_column, check_filter
+from penstock.datasub.sql.normal import plan_key
+from penstock.datasub.sql.positions import refuse, start_of
+from penstock.datasub.sql.scope import Scope
+from penstock.datasub.sql.tables import TableDefinition
+from penstock.datasub.types import SqlType
+
+MAX_COLUMNS = 512
+MAX_COLUMN_NAME = 64
+
+# Clauses that need more than one row: the word to point at, and how sqlglot names the clause.
+_MANY_ROWS = {
+    "group": "GROUP BY",
+    "having": "HAVING",
+    "order": "ORDER BY",
+    "sort": "SORT BY",
+    "distinct": "DISTINCT",
+    "limit": "LIMIT",
+    "offset": "OFFSET",
+    "joins": "JOIN",
+    "laterals": "LATERAL",
+    "windows": "WINDOW",
+    "qualify": "QUALIFY",
+    "with_": "WITH",
+    "cluster": "CLUSTER BY",
+    "distribute": "DISTRIBUTE BY",
+    "pivots": "PIVOT",
+    "connect": "CONNECT BY",
+    "match": "MATCH_RECOGNIZE",
+    "sample": "SAMPLE",
+    "exclude": "EXCLUDE",
+}
+_SELECT_PARTS = {"expressions", "from_", "where"}
+
+
+class Query:
+    def __init__(self, text: str, start: int, mode: str) -> None:
+        self._text = text
+        self._start = start
+        self._mode = mode
+
+    def _refuse(self, offset: int, message: str) -> NoReturn:
+        refuse(self._text, offset, message)
+
+    def _tokens(self) -> list[Token]:
+        tokens = [token for token in read_tokens(self._text) if token.start >= self._start]
+        if self._mode == "query":
+            return tokens
+        # a table or database topic is the same as SELECT * FROM it
+        words = ((TokenType.SELECT, "SELECT"), (TokenType.STAR, "*"), (TokenType.FROM, "FROM"))
+        head = [Token(kind, word, 1, 1, self._start, self._start) for kind, word in words]
+        return [*head, *tokens]
+
+    def _parse(self) -> exp.Select:
+        tokens = self._tokens()
+        try:
+            trees = TopicSql().parser().parse(tokens, self._text)
+        except ParseError as error:
+            self._parse_failed(error)
+        except RecursionError:
+            self._refuse(self._start, "the query is nested too deeply: simplify it")
+        except SqlglotError as error:
+            self._refuse(self._start, f"the query cannot be read: {str(error).splitlines()[0]}")
+        tree = trees[0] if len(trees) == 1 else None
+        if isinstance(tree, exp.SetOperation):
+            self._refuse(self._word(r"UNION|INTERSECT|EXCEPT"), f"UNION needs more than one row, and {SPARK}")
+        if not isinstance(tree, exp.Select):
+            self._refuse(self._start, "a SELECT is expected here")
+        return tree
+
+    def _parse_failed(self, error: ParseError) -> NoReturn:
+        known = error.errors[0] if error.errors else {}
+        reason = str(known.get("description") or "it cannot be read").rstrip(".")
+        reason = re.sub(r" but got <Token.*", "", reason, flags=re.DOTALL)
+        reason = re.sub(r"<class 'sqlglot\..*?(\w+)'>", r"\1", reason)
+        near = str(known.get("highlight") or "")
+        beside = f" at {near!r}" if near else ""
+        line, end = int(known.get("line") or 1), int(known.get("col") or 1)
+        column = max(1, end - len(near) + 1)
+        raise SqlError(
+            f"line {line}, column {column}: the query is not complete or not SQL{beside}: {reason}", line, column
+        )
+
+    def _word(self, pattern: str) -> int:
+        """Where that keyword is written."""
+        for token in read_tokens(self._text):
+            is_word = token.token_type not in (TokenType.STRING, TokenType.IDENTIFIER)
+            if is_word and token.start >= self._start and re.fullmatch(pattern, token.text.upper()):
+                return int(token.start)
+        return self._start
+
+    def compile(self, tables: Mapping[str, TableDefinition], on_error: str, *, has_rows: bool) -> Plan:
+        """Without rows, as of a topic that is ONLY META, the condition is never true."""
+        select = self._parse()
+        self._check_clauses(select)
+        topic_filter, scope = self._source(select, tables)
+        translator = Translator(self._text, scope, self._start)
+        columns = self._columns(select, scope, translator)
+        where_node = select.args.get("where")
+        where = None
+        if where_node is not None:
+            tags_only = Scope(scope.table, scope.alias, has_only_tags=self._mode == "stable")
+            where = Translator(self._text, tags_only, self._start).condition(where_node.this)
+            if where == literal(SqlType.BOOLEAN, True):
+                where = None
+        if not has_rows:
+            where = literal(SqlType.BOOLEAN, False)
+        return Plan(plan_key(topic_filter, columns, where, on_error), topic_filter, columns, where, on_error)
+
+    def _check_clauses(self, select: exp.Select) -> None:
+        for name, value in select.args.items():
+            if not value or name in _SELECT_PARTS:
+                continue
+            if name == "kind" or name not in _MANY_ROWS:
+                self._refuse(self._start, f"{name.rstrip('_').upper()} is not part of the SQL of topics: remove it")
+            clause = _MANY_ROWS[name]
+            self._refuse(self._word(rf"{clause}|JOIN|,"), f"{clause} needs more than one row, and {SPARK}")
+
+    def _source(self, select: exp.Select, tables: Mapping[str, TableDefinition]) -> tuple[str, Scope]:
+        source = select.args.get("from_")
+        if source is None:
+            self._refuse(
+                self._start, 'FROM is missing: name a table or an MQTT filter in quotes, FROM "sensors/+/data"'
+            )
+        table = source.this
+        offset = start_of(table, self._start)
+        if not isinstance(table, exp.Table):
+            self._refuse(offset, f"one source stands after FROM, a table or an MQTT filter: {SPARK}")
+        self._check_table(table, offset)
+        name, alias = table.name, table.alias.casefold()
+        definition = tables.get(name.lower())
+        if self._mode == "database" or (definition is None and table.this.args.get("quoted")):
+            try:
+                check_filter(name)
+            except BadName as error:
+                self._refuse(offset, str(error))
+            return name, Scope(None, alias)
+        if definition is None:
+            self._refuse(
+                offset,
+                f'there is no table {name!r}: declare it with CREATE TABLE, or write FROM "{name}" for an MQTT filter',
+            )
+        return definition.filter, Scope(definition, alias)
+
+    def _check_table(self, table: exp.Table, offset: int) -> None:
+        if not isinstance(table.this, exp.Identifier):
+            self._refuse(offset, "a table or an MQTT filter in quotes is expected here")
+        for part, value in table.args.items():
+            if not value or part in ("this", "alias"):
+                continue
+            if part in ("db", "catalog"):
+                self._refuse(offset, "a table has one name, without a database: write MQTT filters in double quotes")
+            clause = _MANY_ROWS.get(part, part.upper())
+            self._refuse(
+                self._word(rf"{clause}|,|\w*JOIN|TABLESAMPLE"), f"{clause} needs more than one row, and {SPARK}"
+            )
+
+    def _columns(
+        self, select: exp.Select, scope: Scope, translator: Translator
+    ) -> tuple[tuple[str, int, Expression], ...]:
+        columns: dict[str, tuple[str, int, Expression]] = {}
+        for node in select.expressions:
+            offset = start_of(node, self._start)
+            for name, expression in self._column(node, scope, translator):
+                try:
+                    check_column(name)
+                except BadName as error:
+                    self._refuse(offset, str(error))
+                if name.casefold() in columns:
+                    self._refuse(offset, f"there are two columns {name!r}: give one another name with AS")
+                # a column that is only NULL is a text without a value
+                shown = convert(expression, SqlType.VARCHAR) if type_of(expression) == SqlType.NULL else expression
+                columns[name.casefold()] = (name, int(type_of(shown)), shown)
+            if len(columns) > MAX_COLUMNS:
+                self._refuse(offset, f"a topic has at most {MAX_COLUMNS} columns: leave some out")
+        if not columns:
+            self._refuse(self._start, "the columns are missing: name them after SELECT, or write * for all")
+        return tuple(columns.values())
+
+    def _column(self, node: exp.Expr, scope: Scope, translator: Translator) -> list[tuple[str, Expression]]:
+        if isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star)):
+            star = node if isinstance(node, exp.Star) else node.this
+            if any(star.args.values()):
+                translator.refuse(node, "* has no EXCLUDE, REPLACE or RENAME here: name the columns")
+            return scope.star(is_table_topic=self._mode == "stable")
+        if isinstance(node, exp.Alias):
+            return [(node.alias, translator.translate(node.this))]
+        if isinstance(node, exp.Aliases):
+            translator.refuse(node, "one name for one column")
+        expression = translator.translate(node)
+        return [(_name_of(node, expression, scope), expression)]
+
+
+def _name_of(node: exp.Expr, expression: Expression, scope: Scope) -> str:
+    """What a column without AS is called: as the column it shows, else as its text, the same for every spelling."""
+    if expression[0] == "field":
+        return str(expression[2])
+    if isinstance(node, exp.Column):
+        if scope.table is not None and (column := scope.table.column(node.name)) is not None:
+            return column.name
+        return node.name
+    if isinstance(node, exp.Dot):
+        return str(node.expression.name)
+    return str(node.sql(TopicSql, normalize_functions="lower", comments=False))[:MAX_COLUMN_NAME]
