@@ -10,14 +10,16 @@ from typing import Annotated, Any
 import typer
 
 from penstock.core.errors import UsageError
-from penstock.core.settings.environment import DATA_SERVER
+
+# The settings know this name too: it is none of theirs.
+ENVIRONMENT = "PENSTOCK_DATA_SERVER"
 
 Server = Annotated[
     str,
     typer.Option(
         "--server",
         metavar="HOST:PORT",
-        envvar=DATA_SERVER,
+        envvar=ENVIRONMENT,
         help="Data listener of the broker (data_subscription.address); several with commas are tried in turn.",
     ),
 ]

@@ -8,7 +8,7 @@ from penstock.datasub import DataError
 from penstock.datasub.errors import SqlError
 from tests.support.datasub import DataWorld, next_message, read, read_error, read_rows, until_assigned, wait_for
 
-TOPICS = ["topic_name", "db_name", "create_time", "sql", "schema"]
+TOPICS = ["topic_name", "db_name", "create_time", "sql", "schema", "errors"]
 SUBSCRIPTIONS = ["topic_name", "consumer_group", "vgroup_id", "consumer_id", "user", "fqdn", "offset", "rows", "lag"]
 CONSUMERS = [
     *("consumer_id", "consumer_group", "client_id", "user", "fqdn", "status", "topics", "end_point", "up_time"),
@@ -61,11 +61,11 @@ def test_projection_filter_and_functions(world: DataWorld) -> None:
     world.create_topic(
         """SELECT upper(payload.name) AS name, payload.n * 2 AS twice, split_part(topic, '/', 2) AS part,
              CASE WHEN payload.n > 2 THEN 'high' ELSE 'low' END AS level, CAST(payload.n AS VARCHAR) || '!' AS text,
-             payload.missing AS missing, payload.deep.items[1] AS second
+             payload.missing AS missing, payload.deep.list[1] AS second
            FROM "{space}/+" WHERE payload.name LIKE 'a%' AND payload.n IS NOT NULL"""
     )
     world.publish(
-        {"name": "anna", "n": 1, "deep": {"items": [1, 2]}},
+        {"name": "anna", "n": 1, "deep": {"list": [1, 2]}},
         {"name": "bert", "n": 2},
         {"name": "anton", "n": 3},
         {"name": "alma"},

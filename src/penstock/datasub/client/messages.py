@@ -192,16 +192,15 @@ class Message:
         return f"<Message of {self._topic}[{self._partition}]: {len(self)} rows, offset {self._offset}>"
 
 
-def make_message(
-    topic: str, partition: int, start: int, next_offset: int, blocks: list[bytes], *, may_be_meta: bool
-) -> Message:
-    """`may_be_meta`: blocks with the one column `meta` are changes of tables, not rows."""
+def decode_blocks(blocks: list[bytes], *, may_be_meta: bool) -> tuple[list[Rows], list[Rows]]:
+    """Rows, and changes of tables: those blocks whose one column is `meta`, unless a topic's own rows are like that.
+    Raises ValueError."""
     rows: list[Rows] = []
     meta: list[Rows] = []
     for data in blocks:
         block = Rows.decode(data)
         (meta if may_be_meta and block.names == META else rows).append(block)
-    return Message(topic, partition, rows, meta=meta, start=start, next_offset=next_offset)
+    return rows, meta
 
 
 def make_error_message(topic: str, partition: int, error: DataError) -> Message:
