@@ -7,7 +7,7 @@ The language of a block says what happens to it:
     console, sh           not run: each `penstock` command goes through the real parser, each `make` target must exist
     python                run
     toml                  loaded as settings or, with [[rules]] or [[types]], as ACL; a first line `# x.toml` saves it
-    ini                   parsed
+    ini, json             parsed
     sql                   run by tests/unit/datasub/sql/test_docs.py
     text, mermaid         for people only
 """
@@ -15,6 +15,7 @@ The language of a block says what happens to it:
 from __future__ import annotations
 
 import configparser
+import json
 import os
 import re
 import shlex
@@ -327,6 +328,8 @@ def test_examples_are_checked(page: str, tmp_path: Path) -> None:
             check_commands(block, make_targets())
         elif block.language == "ini":
             configparser.ConfigParser(strict=False, interpolation=None).read_string(block.text)
+        elif block.language == "json":
+            json.loads(block.text)
         else:
             pytest.fail(f"{block.where}: ```{block.language} is not known here: see the top of {Path(__file__).name}")
 
