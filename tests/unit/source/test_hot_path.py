@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 
 # What a message passes through while its subscribers are connected, what it passes through on its way to the log of an
-# APPLICATION client and from there to the client, and through a durable queue until it is settled.
+# APPLICATION client and from there to the client, and through a durable queue until it is settled; and what the load
+# generator does for each message.
 HOT = {
     "connection": [
         "route",
@@ -105,6 +106,18 @@ HOT = {
     "partition": ["hash_key", "partition_of"],
     "queue_rows": ["9RowWriter__put", "9RowWriter__put_mark", "9RowWriter__next_id", "next_entry"],
     "queue_words": ["7_Places_note", "put_word", "put_value"],
+    "load": [
+        "on_readable",
+        "on_packet",
+        "on_publish",
+        "count_arrival",
+        "count_ack",
+        "put_messages",
+        "pump",
+        "pace",
+        "settle_delivery",
+        "put_settlement",
+    ],
     "buffer": ["buffer_grow"],
     "message": ["message_new"],
 }
