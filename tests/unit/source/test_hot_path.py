@@ -11,8 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 
 # What a message passes through while its subscribers are connected, what it passes through on its way to the log of an
-# APPLICATION client and from there to the client, and through a durable queue until it is settled; and what the load
-# generator does for each message.
+# APPLICATION client and from there to the client, and through a durable queue until it is settled.
 HOT = {
     "connection": [
         "route",
@@ -106,6 +105,9 @@ HOT = {
     "partition": ["hash_key", "partition_of"],
     "queue_rows": ["9RowWriter__put", "9RowWriter__put_mark", "9RowWriter__next_id", "next_entry"],
     "queue_words": ["7_Places_note", "put_word", "put_value"],
+    "buffer": ["buffer_grow"],
+    "message": ["message_new"],
+    # what the load generator does for each message
     "load": [
         "on_readable",
         "on_packet",
@@ -118,8 +120,6 @@ HOT = {
         "settle_delivery",
         "put_settlement",
     ],
-    "buffer": ["buffer_grow"],
-    "message": ["message_new"],
 }
 # Calls into the interpreter that make, look up or call an object; not reference counts, not error reports, and not the
 # macros that read a pointer out of a list, or where the text of bytes is.
