@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from bench import datasub_evaluate as evaluation
-from bench.brokers import COMMANDS, Broker, wait_quiet
 from bench.frame import argument_parser, at_least, measure_in_turn, run_bench
 from bench.scenarios import SUBJECT, Figure, Scenario
-from bench.summary import Run
+from penstock.bench.brokers import COMMANDS, Broker, wait_quiet
+from penstock.bench.summary import Run
 
 SHOWN = ("error", "msgs_per_cpu_s", "duckdb_per_cpu_s", "times_duckdb", "rows_per_cpu_s")
 MEASURES: dict[str, Callable[[float], dict[str, Any]]] = {

@@ -16,6 +16,8 @@ pytest.register_assert_rewrite("tests.support")
 # Brokers are started hundreds of times: with their modules compiled that takes half as long.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# A broker listens on 6030 for consumers of query topics: those of tests run beside each other and take any free port.
+os.environ["PENSTOCK_DATA_SUBSCRIPTION__ADDRESS"] = "127.0.0.1:0"
 
 from tests.support.broker import Broker, Listener  # noqa: E402 - after the registration, so that asserts explain themselves
 from tests.support.packets import V5, V311  # noqa: E402 - as above

@@ -1,45 +1,41 @@
-"""The composition root: reads the settings, picks the providers, wires the ports, runs the loop."""
+"""The composition root: picks the providers the settings name and wires the ports."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import signal
-import sys
-from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
-from pathlib import Path
-from typing import cast
 
 import msgspec
-import uvloop
 
 from penstock._ext.connection import Connection, Hub, Session
-from penstock._ext.packets import Reason
+from penstock._ext.packets import Reason, split_share
 from penstock.access import AccessControl
 from penstock.admin.server import AdminServer, package_version
 from penstock.admin.sys_topics import SysPublisher
 from penstock.core.data_dir import prepare_data_dir
-from penstock.core.errors import PenstockError, SettingsError
+from penstock.core.errors import PenstockError
 from penstock.core.logging import configure_logging, get_logger
-from penstock.core.ports import Scheduler
 from penstock.core.settings import ListenerSettings, Settings
 from penstock.core.settings.checks import is_anonymous_allowed
 from penstock.core.settings.hub_limits import hub_limits
 from penstock.core.settings.loader import Loaded
 from penstock.core.settings.reload import apply_live, diff
+from penstock.datasub.assembly import DataSubscription
 from penstock.delivery.device import DeviceDelivery
 from penstock.dispatch.ingest import Ingest
 from penstock.dispatch.persistent_clients import PersistentClients
+from penstock.frontends.data.frontend import DataFrontend
 from penstock.frontends.mqtt.admission import Admission
 from penstock.frontends.mqtt.exchanges import load_exchanges
 from penstock.frontends.mqtt.frontend import ListenerContext, MqttFrontend
 from penstock.frontends.mqtt.listener import Listener
-from penstock.logs.base import Log, LogError, parse_properties
+from penstock.frontends.mqtt.query_topics import QueryTopics
+from penstock.logs.base import Log, TopicNotFound, parse_properties
 from penstock.logs.embedded import EmbeddedLog
 from penstock.logs.memory import MemoryLog
-from penstock.logs.topics import TopicConfig, check_properties
-from penstock.partition.node import ClusterNode
 from penstock.partition.settings import parse_settings
 from penstock.persistence.application_names import ApplicationNames
 from penstock.persistence.events import EventLog
@@ -47,7 +43,7 @@ from penstock.persistence.log_names import LogNames
 from penstock.persistence.received import ReceivedIds
 from penstock.persistence.retained import restore_retained
 from penstock.persistence.sessions import SessionKeeper
-from penstock.persistence.state_log import StateLog
+from penstock.providers import check_topic, make_device_store, make_log, make_node, make_state_store, make_store
 from penstock.queues.control import QueueControl
 from penstock.queues.definitions import configured
 from penstock.queues.manager import QueueManager
@@ -56,13 +52,8 @@ from penstock.session.control import SessionControl
 from penstock.session.events import SessionEvents
 from penstock.session.registry import SessionRegistry
 from penstock.session.retained_control import RetainedControl
-from penstock.stores.base import StateStore, StoreError
-from penstock.stores.device import DeviceStore
-from penstock.stores.lmdb_device import LmdbDeviceStore
-from penstock.stores.lmdb_kv import LmdbStore
-from penstock.stores.lmdb_state import LmdbStateStore
+from penstock.stores.base import StoreError
 from penstock.stores.memory import MemorySessionStore
-from penstock.stores.memory_state import MemoryStateStore
 
 log = get_logger("penstock.app")
 
@@ -70,36 +61,6 @@ TICK_SECONDS = 0.5
 DRAIN_POLL_SECONDS = 0.02
 RETAINED_SWEEP = 10_000
 RESTORE_SECONDS = 5.0
-
-
-Announce = Callable[[Sequence[ListenerSettings], str, str], str]
-
-
-def run(loaded: Loaded, announce: Announce) -> int:
-    """Runs the broker until a signal ends it; the exit code. `announce` tells a person where it listens."""
-    return uvloop.run(_main(loaded, announce))
-
-
-async def _main(loaded: Loaded, announce: Announce) -> int:
-    broker = Broker(loaded)
-    starting = asyncio.ensure_future(broker.start())
-    stopping = asyncio.ensure_future(broker.stopping.wait())
-    try:
-        # A signal ends a start that takes long as well.
-        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
-            starting.cancel()
-            await asyncio.wait([starting])
-            await broker.close()
-            return 0
-        starting.result()
-    except BaseException:
-        await broker.close()
-        raise
-    sys.stdout.write(announce(broker.bound_listeners(), broker.settings.server.data_dir, broker.admin.address))
-    sys.stdout.flush()
-    await broker.run_until_stopped()
-    return 0
 
 
 class Broker:
@@ -124,7 +85,7 @@ class Broker:
         self.keeper = SessionKeeper(self.state, self.hub.trie, loop, node=node)
         self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop, self.keeper)
         self.device_store = make_device_store(settings, self.log)
-        self.received = ReceivedIds(self.state, is_shared=bool(node))
+        self.received = ReceivedIds(self.state, is_shared=bool(node), node=node)
         self.applications = self._make_applications()
         self.node = make_node(settings, self.log, loop)
         self.queues = self._make_queues()
@@ -138,6 +99,10 @@ class Broker:
             applications=self.applications,
             queues=self.queues,
         )
+        self.datasub = self._make_datasub()
+        self.data_frontend = None if self.datasub is None else self._make_data_frontend(self.datasub)
+        if self.datasub is not None:
+            self.frontend.query_topics = QueryTopics(self.datasub.service, self.state)
         self.cluster = self.frontend.cluster = self._make_cluster()
         self.ingest = self._make_ingest()
         self.listeners = [self._make_listener(index) for index in range(len(settings.listeners))]
@@ -147,6 +112,8 @@ class Broker:
         if self.log is not None and settings.ingest.events:
             events = EventLog(self.log, node=settings.server.node_id, topic=self.names.events_topic)
             self.events = self.frontend.events = SessionEvents(events, self.registry)
+            if self.queues is not None:
+                self.queues.on_buried = self.events.dead_lettered
         self.sys_topics = self._make_sys_topics(settings)
         self._tick_handle: asyncio.TimerHandle | None = None
         self._lag = 0.0
@@ -160,10 +127,16 @@ class Broker:
         self._handle_signals()  # before anybody can see that it listens
         await self.start_log()
         await self.restore_sessions()
+        if self.datasub is not None:
+            await self.datasub.start()
+            if self.frontend.query_topics is not None:
+                self.frontend.query_topics.restore_when(self.datasub.until_started(), self.registry.get)
         if self.events is not None:
             self.events.start()
         for listener in self.listeners:
             await listener.start()
+        if self.data_frontend is not None:
+            await self.data_frontend.start()
         await self.admin.start()
         self._schedule_tick()
         self.sys_topics.start()
@@ -174,6 +147,13 @@ class Broker:
         gc.set_threshold(50_000, 20, 50)
         for listener in self.listeners:
             log.info("listening", listener=listener.settings.name, address=listener.address)
+        if self.data_frontend is not None:
+            log.info("listening", listener="data", address=self.data_address)
+
+    @property
+    def data_address(self) -> str:
+        """Where consumers of query topics connect; empty where nobody does."""
+        return "" if self.data_frontend is None else self.data_frontend.address
 
     def bound_listeners(self) -> list[ListenerSettings]:
         """With the addresses they really got."""
@@ -193,6 +173,8 @@ class Broker:
         self.frontend.is_draining = True
         for listener in self.listeners:
             listener.stop_accepting()
+        if self.data_frontend is not None:
+            self.data_frontend.stop_accepting()
         log.info("draining", connections=self.hub.connection_count, seconds=self.settings.server.drain_seconds)
         deadline = self._loop.time() + self.settings.server.drain_seconds
         while self.hub.has_work() and self._loop.time() < deadline:  # noqa: ASYNC110  # the compiled side has no events
@@ -209,6 +191,7 @@ class Broker:
         for listener in self.listeners:
             await listener.close()
         await self.admin.stop()
+        await self._close_datasub()
         if self.ingest is not None:
             await self.ingest.stop()
         if self.events is not None:
@@ -229,11 +212,21 @@ class Broker:
         self.access.close()
         log.info("stopped")
 
+    async def _close_datasub(self) -> None:
+        if self.data_frontend is not None:
+            await self.data_frontend.close()
+        if self.frontend.query_topics is not None:
+            await self.frontend.query_topics.close()
+        if self.datasub is not None:
+            await self.datasub.stop()
+
     async def start_log(self) -> None:
         """Publishes are logged, and acknowledged by the log, from here on."""
         if self.log is None or self.ingest is None:
             return
         await self.log.start()
+        if self.datasub is not None:
+            await self.datasub.protect()
         if self.node is not None:
             await self.node.start()
         ingest, limit = self.settings.ingest, self.settings.log.max_pending_bytes
@@ -277,20 +270,33 @@ class Broker:
         count = await self.registry.restore(self.access.program_for, prepare)
         if self.log is not None:
             await self.received.restore(self.registry.get)
+            await self._restore_late()
         if self.queues is not None:
             await self.queues.restore_members(self.registry.get)
         if self.cluster is not None:
             await self.cluster.open()
         log.info("sessions restored", sessions=count, seconds=round(self._loop.time() - started, 3))
 
+    async def _restore_late(self) -> None:
+        """A log that is not there yet has nothing that the store does not know."""
+        assert self.log is not None
+        try:
+            late = await self.received.restore_late(self.hub, self.log, self.names.ingest_topic, self.registry.get)
+        except TopicNotFound:
+            return
+        if late:
+            log.info("messages of QoS 2 were in the log, and their packet ids were not stored yet", messages=late)
+
     def _on_session_end(self, session: Session) -> None:
         if self.applications is not None:
             self.applications.ended(session)
         if self.queues is not None:
             self.queues.ended(session)
+        if self.frontend.query_topics is not None:
+            self.frontend.query_topics.ended(session)
         if self.events is not None:
             self.events.ended(session)
-        if session.left_unreleased:
+        if session.left_unreleased or session.received_sequence:
             self.received.forget(session.client_id)
 
     async def _close_sessions(self) -> None:
@@ -334,6 +340,8 @@ class Broker:
             files = self.access.prepare(settings.access)
             for listener in self.listeners:
                 listener.reload_certificates()
+            if self.data_frontend is not None:
+                self.data_frontend.listener.reload_certificates()
         except PenstockError as error:
             log.error("reload refused, the old settings stay", error=str(error))
             return
@@ -349,6 +357,8 @@ class Broker:
         self.hub.trie.bump()
         if self.queues is not None:
             self.queues.spawn(self.queues.reload(configured(loaded.settings), settings.queue_manager))
+        if self.datasub is not None:
+            self.datasub.service.access_changed()
         if "sys.interval" in live:
             self._loop.create_task(self._restart_sys_topics())
         log.info("reloaded", changed=sorted(live), needs_restart=needs_restart)
@@ -415,6 +425,30 @@ class Broker:
             node=self.node if settings.log.provider == "kafka" else None,
         )
 
+    def _make_datasub(self) -> DataSubscription | None:
+        if self.log is None or not self.settings.data_subscription.enabled:
+            return None
+        node = self.node if self.settings.log.provider == "kafka" else None
+        return DataSubscription(
+            self.settings,
+            self.log,
+            self.state,
+            self.access,
+            self._loop,
+            names=self.names,
+            node=node,
+            publish=partial(self.hub.publish, qos=1),
+            is_taken=self._is_shared,
+        )
+
+    def _is_shared(self, name: str) -> bool:
+        """Whether clients share the ordinary topic of this name: asked when a query topic is made, which is rare."""
+        topic, shares = name.encode(), self.hub.trie.shares
+        return any(split_share(one)[1] == topic for session in self.registry.sessions() for one in shares(session))
+
+    def _make_data_frontend(self, datasub: DataSubscription) -> DataFrontend:
+        return DataFrontend(self.settings, datasub.service, self.access, version=package_version())
+
     def _make_cluster(self) -> Cluster | None:
         settings = self.settings
         if settings.log.provider != "kafka" or self.log is None or self.node is None or self.applications is None:
@@ -450,6 +484,10 @@ class Broker:
         if self.applications is not None:
             overview = admin.applications = self.applications.overview
             admin.read_clients, admin.read_shares = overview.samples, overview.share_samples
+        if self.datasub is not None:
+            admin.read_groups = self.datasub.metrics.samples
+            admin.most_groups = settings.data_subscription.group_metrics
+        admin.read_cut = self.log.cut if isinstance(self.log, EmbeddedLog) else None
         return admin
 
     def _make_listener(self, index: int) -> Listener:
@@ -482,6 +520,8 @@ class Broker:
             **({} if self.events is None else self.events.counters()),
             **({} if self.applications is None else self.applications.counters()),
             **({} if self.queues is None else self.queues.counters()),
+            **({} if self.datasub is None else self.datasub.counters()),
+            **({} if self.data_frontend is None else self.data_frontend.counters()),
         }
 
     def _check_ready(self) -> bool | str:
@@ -522,76 +562,3 @@ def check(settings: Settings) -> None:
     if is_kafka:
         check_node(settings.server.node_id)
         import_module("penstock.logs.kafka.settings").producer_config(settings.kafka)
-
-
-def check_topic(key: str, text: str, topic: str, partitions: int, *, is_kafka: bool, is_queue: bool = False) -> None:
-    """Raises SettingsError when no topic can be made of these properties. A queue keeps every record, in a number of
-    partitions that is a setting of its own or fixed."""
-    try:
-        properties = parse_properties(text)
-        if not is_kafka:
-            check_properties(properties)
-            TopicConfig.of(topic, partitions, properties)
-        if is_queue and "partitions" in properties:
-            raise ValueError("the topic of a client has one partition, those of shared ones are shared_partitions")
-        if is_queue and "compact" in properties.get("cleanup.policy", ""):
-            raise ValueError("compaction removes messages that nobody has received yet")
-    except (ValueError, LogError) as error:
-        raise SettingsError(f"{key} = {text!r} is not allowed: {error}") from None
-
-
-def make_store(settings: Settings) -> LmdbStore | None:
-    """The key-value state of the embedded log."""
-    if settings.ingest.log == "none" or settings.log.provider != "embedded":
-        return None
-    return LmdbStore(Path(settings.server.data_dir) / "state")
-
-
-def make_state_store(settings: Settings, log_provider: Log | None, loop: asyncio.AbstractEventLoop) -> StateStore:
-    """Sessions, subscriptions and what else is known of clients: on the disk, in Kafka, or gone with the process."""
-    if settings.log.provider == "embedded":
-        return LmdbStateStore(Path(settings.server.data_dir) / "clients", loop)
-    if settings.log.provider == "kafka" and log_provider is not None:
-        return StateLog(log_provider, topic_of=LogNames(settings).of)
-    return MemoryStateStore()
-
-
-def make_device_store(settings: Settings, log_provider: Log | None) -> DeviceStore | None:
-    """Where messages wait for DEVICE clients. Without a log they wait in memory, as everything does."""
-    if log_provider is None or settings.log.provider == "memory":
-        return None
-    if settings.device.store == "redis":
-        # imported here: who has no Redis does not wait for its library
-        module = import_module("penstock.stores.redis.store")
-        return cast(DeviceStore, module.RedisDeviceStore(settings.redis, settings.device))
-    return LmdbDeviceStore(Path(settings.server.data_dir) / "devices", settings.device)
-
-
-def make_log(settings: Settings, store: LmdbStore | None) -> Log | None:
-    """The provider of the settings; none where nothing is logged."""
-    if settings.ingest.log == "none":
-        return None
-    # Publishers wait at the setting; what they had sent before they were stopped still finds room.
-    room = 2 * settings.log.max_pending_bytes
-    if settings.log.provider == "memory":
-        return MemoryLog(max_pending_bytes=room)
-    if settings.log.provider == "kafka":
-        # imported here: who has no Kafka does not wait for its library
-        return cast(Log, import_module("penstock.logs.kafka.log").KafkaLog(settings.kafka))
-    assert store is not None
-    return EmbeddedLog(
-        settings.server.data_dir,
-        store.space("groups"),
-        fsync=settings.log.fsync,
-        fsync_interval_ms=round(settings.log.fsync_interval * 1000),
-        max_pending_bytes=room,
-    )
-
-
-def make_node(settings: Settings, log_provider: Log | None, scheduler: Scheduler) -> ClusterNode | None:
-    """This process among the others: on Kafka there may be others, on a log of its own it is alone."""
-    queues = parse_settings(settings.queue)
-    if log_provider is None:
-        return None
-    is_clustered = settings.log.provider == "kafka"
-    return ClusterNode(log_provider, queues, settings.server.node_id, scheduler, is_clustered=is_clustered)

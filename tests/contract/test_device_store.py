@@ -296,6 +296,7 @@ def test_expired_messages_are_never_stored_and_never_seen(open_store: OpenStore)
             await asyncio.sleep((now + 1550 - now_ms()) / 1000)
             page = await caller.page(CLIENT, -1, 2)
             assert page.values == [b"3", b"4"]
+            assert page.expired == 2
             assert await caller.values(CLIENT) == [b"3", b"4", b"5"]
             assert await caller.describe(CLIENT) == (3, 5)
 

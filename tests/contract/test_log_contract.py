@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import pytest
 
@@ -23,6 +23,7 @@ from penstock.logs.base import (
     parse_properties,
     read_state,
 )
+from penstock.logs.embedded import EmbeddedLog
 from tests.contract.log_scenarios import numbered, pack_of, read_from, read_partition, run, until
 from tests.contract.providers import Provider
 
@@ -436,6 +437,39 @@ def test_truncate_moves_the_first_offset(provider: Provider, topic: str) -> None
         await consumer.close()
 
     run(provider, scenario, after)
+
+
+def test_retention_waits_for_what_is_held(provider: Provider, topic: str) -> None:
+    """Where the log itself decides what it keeps; Kafka does not let itself be told, and says so."""
+    partition = TopicPartition(topic, 0)
+
+    async def first(log: Log, tidy: Callable[[], Awaitable[None]]) -> int:
+        await tidy()
+        consumer = log.consumer("")
+        try:
+            return (await consumer.watermarks(partition)).first
+        finally:
+            await consumer.close()
+
+    async def scenario(log: Log) -> None:
+        tidy = log.maintenance.tidy if isinstance(log, EmbeddedLog) else _no_maintenance
+        if not await log.admin.hold(partition, 60):  # it may be told before the topic is there
+            assert provider.name.startswith("kafka")
+            return
+        await log.admin.create(topic, 1, {"segment.bytes": "2048", "retention.bytes": "4096"})
+        for _ in range(20):
+            await log.producer.send(topic, 0, pack_of(*[b"x" * 100] * 10))
+        assert 0 < await first(log, tidy) <= 60
+        await log.admin.hold(partition, 120)
+        assert 60 < await first(log, tidy) <= 120
+        await log.admin.hold(partition, None)
+        assert await first(log, tidy) > 120
+
+    run(provider, scenario)
+
+
+async def _no_maintenance() -> None:
+    """The memory's log looks at every append."""
 
 
 def test_unknown_topics(provider: Provider, topic: str) -> None:

@@ -104,7 +104,7 @@ class AppBroker(Broker):
 
     def write_types(self, applications: Sequence[str]) -> None:
         """The ACL file: everybody may do everything, and these client ids are APPLICATIONs."""
-        rules = ['[[rules]]\neffect = "allow"\ntopics = ["#", "$SYS/#", "$queue/#"]\n']
+        rules = ['[[rules]]\neffect = "allow"\ntopics = ["#", "$SYS/#", "$queue/#"]\n', '[[data]]\neffect = "allow"\n']
         if applications:
             rules.append(f'[[types]]\ntype = "application"\nclients = {toml_value(list(applications))}\n')
         self.acl_path.write_text("\n".join(rules))

@@ -82,6 +82,7 @@ class Broker:
         self.settings = dict(settings or {})
         self.listeners = list(listeners)
         self.port = free_port()
+        self.data_port = free_port()
         self.log_path = directory / "broker.log"
         for index, listener in enumerate(self.listeners):
             if not listener.address:
@@ -113,7 +114,11 @@ class Broker:
             command += ["--config", str(configuration)]
         else:
             command += ["--listen", f"127.0.0.1:{self.port}"]
-        for name, value in {"server.data_dir": str(self.directory / "data"), **self.settings}.items():
+        own = {
+            "server.data_dir": str(self.directory / "data"),
+            "data_subscription.address": f"127.0.0.1:{self.data_port}",
+        }
+        for name, value in {**own, **self.settings}.items():
             command += ["--set", f"{name}={value if isinstance(value, str) else toml_value(value)}"]
         return command
 

@@ -209,6 +209,16 @@ class RawClient:
             return
         raise AssertionError(f"nothing expected, got {packet}")
 
+    def take_rest(self, seconds: float = 0.2) -> list[Packet]:
+        """Everything that comes until nothing does for so long."""
+        self.ping()
+        found = []
+        while True:
+            try:
+                found.append(self.receive(seconds))
+            except NothingCame:
+                return found
+
     def expect_closed(self, timeout: float | None = None) -> None:
         """The server closes without a further packet."""
         try:

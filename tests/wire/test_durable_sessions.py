@@ -94,7 +94,9 @@ def test_a_session_of_each_version_is_resumed(start_log_broker, connect, version
     client = connect(version, client_id, broker=broker, **persistent(version))
     assert present(client)
     connect(V5, broker=broker).publish("t/1", b"", qos=1)
-    client.expect_nothing()
+    # Only what was acknowledged a moment before the kill may come again.
+    again = [packet for packet in client.take_rest() if not (how == "kill" and packet.dup and packet.topic == "t/2")]
+    assert not again
 
 
 def test_clean_sessions_leave_nothing(broker, connect, version):

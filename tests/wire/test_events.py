@@ -70,3 +70,35 @@ def test_what_is_dropped(broker, connect):
         time.sleep(0.05)
         dropped = [event for event in read_events(broker) if event.kind == EventKind.DROPPED]
     assert [(event.client_id, event.cause, event.count) for event in dropped] == [("small", "too_large", 1)]
+
+
+def await_event(broker, kind):
+    deadline = time.monotonic() + 30
+    while not (found := [event for event in read_events(broker) if event.kind == kind]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def test_what_expired_while_the_client_was_away(broker, connect):
+    client = connect(V5, "sleeper", broker=broker, clean_start=True, properties={"session_expiry_interval": 3600})
+    client.subscribe("late", qos=1)
+    client.disconnect()
+    connect(V5, broker=broker).publish("late", b"old", qos=1, properties={"message_expiry_interval": 1})
+    time.sleep(1.2)  # the time of the message, not of the broker
+    client = connect(V5, "sleeper", broker=broker, clean_start=False, properties={"session_expiry_interval": 3600})
+    client.ping()
+    client.disconnect()
+    expired = await_event(broker, EventKind.EXPIRED)
+    assert [(event.client_id, event.cause, event.count) for event in expired] == [("sleeper", "expired", 1)]
+
+
+def test_a_dead_letter(broker, connect):
+    worker = connect(V5, "worker", broker=broker)
+    worker.subscribe("$queue/mqtt/#", qos=1, properties={"user_property": [("consumer-group", "g")]})
+    connect(V5, broker=broker).publish("$queue/mqtt/job", b"x", qos=1)
+    delivery = worker.expect_publish("$queue/mqtt/job", b"x", ack=True)
+    named = {name: value for name, value in delivery.properties["user_property"] if name in ("message-id", "group-id")}
+    worker.publish("$queue/mqtt/$reject", b"", qos=1, properties={"user_property": list(named.items())})
+    [event] = await_event(broker, EventKind.DEAD_LETTERED)
+    assert (event.topic, event.cause, event.count) == ("$queue/mqtt/job", "mqtt: rejected", 1)

@@ -385,6 +385,20 @@ cdef class QueueConsumer:
     cdef bint has_room(self) noexcept
 
 
+cdef class Courier:
+    cdef readonly Session session
+    cdef readonly uint32_t number       # among those of consumers of queues
+    cdef readonly uint32_t carried      # sent and not acknowledged
+    cdef readonly uint8_t qos
+    cdef readonly bint is_closed
+    cdef uint32_t identifier
+    cdef bint _is_told
+    cdef object _on_news, _tell_soon
+    cdef list _acked
+
+    cdef int note(self) except -1
+
+
 # A message that was given to a consumer, and is sent when that is durable.
 cdef struct Planned:
     void* pack              # strong references: what the record lies in, and who it was given to
@@ -484,6 +498,7 @@ cdef class Session(Subscriber):
     cdef Window window
     cdef Queue queue
     cdef IdSet received                 # QoS 2 packet ids awaiting PUBREL
+    cdef readonly uint32_t received_sequence    # of the newest QoS 2 message that is logged with its packet id
     cdef uint32_t limit                 # of the client's receive maximum and ours
     cdef uint32_t outstanding           # sent on this connection and not acknowledged
     cdef uint32_t backlog               # retained messages waiting in the queue: everything live waits behind them
@@ -498,6 +513,7 @@ cdef class Session(Subscriber):
     cdef int64_t forgiven_at            # until then it may not make anybody wait
     cdef list waiters                   # connections waiting for it, or None
     cdef list consumers                 # of durable queues, or None
+    cdef list couriers                  # of query topics, or None
 
     cdef inline bint is_full(self) noexcept
     cdef inline bint take(self, Queued* item) noexcept

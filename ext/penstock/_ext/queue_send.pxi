@@ -209,7 +209,11 @@ cdef int send_planned(QueueGroup group, const Planned* item) except -1:
 # The client has acknowledged a delivery: MQTT 3 settles by it, MQTT 5 only makes room.
 cdef int queue_acked(Session s, const Slot* slot, bint is_done) except -1:
     cdef QueueConsumer consumer
-    if s.consumers is None or slot.message == NULL:
+    if slot.message == NULL:
+        return 0
+    if s.couriers is not None:
+        courier_acked(s, slot)
+    if s.consumers is None:
         return 0
     for item in s.consumers:
         consumer = <QueueConsumer> item

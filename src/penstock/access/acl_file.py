@@ -11,7 +11,7 @@
 %c and %u are the client id and user name, as text within their level: whatever they contain, they never act as a
 wildcard or as a separator. A topic with %u is none for clients without a user name. %% is a percent sign.
 
-Beside the rules there may be [[types]] entries, see client_types.py.
+Beside the rules there may be [[types]] entries, see client_types.py, and [[data]] entries, see data_rules.py.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeAlias
 
 from penstock._ext import acl
 from penstock.access.client_types import TypeRule, parse_type_rule
+from penstock.access.data_rules import DataRule, parse_data_rule
 from penstock.access.entries import check_keys, read_anonymous, read_texts
 from penstock.core.errors import AccessFileError
 from penstock.core.settings.model import ClientType
@@ -33,7 +34,7 @@ from penstock.core.settings.model import ClientType
 MOST_RULES = 10_000
 MOST_SHARED = 1_024
 ACTIONS = {"publish": acl.PUBLISH, "subscribe": acl.SUBSCRIBE}
-SECTIONS = ("rules", "types")
+SECTIONS = ("rules", "types", "data")
 KEYS = ("effect", "actions", "users", "clients", "anonymous", "topics")
 
 _PLACEHOLDER = re.compile(r"%([cu%])")
@@ -64,9 +65,10 @@ class Rule:
 class AclFile:
     """The rules of one file. Never changes: a reload makes a new one."""
 
-    def __init__(self, rules: Iterable[Rule], types: Iterable[TypeRule] = ()) -> None:
+    def __init__(self, rules: Iterable[Rule], types: Iterable[TypeRule] = (), data: Iterable[DataRule] = ()) -> None:
         self.rules = tuple(rules)
         self.types = tuple(types)
+        self.data = tuple(data)
         # Programs without %c are the same for many clients; one object serves them all.
         self._shared: OrderedDict[tuple[tuple[int, ...], str | None], acl.AclProgram] = OrderedDict()
 
@@ -88,7 +90,9 @@ class AclFile:
         entries = {section: document.get(section, []) for section in SECTIONS}
         for section, found in entries.items():
             if unknown or not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-                raise AccessFileError(f"{name}: an ACL file has [[rules]] and [[types]] entries and nothing else")
+                raise AccessFileError(
+                    f"{name}: an ACL file has [[rules]], [[types]] and [[data]] entries, nothing else"
+                )
             if len(found) > MOST_RULES:
                 raise AccessFileError(
                     f"{name}: {len(found)} {section} are more than the {MOST_RULES} allowed: use %c, %u or users"
@@ -96,6 +100,7 @@ class AclFile:
         return cls(
             [_parse_rule(rule, f"{name}: rule {number}") for number, rule in enumerate(entries["rules"], 1)],
             [parse_type_rule(entry, f"{name}: type {number}") for number, entry in enumerate(entries["types"], 1)],
+            [parse_data_rule(entry, f"{name}: data {number}") for number, entry in enumerate(entries["data"], 1)],
         )
 
     def client_type(self, client_id: str, username: str | None, *, from_certificate: bool = False) -> ClientType | None:
@@ -103,6 +108,13 @@ class AclFile:
         for rule in self.types:
             if rule.applies_to(client_id, username, from_certificate=from_certificate):
                 return rule.client_type
+        return None
+
+    def data_access(self, client_id: str, username: str | None, action: str, topic: str) -> bool | None:
+        """What the first [[data]] entry for this action says; None when there is none."""
+        for rule in self.data:
+            if rule.applies_to(client_id, username, action, topic):
+                return rule.allow
         return None
 
     def compile_for(self, client_id: str, username: str | None) -> acl.AclProgram:

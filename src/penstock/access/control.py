@@ -69,6 +69,14 @@ class AccessControl:
         """The client's access program; None = no ACL file, everything is allowed."""
         return None if self._files.acl is None else self._files.acl.compile_for(client_id, username)
 
+    @property
+    def has_acl(self) -> bool:
+        return self._files.acl is not None
+
+    def data_access(self, client_id: str, username: str | None, action: str, topic: str) -> bool | None:
+        """Whether the ACL file allows this with a query topic; None when it says nothing of it."""
+        return None if self._files.acl is None else self._files.acl.data_access(client_id, username, action, topic)
+
     def client_type(self, client_id: str, username: str | None, *, from_certificate: bool = False) -> ClientType:
         """Whether the client is a DEVICE or an APPLICATION: the first [[types]] entry for it in the ACL file says so,
         else its line in the password file, else the settings. Its CONNECT has no say in it."""

@@ -14,10 +14,12 @@ from penstock.core.settings.address import parse_address
 _DEFAULT_PORT = 1883
 
 
-def render_banner(listeners: Sequence[ListenerSettings], data_dir: str, admin: str) -> str:
+def render_banner(listeners: Sequence[ListenerSettings], data_dir: str, admin: str, consumers: str = "") -> str:
     """A few lines for a person; `listeners` have the ports they really got."""
     lines = ["Penstock is running."]
     lines += [f"  listening  {_describe(listener)}" for listener in listeners]
+    if consumers:
+        lines.append(f"  consumers  {consumers} (query topics)")
     lines.append(f"  data       {Path(data_dir).resolve()}")
     if admin:
         lines.append(f"  metrics    http://{admin}/metrics")

@@ -1,8 +1,9 @@
 """What the broker counts, under the names operators see: the counters of the hub as families of metrics.
 
 The hub keeps plain numbers under plain keys; this table gives each its name, meaning and labels. Labels are a QoS or a
-cause, never a topic: the number of time series does not grow with the traffic. Only APPLICATION clients and their
-shared subscriptions have numbers of their own, and of each only as many as a setting allows, those furthest behind.
+cause, never a topic: the number of time series does not grow with the traffic. Only APPLICATION clients, their shared
+subscriptions and groups of consumers have numbers of their own, and of each only as many as a setting allows, those
+furthest behind.
 """
 
 from __future__ import annotations
@@ -57,6 +58,23 @@ class ShareSample(NamedTuple):
     members: int
 
 
+class GroupSample(NamedTuple):
+    """How far one group of consumers is behind in one query topic: `group:topic`."""
+
+    name: str
+    lag: int
+
+
+class QueueSample(NamedTuple):
+    """The numbers of one durable queue; what is called lag elsewhere is its depth."""
+
+    queue: str
+    lag: int
+    unsettled: int
+    consumers: int
+    dead_letters: int
+
+
 EXACT: dict[str, Meaning] = {
     "connections_total": Meaning("connections", "counter", "Connections accepted since the start."),
     "connections_current": Meaning("connections_open", "gauge", "Connections open now."),
@@ -88,18 +106,48 @@ EXACT: dict[str, Meaning] = {
     "publish_log_failures": Meaning("messages_log_failed", "counter", "Messages the ingest log did not take."),
     "ingest_pending_bytes": Meaning("ingest_pending_bytes", "gauge", "Bytes of publishes on their way into the log."),
     "log_appended_records": Meaning("log_appended_records", "counter", "Records the log has made durable."),
-    "log_appended_bytes": Meaning("log_appended_bytes", "counter", "Their bytes."),
+    "log_appended_bytes": Meaning("log_appended_bytes", "counter", "Bytes the log has made durable."),
     "log_failed_appends": Meaning("log_failed_appends", "counter", "Appends the log did not take."),
     "log_failed_records": Meaning("log_failed_records", "counter", "Records the log did not take."),
     "log_commits": Meaning("log_commits", "counter", "Commits of the embedded log."),
-    "log_commit_seconds": Meaning("log_commit_seconds", "counter", "Time they took, writing and fdatasync."),
+    "log_commit_seconds": Meaning("log_commit_seconds", "counter", "Time commits took, writing and fdatasync."),
     "log_disk_reads": Meaning("log_disk_reads", "counter", "Reads of segment files."),
     "log_offset_commits": Meaning("log_offset_commits", "counter", "Commits of the offsets of groups."),
     "log_segments_removed": Meaning("log_segments_removed", "counter", "Segments removed by retention."),
+    "log_segments_held": Meaning(
+        "log_segments_held", "gauge", "Segments over a limit that are kept for a group that has not read them."
+    ),
     "log_compactions": Meaning("log_compactions", "counter", "Segments compacted."),
     "log_pending_bytes": Meaning("log_pending_bytes", "gauge", "Bytes appended to the log and not yet durable."),
+    "log_pending_records": Meaning("log_pending_records", "gauge", "Records appended to Kafka and not yet durable."),
+    "log_cached_bytes": Meaning("log_cached_bytes", "gauge", "Bytes of the newest records kept in memory."),
+    "log_topics": Meaning("log_topics", "gauge", "Topics of the log."),
+    "log_segments": Meaning("log_segments", "gauge", "Segment files of the embedded log."),
+    "log_bytes": Meaning("log_bytes", "gauge", "Bytes of all topics of the log, in memory or on the disk."),
+    "log_journal_rounds": Meaning("log_journal_rounds", "counter", "Commits of many topics that shared the journal."),
+    "log_consumers": Meaning("log_consumers", "gauge", "Consumers of Kafka this broker has open."),
+    "log_kafka_client_errors": Meaning("log_kafka_client_errors", "counter", "Errors librdkafka has reported."),
+    "log_kafka_queue_messages": Meaning("log_kafka_queue_messages", "gauge", "Records waiting in librdkafka."),
+    "log_kafka_queue_bytes": Meaning("log_kafka_queue_bytes", "gauge", "Bytes waiting in librdkafka."),
+    "log_kafka_sent_records": Meaning("log_kafka_sent_records", "counter", "Records librdkafka has sent."),
+    "log_kafka_sent_bytes": Meaning("log_kafka_sent_bytes", "counter", "Bytes librdkafka has sent."),
+    "log_kafka_brokers_known": Meaning("log_kafka_brokers_known", "gauge", "Kafka brokers known."),
+    "log_kafka_brokers_up": Meaning("log_kafka_brokers_up", "gauge", "Kafka brokers with a connection."),
+    "log_kafka_requests_waiting": Meaning(
+        "log_kafka_requests_waiting", "gauge", "Requests to Kafka without an answer."
+    ),
+    "log_kafka_request_errors": Meaning("log_kafka_request_errors", "counter", "Requests to Kafka that failed."),
+    "log_kafka_request_retries": Meaning("log_kafka_request_retries", "counter", "Requests to Kafka sent again."),
+    "log_kafka_request_timeouts": Meaning("log_kafka_request_timeouts", "counter", "Requests not answered in time."),
+    "log_kafka_rtt_avg_ms": Meaning("log_kafka_rtt_avg_ms", "gauge", "Answer time of the slowest broker, mean, in ms."),
+    "log_kafka_rtt_p99_ms": Meaning(
+        "log_kafka_rtt_p99_ms", "gauge", "Answer time of the slowest broker, 99th percentile, in ms."
+    ),
+    "log_kafka_throttle_avg_ms": Meaning("log_kafka_throttle_avg_ms", "gauge", "How long Kafka makes us wait, in ms."),
+    "events_recorded": Meaning("events_recorded", "counter", "Events of clients written to tbmq.events."),
+    "events_lost": Meaning("events_lost", "counter", "Events the log did not take."),
     "application_clients": Meaning("application_clients", "gauge", "Persistent APPLICATION clients."),
-    "application_connected": Meaning("application_connected", "gauge", "Those of them that are connected here."),
+    "application_connected": Meaning("application_connected", "gauge", "Those that are connected here."),
     "application_lag_total": Meaning("application_lag", "gauge", "Messages in their topics not yet acknowledged."),
     "application_shared_lag_total": Meaning(
         "application_shared_lag", "gauge", "Messages of their shared subscriptions not yet acknowledged."
@@ -132,18 +180,60 @@ EXACT: dict[str, Meaning] = {
     ),
     "queues": Meaning("queues", "gauge", "Durable queues, dead letters and ephemeral ones included."),
     "queue_groups": Meaning("queue_groups", "gauge", "Groups of consumers of durable queues."),
-    "queue_consumers": Meaning("queue_consumers", "gauge", "Consumers in these groups."),
-    "queue_pending": Meaning("queue_pending", "gauge", "Messages delivered to them and not settled."),
+    "queue_consumers": Meaning("queue_consumers", "gauge", "Consumers of durable queues."),
+    "queue_pending": Meaning("queue_pending", "gauge", "Messages delivered to consumers and not settled."),
     "queue_published": Meaning("queue_published", "counter", "Messages put into durable queues, once for each."),
     "queue_refused": Meaning("queue_refused", "counter", "Publishes a queue refused: too large, or the queue full."),
     "queue_dropped": Meaning("queue_dropped", "counter", "Messages of queues that were removed without being settled."),
     "queue_dead_letters": Meaning("queue_dead_letters", "counter", "Messages rejected, or delivered too often."),
     "queue_delivered": Meaning("queue_delivered", "counter", "Deliveries of durable queues."),
-    "queue_redelivered": Meaning("queue_redelivered", "counter", "Those of them that were not the first."),
+    "queue_redelivered": Meaning(
+        "queue_redelivered", "counter", "Deliveries that were not the first of their message."
+    ),
     "queue_acknowledged": Meaning("queue_acknowledged", "counter", "Deliveries their consumers acknowledged."),
     "queue_nacked": Meaning("queue_nacked", "counter", "Deliveries their consumers gave back."),
     "queue_rejected": Meaning("queue_rejected", "counter", "Deliveries their consumers rejected."),
     "queue_expired": Meaning("queue_expired", "counter", "Messages that expired before a group was given them."),
+    "datasub_topics": Meaning("datasub_topics", "gauge", "Query topics."),
+    "datasub_connections": Meaning("datasub_connections", "gauge", "Connections of consumers."),
+    "datasub_groups": Meaning("datasub_groups", "gauge", "Groups of consumers with members at this node."),
+    "datasub_consumers": Meaning("datasub_consumers", "gauge", "Consumers in these groups."),
+    "datasub_consumers_rebalancing": Meaning(
+        "datasub_consumers_rebalancing", "gauge", "Those of them that wait for their partitions."
+    ),
+    "datasub_rebalances_total": Meaning("datasub_rebalances", "counter", "Rebalances of groups."),
+    "datasub_consumers_removed_total": Meaning(
+        "datasub_consumers_removed", "counter", "Consumers removed because they were not heard or did not poll."
+    ),
+    "datasub_commits_total": Meaning("datasub_commits", "counter", "Commits of groups."),
+    "datasub_commits_refused_total": Meaning(
+        "datasub_commits_refused", "counter", "Commits refused, most because another consumer has the partition."
+    ),
+    "datasub_lag": Meaning("datasub_lag", "gauge", "Messages that groups have not read, of all groups and topics."),
+    "datasub_lag_max": Meaning("datasub_lag_max", "gauge", "The same of the group that is furthest behind."),
+    "datasub_queries": Meaning("datasub_queries", "gauge", "Distinct queries evaluated now."),
+    "datasub_evaluated": Meaning("datasub_evaluated", "counter", "Messages that went through these queries."),
+    "datasub_catch_up_records": Meaning(
+        "datasub_catch_up_records", "counter", "Messages read from the log again for consumers that were behind."
+    ),
+    "datasub_feed_bytes": Meaning("datasub_feed_bytes", "gauge", "Bytes of rows kept in memory."),
+    "datasub_parked": Meaning("datasub_parked_fetches", "gauge", "Fetches that wait for rows."),
+    "datasub_readers": Meaning("datasub_readers", "gauge", "Consumers that read the log now because they are behind."),
+    "datasub_requests": Meaning("datasub_requests", "counter", "Requests of consumers answered."),
+    "datasub_failures": Meaning("datasub_failures", "counter", "Requests answered with an error."),
+    "datasub_refused": Meaning("datasub_refused", "counter", "Connections of consumers refused."),
+    "datasub_bad_frames": Meaning("datasub_bad_frames", "counter", "Connections ended for a request that was none."),
+    "datasub_stalled": Meaning("datasub_stalled", "counter", "Connections ended because answers were not read."),
+    "datasub_fetches": Meaning("datasub_fetches", "counter", "Fetches answered."),
+    "datasub_rows": Meaning("datasub_rows", "counter", "Rows sent."),
+    "datasub_overdue": Meaning("datasub_overdue", "counter", "Fetches answered long after their deadline."),
+    "datasub_out_of_range": Meaning(
+        "datasub_out_of_range", "counter", "Fetches of what the log does not have any more, or not yet."
+    ),
+    "datasub_dead_letters": Meaning("datasub_dead_letters", "counter", "Rows with errors written to the error topic."),
+    "datasub_dead_letters_lost": Meaning(
+        "datasub_dead_letters_lost", "counter", "Rows with errors that could not be written there."
+    ),
     "cluster_members": Meaning("cluster_members", "gauge", "Brokers of the cluster that are alive, this one too."),
     "publish_foreign": Meaning("messages_foreign", "counter", "Messages of other brokers with a subscriber here."),
     "take_over_asked": Meaning("take_over_asked", "counter", "Questions to other brokers who has a client."),
@@ -178,6 +268,17 @@ BY_SHARE: dict[str, Meaning] = {
     "lag": Meaning("application_share_lag", "gauge", "Messages of the share not yet acknowledged.", "share"),
     "in_flight": Meaning("application_share_in_flight", "gauge", "Messages sent, not yet acknowledged.", "share"),
     "members": Meaning("application_share_members", "gauge", "Clients in the share, connected or not.", "share"),
+}
+# A field of GroupSample to its family.
+BY_GROUP: dict[str, Meaning] = {
+    "lag": Meaning("datasub_group_lag", "gauge", "Messages the group has not read in the topic.", "group"),
+}
+# A field of QueueSample to its family.
+BY_QUEUE: dict[str, Meaning] = {
+    "lag": Meaning("queue_depth", "gauge", "Messages of the queue that some group has yet to settle.", "queue"),
+    "unsettled": Meaning("queue_unsettled", "gauge", "Messages of the queue delivered and not settled.", "queue"),
+    "consumers": Meaning("queue_members", "gauge", "Consumers of the queue, of all its groups.", "queue"),
+    "dead_letters": Meaning("queue_dead", "counter", "Messages of the queue that became dead letters.", "queue"),
 }
 LONGEST_LABEL = 128
 
@@ -223,8 +324,21 @@ def describe_shares(shares: Iterable[ShareSample], most: int) -> list[Family]:
     return _describe_furthest(((share.share, share) for share in shares), most, BY_SHARE)
 
 
+def describe_groups(groups: Iterable[GroupSample], most: int) -> list[Family]:
+    """The same for groups of consumers of query topics."""
+    return _describe_furthest(((group.name, group) for group in groups), most, BY_GROUP)
+
+
+def describe_queues(queues: Iterable[QueueSample], most: int) -> list[Family]:
+    """The same for durable queues: the deepest."""
+    return _describe_furthest(((queue.queue, queue) for queue in queues), most, BY_QUEUE)
+
+
+Sample = ClientSample | ShareSample | GroupSample | QueueSample
+
+
 def _describe_furthest(
-    samples: Iterable[tuple[str, ClientSample | ShareSample]], most: int, meanings: Mapping[str, Meaning]
+    samples: Iterable[tuple[str, Sample]], most: int, meanings: Mapping[str, Meaning]
 ) -> list[Family]:
     chosen = heapq.nsmallest(most, samples, key=lambda named: (-named[1].lag, named[0]))
     # Two samples under one label would make the whole page unreadable, so a label is given once.

@@ -49,9 +49,12 @@ class StaleEpoch(DataError):
 
 
 class OutOfRange(DataError):
-    """The offset is not in the log any more (or not yet); `auto.offset.reset` decides what happens."""
+    """The offset is not in the log any more (or not yet); `auto.offset.reset` decides what happens. What the partition
+    has is from `begin` to `end`."""
 
     code = "out-of-range"
+    begin = -1
+    end = -1
 
 
 class Unavailable(DataError):

@@ -88,6 +88,7 @@ class Assignment(msgspec.Struct):
     topics: list[str]
     schema: dict[str, list[tuple[str, int]]]  # of each topic: column, SqlType
     refused: dict[str, str] = {}  # topics dropped or no longer allowed, and why
+    sources: dict[str, str] = {}  # of each topic: the MQTT filter that its query reads
 
 
 class Ask(msgspec.Struct):
@@ -107,6 +108,7 @@ class Heartbeat(msgspec.Struct, omit_defaults=True):
     polled: bool = False
     positions: list[tuple[str, int, int]] = []
     rows: int = 0
+    counts: list[int] = []  # rows the application got of each of `positions`, since the partition was assigned
 
 
 class Fetch(msgspec.Struct, omit_defaults=True):

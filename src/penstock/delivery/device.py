@@ -367,6 +367,8 @@ class DeviceDelivery:
         fresh.sort(key=lambda message: bool(message[1]))  # PUBRELs first [MQTT-4.4.0-1]
         backlog.packet_ids, backlog.values, backlog.at = [one for one, _ in fresh], [value for _, value in fresh], 0
         backlog.score, backlog.is_last = page.next_score, page.is_last
+        if page.expired:
+            backlog.session.count_expired(page.expired)
         self._step(backlog)
 
     def _on_devices(self, sessions: list[Session]) -> None:

@@ -36,6 +36,7 @@ class MemoryPartition:
         self.run = PackRun()
         self.first = 0
         self.end = 0
+        self.held: int | None = None
         self.dirty_bytes = 0
 
     def add(self, pack: RecordPack) -> None:
@@ -59,7 +60,8 @@ class MemoryPartition:
             is_old = oldest is not None and pack.max_timestamp < oldest
             is_large = 0 <= config.retention_bytes < self.run.bytes
             is_long = 0 <= config.retention_messages <= self.run.records - pack.count
-            if not (is_old or is_large or is_long):
+            is_held = self.held is not None and pack.next_offset > self.held
+            if is_held or not (is_old or is_large or is_long):
                 break
             self.drop_before(pack.next_offset)
 
@@ -87,6 +89,11 @@ class MemoryTopic:
         self.config = config
         self.partitions = [MemoryPartition() for _ in range(config.partitions)]
 
+    def hold(self, held: Mapping[int, int | None]) -> None:
+        for number, offset in held.items():
+            if 0 <= number < len(self.partitions):
+                self.partitions[number].held = offset
+
     @property
     def bytes(self) -> int:
         return sum(partition.run.bytes for partition in self.partitions)
@@ -109,6 +116,7 @@ class MemoryLog:
     ) -> None:
         self.topics: dict[str, MemoryTopic] = {}
         self.offsets: dict[str, dict[TopicPartition, Committed]] = {}
+        self.held: dict[str, dict[int, int | None]] = {}  # by topic, whether it is there or not
         self.max_topic_bytes = max_topic_bytes
         self._max_poll_interval = max_poll_interval
         self._producer = MemoryProducer(self, max_pending_bytes)
@@ -274,7 +282,8 @@ class MemoryAdmin:
             if not exist_ok:
                 raise LogError(f"topic {topic!r} exists already")
             return
-        self._log.topics[topic] = MemoryTopic(config)
+        created = self._log.topics[topic] = MemoryTopic(config)
+        created.hold(self._log.held.get(topic, {}))
         self._log.coordinator.topics_changed(topic)
 
     async def describe(self, topic: str) -> TopicDescription:
@@ -299,6 +308,12 @@ class MemoryAdmin:
         if not 0 <= before_offset <= kept.end:
             raise OffsetOutOfRange(f"{before_offset} is behind the last record", kept.first, kept.end)
         kept.drop_before(before_offset)
+
+    async def hold(self, partition: TopicPartition, offset: int | None) -> bool:
+        self._log.held.setdefault(partition.topic, {})[partition.partition] = offset
+        if partition.topic in self._log.topics:
+            self._log.topics[partition.topic].hold({partition.partition: offset})
+        return True
 
     async def groups(self) -> Names:
         return sorted({*self._log.offsets, *self._log.coordinator.names})

@@ -34,6 +34,7 @@ class ClusterNode:
     def __init__(
         self, log_provider: Log, settings: QueueSettings, node_id: str, scheduler: Scheduler, *, is_clustered: bool
     ) -> None:
+        self.service_id = node_id
         me = ServiceInfo(service_id=node_id, service_types=frozenset([ServiceType.TB_CORE, ServiceType.TB_TRANSPORT]))
         self.partitions = HashPartitionService(
             me,
@@ -103,6 +104,12 @@ class ClusterNode:
     def owns(self, name: str) -> bool:
         """Whether this node is the one that serves what is called so, as the partitions of the core are shared out."""
         return self.partitions.is_my_partition(ServiceType.TB_CORE, MAIN, SYSTEM_TENANT, name)
+
+    def owner_of(self, name: str) -> str:
+        """The id of that node; empty while there is none."""
+        number = self.partitions.resolve(ServiceType.TB_CORE, MAIN, SYSTEM_TENANT, name).partition or 0
+        owners = self.partitions.owners(self.partitions.resolve_key(ServiceType.TB_CORE, MAIN, SYSTEM_TENANT))
+        return owners[number][0] if number < len(owners) and owners[number] else ""
 
     def counters(self) -> dict[str, int]:
         return {"cluster_members": 1 + len(list(self._discovery.others()))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock._ext.envelope import decode, encode
 from penstock._ext.packets import encode_publish_properties
-from penstock._ext.pending import REJECTED
+from penstock._ext.pending import MAX_DELIVERIES, REJECTED
 from penstock._ext.segment import Record
 from penstock.queues.names import (
     DLQ_DELIVERIES,
@@ -19,6 +19,7 @@ from penstock.queues.names import (
 )
 
 CLIENT_REASON = "reason"
+REASONS = {REJECTED: "rejected", MAX_DELIVERIES: "max-deliveries"}
 
 
 def dead_letter(
@@ -46,7 +47,7 @@ def dead_letter(
         (DLQ_DELIVERIES, str(deliveries)),
         (DLQ_MOVED_AT, str(now_ms)),
         (DLQ_ID, f"{queue}:{record.offset}"),
-        (DLQ_REASON, "rejected" if reason == REJECTED else "max-deliveries"),
+        (DLQ_REASON, REASONS[reason]),
     ]
     if client_reason:
         pairs.append((CLIENT_REASON, client_reason))

@@ -373,6 +373,7 @@ class Queue:
         pack = RecordPack()
         address = self.definition.dead_letter_topic
         now_ms = self.now_ms()
+        buried: list[tuple[bytes, int]] = []
         for offset, reason, deliveries in dead:
             record = records.get(offset)
             if record is None or record.value is None:
@@ -391,12 +392,14 @@ class Queue:
             except EnvelopeError:
                 continue
             pack.append(value, key=key, timestamp=now_ms)
+            buried.append((record.key or b"", reason))
         if pack.count:
             target = await self._dead_letter_queue()
             await target.append(pack)
         for offset, _, _ in dead:
             group.core.settle(offset)
         self.dead += len(dead)
+        self._manager.tell_buried(self.name, buried)
 
     async def _dead_letter_queue(self) -> Queue:
         name, _ = parse_publish(self.definition.dead_letter_topic)

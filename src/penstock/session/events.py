@@ -66,6 +66,10 @@ class SessionEvents:
         self._told.pop(session, None)
         self._events.record(EventKind.SESSION_ENDED, session.client_id)
 
+    def dead_lettered(self, queue: str, topic: str, reason: str) -> None:
+        """The client is unknown: several may have had the message."""
+        self._events.record(EventKind.DEAD_LETTERED, "", topic=topic, cause=f"{queue}: {reason}", count=1)
+
     def report(self, session: Session) -> None:
         """What the client was sent and not sent since the last time."""
         now = {"delivered": session.delivered, **session.dropped()}

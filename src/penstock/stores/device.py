@@ -73,13 +73,15 @@ class Added(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Messages in order, in columns; an empty value is a PUBREL. Go on after `next_score` unless `is_last`."""
+    """Messages in order, in columns; an empty value is a PUBREL. Go on after `next_score` unless `is_last`.
+    `expired` messages in between are gone."""
 
     packet_ids: list[int]
     scores: list[int]
     values: list[bytes]
     next_score: int
     is_last: bool
+    expired: int = 0
 
 
 class QueueState(NamedTuple):

@@ -314,7 +314,7 @@ class QueueTables:
                 if is_cut:
                     is_last = False
                     break
-        return Page(packet_ids, scores, values, next_score, is_last), expired
+        return Page(packet_ids, scores, values, next_score, is_last, len(expired)), expired
 
     def _find_scores(self, state: QueueCounters, packet_ids: Iterable[int]) -> list[int]:
         """Where messages with these packet ids are, if they are anywhere."""

@@ -21,7 +21,8 @@ SOURCE = Path(penstock.__file__).parents[1]
 
 def clean_environment():
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-    return {**kept, "PYTHONPATH": str(SOURCE)}
+    # Brokers of tests that run beside each other do not listen on one port.
+    return {**kept, "PYTHONPATH": str(SOURCE), "PENSTOCK_DATA_SUBSCRIPTION__ADDRESS": "127.0.0.1:0"}
 
 
 class Cli:

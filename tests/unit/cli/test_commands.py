@@ -282,6 +282,18 @@ def test_acl_check_says_the_type(tmp_path, capsys):
     assert "access.anonymous_type" in capsys.readouterr().out
 
 
+def test_acl_check_says_what_may_be_done_with_query_topics(tmp_path, capsys):
+    file = tmp_path / "acl.toml"
+    file.write_text("[[data]]\neffect = 'allow'\nactions = ['subscribe']\ntopics = ['hot*']\n")
+    assert main(["acl", "check", str(file)]) == 0
+    assert "0 rules, 1 data rule, no errors" in capsys.readouterr().out
+    assert main(["acl", "check", str(file), "--data", "subscribe:hotter"]) == 0
+    assert "allowed: subscribe to the query topic hotter" in capsys.readouterr().out
+    assert main(["acl", "check", str(file), "--data", "drop:hot"]) == 1
+    assert "no entry of [[data]] is about this" in capsys.readouterr().err
+    assert main(["acl", "check", str(file), "--data", "publish:hot"]) == 2
+
+
 def test_acl_import(tmp_path, capsys):
     (tmp_path / "mosquitto.acl").write_text("user roger\ntopic read foo/#\n")
     assert main(["acl", "import-mosquitto", "mosquitto.acl"]) == 0

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.core.errors import SettingsError
 from penstock.core.settings.address import TLS_TRANSPORTS, is_loopback, parse_address
+from penstock.core.settings.datasub import DataSubscriptionSettings
 from penstock.core.settings.environment import INSECURE
 from penstock.core.settings.model import AccessSettings, ListenerSettings, Settings
 
@@ -36,6 +37,30 @@ def can_authenticate(listener: ListenerSettings, access: AccessSettings) -> bool
     return bool(access.password_file or access.enhanced or has_certificates)
 
 
+def data_listener(settings: DataSubscriptionSettings) -> ListenerSettings:
+    """The listener of data subscription, to which the rules of all listeners apply."""
+    return ListenerSettings(
+        name="data",
+        transport=settings.transport,
+        address=settings.address,
+        certificate=settings.certificate,
+        key=settings.key,
+        client_ca=settings.client_ca,
+        client_certificate=settings.client_certificate,
+        certificate_username=settings.certificate_username,
+        tls_minimum=settings.tls_minimum,
+        max_connections=settings.max_connections,
+        anonymous=settings.anonymous,
+    )
+
+
+def is_data_shut(settings: Settings) -> bool:
+    """Whether nobody at all could get in at the listener of data subscription, which knows no enhanced
+    authentication."""
+    listener = data_listener(settings.data_subscription)
+    return _is_shut(listener, msgspec.structs.replace(settings.access, enhanced={}))
+
+
 def open_insecure_listeners(
     settings: Settings, environ: Mapping[str, str], origins: dict[str, str], warnings: list[str]
 ) -> Settings:
@@ -56,7 +81,17 @@ def open_insecure_listeners(
         warnings.append(
             f"{INSECURE}=1: everybody who can reach listener {listener.name} on {listener.address} may connect"
         )
-    return msgspec.structs.replace(settings, listeners=listeners)
+    settings = msgspec.structs.replace(settings, listeners=listeners)
+    data = settings.data_subscription
+    if not data.enabled:
+        return settings
+    _check_address(data_listener(data), "data_subscription.address")
+    if not is_local(data_listener(data)) and is_data_shut(settings):
+        opened = msgspec.structs.replace(data, anonymous="allow")
+        settings = msgspec.structs.replace(settings, data_subscription=opened)
+        origins["data_subscription.anonymous"] = f"environment {INSECURE}"
+        warnings.append(f"{INSECURE}=1: everybody who can reach the data listener on {data.address} may connect")
+    return settings
 
 
 def _is_shut(listener: ListenerSettings, access: AccessSettings) -> bool:
@@ -72,6 +107,7 @@ def check_settings(settings: Settings, where: Where) -> None:
         _check_address(listener, where(f"{prefix}.address"))
         _check_tls(listener, prefix, where)
         _check_entrance(listener, settings.access)
+    _check_data_subscription(settings, where)
     _check_duplicates(settings, where)
     _check_queue_names(settings, where)
     for key in ("password_file", "acl_file"):
@@ -189,6 +225,9 @@ def _check_duplicates(settings: Settings, where: Where) -> None:
             )
         names[listener.name] = index
         _claim(listener.address, f"listener {listener.name}", addresses, where(f"listeners.{index}.address"))
+    if settings.data_subscription.enabled:
+        address = settings.data_subscription.address
+        _claim(address, "the data listener", addresses, where("data_subscription.address"))
     if settings.admin.address:
         try:
             parse_address(settings.admin.address)
@@ -198,6 +237,19 @@ def _check_duplicates(settings: Settings, where: Where) -> None:
                 "use host:port, or nothing for off"
             ) from None
         _claim(settings.admin.address, "the admin address", addresses, where("admin.address"))
+
+
+def _check_data_subscription(settings: Settings, where: Where) -> None:
+    data = settings.data_subscription
+    if not data.enabled:
+        return
+    listener = data_listener(data)
+    _check_address(listener, where("data_subscription.address"))
+    _check_tls(listener, "data_subscription", where)
+    # One that only this machine can reach is there by default: it must not keep a broker from starting that lets
+    # clients in by certificates only.
+    if not is_local(listener) and is_data_shut(settings):
+        _check_entrance(listener, msgspec.structs.replace(settings.access, enhanced={}))
 
 
 def _check_queue_names(settings: Settings, where: Where) -> None:

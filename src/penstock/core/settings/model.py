@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 
 from penstock.core.settings.application import ApplicationSettings
+from penstock.core.settings.datasub import DataSubscriptionSettings
 from penstock.core.settings.kafka import KafkaSettings
 from penstock.core.settings.queues import QueueManagerSettings, QueueSettings
 from penstock.core.settings.rates import RateSettings
@@ -60,6 +61,10 @@ class ListenerSettings(Section, frozen=True):
         str, Meta(min_length=1), about("host:port, [ipv6]:port, *:port for all interfaces, or a path for unix")
     ] = "127.0.0.1:1883"
     path: Annotated[str, Meta(pattern="^/"), about("path of a WebSocket listener")] = "/mqtt"
+    allowed_origins: Annotated[
+        str,
+        about("origins of the web pages that may connect by WebSocket, separated by commas; empty = all of them"),
+    ] = ""
     proxy_protocol: Annotated[bool, about("expect a PROXY protocol v1 or v2 header on each connection")] = False
     certificate: Annotated[str, about("PEM file with the certificate chain (tls, wss)")] = ""
     key: Annotated[str, about("PEM file with the private key (tls, wss)")] = ""
@@ -249,6 +254,9 @@ class AdminSettings(Section, frozen=True):
         Meta(ge=0, le=10_000),
         about("APPLICATION clients and shares with metrics of their own: those with the largest lag; 0 = none"),
     ] = 100
+    per_queue_metrics: Annotated[
+        int, Meta(ge=0, le=10_000), about("durable queues with metrics of their own: the deepest; 0 = none")
+    ] = 100
 
 
 class SysSettings(Section, frozen=True):
@@ -279,6 +287,7 @@ class Settings(Section, frozen=True):
     ] = field(default_factory=dict)
     queue_manager: QueueManagerSettings = QueueManagerSettings()
     queues: list[QueueSettings] = field(default_factory=list)
+    data_subscription: DataSubscriptionSettings = DataSubscriptionSettings()
     logging: LoggingSettings = LoggingSettings()
     admin: AdminSettings = AdminSettings()
     sys: SysSettings = SysSettings()

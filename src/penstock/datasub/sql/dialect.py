@@ -21,6 +21,8 @@ class TopicSql(DuckDB):
 
     class Parser(DuckDBParser):
         FUNCTIONS: ClassVar[dict[str, Any]] = {}
+        # payload.list[0] is a member's element, not a constructor.
+        ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
         # Those with a syntax of their own; the rest of them are ordinary calls.
         FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
             name: parser

@@ -127,6 +127,14 @@ class EmbeddedAdmin:
         await self._log.run(lambda outcome: writer.truncate(partition.partition, before_offset, outcome), writer)
         view.move_first(partition.partition, before_offset)
 
+    async def hold(self, partition: TopicPartition, offset: int | None) -> bool:
+        held = self._log.held.setdefault(partition.topic, {})
+        if offset is None:
+            held.pop(partition.partition, None)
+        else:
+            held[partition.partition] = offset
+        return True
+
     async def groups(self) -> Names:
         return sorted({*self._log.offsets.groups, *self._log.coordinator.names})
 

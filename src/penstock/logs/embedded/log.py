@@ -23,7 +23,7 @@ from penstock.logs.embedded.reading import Load, Request, Windows, run_at_once
 from penstock.logs.embedded.recovery import RecoveredTopic, recover_all
 from penstock.logs.embedded.segments import Segment
 from penstock.logs.embedded.topic import RecentPacks, TopicView
-from penstock.logs.embedded.topic_writer import Append, Outcome, TopicWriter
+from penstock.logs.embedded.topic_writer import Append, Outcome, TopicCut, TopicWriter
 from penstock.logs.groups import GroupCoordinator
 from penstock.logs.local_consumer import LocalConsumer, Watchers
 
@@ -56,6 +56,7 @@ class EmbeddedLog:
         self.root = files.log_directory(data_dir)
         self.views: dict[str, TopicView] = {}
         self.writers: dict[str, TopicWriter] = {}
+        self.held: dict[str, dict[int, int]] = {}  # what retention waits for: by topic, of its partitions
         self.offsets = GroupOffsets(store)
         self._sync_always = fsync == "always"
         self._sync_interval = fsync_interval_ms / 1000
@@ -164,6 +165,7 @@ class EmbeddedLog:
             "journal_rounds": self._journal.rounds if self._journal is not None else 0,
             "offset_commits": self.offsets.commits,
             "segments_removed": self.maintenance.segments_removed,
+            "segments_held": self.maintenance.segments_held,
             "compactions": self.maintenance.compactions,
         }
 
@@ -210,6 +212,11 @@ class EmbeddedLog:
         if isinstance(result, LogError):
             raise result
         return result  # type: ignore[no-any-return] # a Call carries the result of any function
+
+    async def cut(self) -> list[TopicCut]:
+        """How far every topic is written, all of them at one moment between two commits: see backup.py."""
+        writers = list(self.writers.values())
+        return await self.run(lambda _: [writer.cut() for writer in writers])
 
     def _on_commit(self, commit: Commit) -> None:
         self._problem = commit.problem

@@ -31,6 +31,7 @@ class Maintenance:
         self._task: asyncio.Task[None] | None = None
         self._jobs: set[asyncio.Task[None]] = set()
         self.segments_removed = 0
+        self.segments_held = 0  # in the last round: over a limit, and kept because somebody has not read them
         self.compactions = 0
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -63,14 +64,16 @@ class Maintenance:
     async def tidy(self) -> None:
         """One round over all topics."""
         now = now_ms()
+        held = 0
         for view in list(self._log.views.values()):
             if view.is_deleted:
                 continue
             if view.should_roll(now):
                 await self.roll(view)
-            await self._remove_expired(view, now)
+            held += await self._remove_expired(view, now)
             if view.config.is_compacted and not view.is_compacting:
                 await self._compact(view)
+        self.segments_held = held
 
     async def roll(self, view: TopicView) -> None:
         """Closes the segment being written."""
@@ -78,13 +81,16 @@ class Maintenance:
 
         await self._log.run(writer.roll, writer)
 
-    async def _remove_expired(self, view: TopicView, now: int) -> None:
-        count = view.find_expired(now)
+    async def _remove_expired(self, view: TopicView, now: int) -> int:
+        """How many more would go if nobody held them."""
+        expired = view.find_expired(now)
+        count = view.count_free(expired, self._log.held.get(view.name, {}))
         if view.is_compacting or not count:
-            return
+            return expired - count
         dropped = view.drop_segments(count)
         self.segments_removed += count
         await self._log.in_thread(_unlink, dropped)
+        return expired - count
 
     async def _compact(self, view: TopicView) -> None:
         plan = CompactionPlan.of(view)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,6 +111,16 @@ class TopicView:
             records -= segment.records
             count += 1
         return count
+
+    def count_free(self, expired: int, held: Mapping[int, int]) -> int:
+        """How many of the expired ones lie before what is held of each partition, or before what is kept anyway."""
+        for count, segment in enumerate(self.segments[:expired]):
+            for number, offset in held.items():
+                if number < len(self.partitions) and segment.end_of(number) > max(
+                    offset, self.partitions[number].first
+                ):
+                    return count
+        return expired
 
     def should_roll(self, now_ms: int) -> bool:
         """Whether the segment being written should be closed because of its age."""

@@ -141,6 +141,10 @@ class KafkaAdmin:
                 raise OffsetOutOfRange(message, marks.first, marks.end) from None
             raise
 
+    async def hold(self, partition: TopicPartition, offset: int | None) -> bool:
+        """Kafka removes segments by the settings of the topic, and asks nobody."""
+        return False
+
     async def watermarks(self, partition: TopicPartition) -> Watermarks:
         """What Consumer.watermarks says, without a consumer."""
         earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call] # confluent-kafka has no types for these two

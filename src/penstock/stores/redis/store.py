@@ -235,9 +235,10 @@ class RedisDeviceStore:
         self._run("fetch", queue, keys.group[:1], (after_score, min(limit, MOST_IN_PAGE)), finish)
 
     def _to_page(self, answer: list[Any]) -> Page:
-        ids = list(map(int, answer[2::3]))
+        ids = list(map(int, answer[3::3]))
         self.statistics.fetched += len(ids)
-        return Page(ids, list(map(int, answer[3::3])), answer[4::3], int(answer[1]), answer[0] == 1)
+        scores, values = list(map(int, answer[4::3])), answer[5::3]
+        return Page(ids, scores, values, int(answer[1]), answer[0] == 1, expired=int(answer[2]))
 
     def remove(self, batch: Sequence[PacketIds], on_done: OnAllDone[int]) -> None:
         self._for_ids("remove", "removed", batch, on_done)

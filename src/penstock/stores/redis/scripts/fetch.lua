@@ -1,9 +1,9 @@
 -- One page of a queue, in order; members whose message has expired are removed.
 -- KEYS: messages        ARGV: score to go on after, most messages
--- Returns: whether this is the last page, score to go on after, then packet id, score and value of each message.
+-- Returns: whether this is the last page, score to go on after, how many had expired, then packet id, score and value of each message.
 local messages, after, limit = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local prefix = #messages + 2
-local answer = { 0, after }
+local answer = { 0, after, 0 }
 local found = 0
 for _ = 1, 8 do
   local page = redis.call('ZRANGEBYSCORE', messages, '(' .. after, '+inf', 'WITHSCORES', 'LIMIT', 0, limit - found)
@@ -32,7 +32,7 @@ for _ = 1, 8 do
     end
   end
   if #gone > 0 then
-    redis.call('ZREM', messages, unpack(gone))
+    answer[3] = answer[3] + redis.call('ZREM', messages, unpack(gone))
   end
   after = page[#page]
   if found >= limit then

@@ -1,0 +1,115 @@
+# Messages that Python makes, few and large (the rows of a query topic), on their way to one client, with word of their
+# acknowledgement. The client's receive maximum, its socket and its session's resumption hold for them as for all.
+
+cdef enum:
+    MOST_CARRIED = 64       # messages of one courier that are not acknowledged: each of them is a block of rows
+
+
+@final
+cdef class Courier:
+    """For one session, over all its connections: what is not acknowledged when one goes is sent again on the next."""
+
+    def __init__(self, Session session not None, on_news not None, *, uint8_t qos=1, uint32_t identifier=0):
+        """`on_news()` is called, once per iteration, after acknowledgements and when there may be room again."""
+        self.session = session
+        self.qos = qos
+        self.identifier = identifier
+        self._on_news = on_news
+        self._tell_soon = self._tell
+        self._acked = []
+        session.hub.consumer_numbers += 1
+        self.number = session.hub.consumer_numbers
+        if session.couriers is None:
+            session.couriers = []
+        session.couriers.append(self)
+
+    @property
+    def is_connected(self):
+        cdef Connection c = self.session.connection
+        return c is not None and c.state == CONNECTED and not self.is_closed
+
+    @property
+    def is_over(self):
+        """The session has ended."""
+        return self.session._ended
+
+    @property
+    def has_room(self):
+        cdef Session s = self.session
+        cdef Connection c = s.connection
+        if self.is_closed or c is None or c.state != CONNECTED or not c.writable or s.resend_count or s.queue.count:
+            return False
+        return self.qos == 0 or (s.outstanding < s.limit and self.carried < MOST_CARRIED
+                                 and s.window.count < s.hub.max_inflight)
+
+    def send(self, bytes topic not None, bytes payload not None, bytes properties not None, int64_t token):
+        """Whether it went out; a message larger than the client takes never does [MQTT-3.1.2-24] [MQTT-3.1.2-25]. Only
+        with room. `properties` are as the codec has them; `token` comes back when it is acknowledged."""
+        cdef Session s = self.session
+        cdef Message* m
+        cdef Extras* extras
+        cdef int sent
+        if not self.has_room:
+            raise RuntimeError("a courier without room")
+        m = message_new(<const uint8_t*> PyBytes_AS_STRING(topic), <uint32_t> PyBytes_GET_SIZE(topic),
+                        <const uint8_t*> PyBytes_AS_STRING(properties), <uint32_t> PyBytes_GET_SIZE(properties),
+                        <const uint8_t*> PyBytes_AS_STRING(payload), <uint32_t> PyBytes_GET_SIZE(payload), self.qos, 0,
+                        s.hub.wall, 0)
+        m.source_partition = self.number
+        m.source_offset = token
+        extras = make_extras(&self.identifier, 1 if self.identifier else 0, NULL)
+        try:
+            sent = send_message(s.connection, s, m, self.qos, SLOT_QUEUE, extras, 0, False)
+        finally:
+            message_unref(m)
+        if not sent or self.qos == 0:
+            free(extras)
+        if not sent:
+            count_drop(s, DROP_TOO_LARGE)
+        elif self.qos:
+            self.carried += 1
+        return bool(sent)
+
+    def take_acked(self):
+        """The tokens of what was acknowledged since the last call."""
+        cdef list acked = self._acked
+        self._acked = []
+        return acked
+
+    def close(self):
+        """What it has under way is still the client's, but nobody is told of its acknowledgement."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self.session.couriers.remove(self)
+        if not self.session.couriers:
+            self.session.couriers = None
+
+    cdef int note(self) except -1:
+        if not self._is_told:
+            self._is_told = True
+            self.session.hub.loop.call_soon(self._tell_soon)
+        return 0
+
+    def _tell(self):
+        self._is_told = False
+        if not self.is_closed:
+            self._on_news()
+
+
+cdef int courier_acked(Session s, const Slot* slot) except -1:
+    cdef Courier courier
+    for item in s.couriers:
+        courier = <Courier> item
+        if courier.number == slot.message.source_partition:
+            courier._acked.append(slot.message.source_offset)
+            if courier.carried:
+                courier.carried -= 1
+            return courier.note()
+    return 0
+
+
+cdef int note_couriers(Session s) except -1:
+    for item in s.couriers:
+        (<Courier> item).note()
+    return 0

@@ -1,0 +1,112 @@
+"""Puts the service together, for one node or for a cluster; the composition root gives it what it stands on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from penstock.core.ports import Scheduler
+from penstock.datasub.catalogue import Catalogue
+from penstock.datasub.execution import Infer, LocalExecutor, OnTable
+from penstock.datasub.groups.coordinator import GroupCoordinator
+from penstock.datasub.groups.forwarding import ClusterCoordinator, ClusterExecutor
+from penstock.datasub.groups.limits import GroupSettings
+from penstock.datasub.groups.offsets import OffsetBook
+from penstock.datasub.groups.peers import Peers
+from penstock.datasub.plan import Plan
+from penstock.datasub.ports import Coordinator, Fetcher, Identity, Progress, Source
+from penstock.datasub.privileges import Access, Privileges, refusal
+from penstock.datasub.service import DataService, Executor
+from penstock.datasub.stored import MakeTail, Stored
+from penstock.logs.base import Log
+from penstock.partition.node import ClusterNode
+from penstock.persistence.state_tail import OnChange, StateTail
+from penstock.stores.base import StateStore
+
+
+class Neighbours(NamedTuple):
+    """What a node of a cluster needs to work with the others."""
+
+    log: Log
+    node: ClusterNode
+    name: str
+    prefix: str = ""
+
+
+class Parts(NamedTuple):
+    service: DataService
+    progress: Progress
+    counters: Callable[[], dict[str, int]]
+
+
+def make_service(
+    store: StateStore,
+    access: Access,
+    source: Source,
+    fetcher: Fetcher,
+    scheduler: Scheduler,
+    *,
+    settings: GroupSettings | None = None,
+    neighbours: Neighbours | None = None,
+    infer: Infer | None = None,
+    is_taken: Callable[[str], bool] = lambda _: False,
+    errors_of: Callable[[Plan], int] = lambda _: 0,
+    on_table: OnTable = lambda *_: None,
+    clock: Callable[[], float] = time.monotonic,
+    wall_clock: Callable[[], float] = time.time,
+) -> Parts:
+    """`neighbours` where other nodes may use the same log; `is_taken`: names of MQTT shared subscriptions."""
+    stored = Stored(store, None if neighbours is None else _tail_of(neighbours))
+    catalogue = Catalogue(stored)
+    privileges = Privileges(access, stored)
+    book = OffsetBook(
+        stored,
+        wall_clock=wall_clock,
+        node="" if neighbours is None else neighbours.name,
+        is_mine=None if neighbours is None else neighbours.node.owns,
+    )
+
+    def refuse(who: Identity, name: str) -> str | None:
+        topic = catalogue.topic(name)
+        owner = None if topic is None else topic.owner
+        return None if privileges.may(who, "subscribe", name, owner) else refusal(who, "subscribe", name)
+
+    local = GroupCoordinator(
+        catalogue, refuse, source, book, scheduler, settings=settings, clock=clock, wall_clock=wall_clock
+    )
+    coordinator: Coordinator = local
+    peers = None
+    if neighbours is not None:
+        peers = Peers(neighbours.log, neighbours.node, neighbours.name, prefix=neighbours.prefix)
+        coordinator = ClusterCoordinator(local, stored, peers, clock=clock)
+    local_executor = LocalExecutor(
+        catalogue,
+        privileges,
+        coordinator,
+        book,
+        infer=infer,
+        is_taken=is_taken,
+        errors_of=errors_of,
+        on_table=on_table,
+        wall_clock=wall_clock,
+    )
+    executor: Executor = local_executor if peers is None else ClusterExecutor(local_executor, stored, peers)
+    service = DataService(
+        stored=stored,
+        catalogue=catalogue,
+        privileges=privileges,
+        coordinator=coordinator,
+        executor=executor,
+        source=source,
+        fetcher=fetcher,
+    )
+    return Parts(service, local, local.counters)
+
+
+def _tail_of(neighbours: Neighbours) -> MakeTail:
+    def make(tables: Sequence[str], on_change: OnChange) -> StateTail:
+        reader = f"data subscription of {neighbours.name}"
+        return StateTail(neighbours.log, tables, reader, on_change, prefix=neighbours.prefix)
+
+    return make

@@ -1,0 +1,77 @@
+"""Where consumers connect: the listener, who may come in, and what all connections have in common."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Protocol
+
+import msgspec
+
+from penstock.access import AccessControl
+from penstock.core.settings import Settings
+from penstock.core.settings.checks import data_listener, is_anonymous_allowed
+from penstock.datasub.ports import Identity
+from penstock.frontends.data.connection import DataConnection
+from penstock.frontends.mqtt.listener import Listener, ListenerError
+
+FIGURES = ("bad_frames", "failures", "requests", "refused", "stalled")
+
+
+class Service(Protocol):
+    """What handles the requests: penstock.datasub.service."""
+
+    async def handle(self, who: Identity, method: str, params: msgspec.Struct) -> Any: ...
+
+
+class DataFrontend:
+    def __init__(self, settings: Settings, service: Service, access: AccessControl, *, version: str) -> None:
+        self.settings = settings.data_subscription
+        self.listener_settings = data_listener(self.settings)
+        self.is_anonymous_allowed = is_anonymous_allowed(self.listener_settings, settings.access)
+        self.service = service
+        self.access = access
+        self.version = version
+        self.node = settings.server.node_id
+        self.listener = Listener(self.listener_settings, lambda: DataConnection(self), on_refused=self._on_refused)
+        self._connections: set[DataConnection] = set()
+        self._figures: Counter[str] = Counter(dict.fromkeys(FIGURES, 0))
+
+    @property
+    def address(self) -> str:
+        return self.listener.address
+
+    async def start(self) -> None:
+        try:
+            await self.listener.start()
+        except ListenerError as error:
+            # It is there without anybody having asked for it: whoever runs a second broker must see what to change.
+            hint = f"{error.hint} The setting is data_subscription.address; data_subscription.enabled = false: none."
+            raise ListenerError(error.message, hint.lstrip(), exit_code=error.exit_code) from error
+
+    def stop_accepting(self) -> None:
+        self.listener.stop_accepting()
+
+    async def close(self) -> None:
+        await self.listener.close()
+        for connection in list(self._connections):
+            connection.close()
+
+    def admit(self, connection: DataConnection) -> bool:
+        if len(self._connections) >= self.settings.max_connections:
+            self.count("refused")
+            return False
+        self._connections.add(connection)
+        return True
+
+    def release(self, connection: DataConnection) -> None:
+        self._connections.discard(connection)
+
+    def count(self, what: str) -> None:
+        self._figures[what] += 1
+
+    def _on_refused(self, cause: str) -> None:
+        self.count("refused")
+
+    def counters(self) -> dict[str, int | float]:
+        figures = {f"datasub_{name}": number for name, number in self._figures.items()}
+        return {"datasub_connections": len(self._connections), **figures}

@@ -1,0 +1,99 @@
+"""Makes the providers that the settings name: the logs and the stores, for the composition root (app.py)."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import import_module
+from pathlib import Path
+from typing import cast
+
+from penstock.core.errors import SettingsError
+from penstock.core.ports import Scheduler
+from penstock.core.settings import Settings
+from penstock.logs.base import Log, LogError, parse_properties
+from penstock.logs.embedded import EmbeddedLog
+from penstock.logs.memory import MemoryLog
+from penstock.logs.topics import TopicConfig, check_properties
+from penstock.partition.node import ClusterNode
+from penstock.partition.settings import parse_settings
+from penstock.persistence.log_names import LogNames
+from penstock.persistence.state_log import StateLog
+from penstock.stores.base import StateStore
+from penstock.stores.device import DeviceStore
+from penstock.stores.lmdb_device import LmdbDeviceStore
+from penstock.stores.lmdb_kv import LmdbStore
+from penstock.stores.lmdb_state import LmdbStateStore
+from penstock.stores.memory_state import MemoryStateStore
+
+
+def check_topic(key: str, text: str, topic: str, partitions: int, *, is_kafka: bool, is_queue: bool = False) -> None:
+    """Raises SettingsError when no topic can be made of these properties. A queue keeps every record, in a number of
+    partitions that is a setting of its own or fixed."""
+    try:
+        properties = parse_properties(text)
+        if not is_kafka:
+            check_properties(properties)
+            TopicConfig.of(topic, partitions, properties)
+        if is_queue and "partitions" in properties:
+            raise ValueError("the topic of a client has one partition, those of shared ones are shared_partitions")
+        if is_queue and "compact" in properties.get("cleanup.policy", ""):
+            raise ValueError("compaction removes messages that nobody has received yet")
+    except (ValueError, LogError) as error:
+        raise SettingsError(f"{key} = {text!r} is not allowed: {error}") from None
+
+
+def make_store(settings: Settings) -> LmdbStore | None:
+    """The key-value state of the embedded log."""
+    if settings.ingest.log == "none" or settings.log.provider != "embedded":
+        return None
+    return LmdbStore(Path(settings.server.data_dir) / "state")
+
+
+def make_state_store(settings: Settings, log_provider: Log | None, loop: asyncio.AbstractEventLoop) -> StateStore:
+    """Sessions, subscriptions and what else is known of clients: on the disk, in Kafka, or gone with the process."""
+    if settings.log.provider == "embedded":
+        return LmdbStateStore(Path(settings.server.data_dir) / "clients", loop)
+    if settings.log.provider == "kafka" and log_provider is not None:
+        return StateLog(log_provider, topic_of=LogNames(settings).of)
+    return MemoryStateStore()
+
+
+def make_device_store(settings: Settings, log_provider: Log | None) -> DeviceStore | None:
+    """Where messages wait for DEVICE clients. Without a log they wait in memory, as everything does."""
+    if log_provider is None or settings.log.provider == "memory":
+        return None
+    if settings.device.store == "redis":
+        # imported here: who has no Redis does not wait for its library
+        module = import_module("penstock.stores.redis.store")
+        return cast(DeviceStore, module.RedisDeviceStore(settings.redis, settings.device))
+    return LmdbDeviceStore(Path(settings.server.data_dir) / "devices", settings.device)
+
+
+def make_log(settings: Settings, store: LmdbStore | None) -> Log | None:
+    """The provider of the settings; none where nothing is logged."""
+    if settings.ingest.log == "none":
+        return None
+    # Publishers wait at the setting; what they had sent before they were stopped still finds room.
+    room = 2 * settings.log.max_pending_bytes
+    if settings.log.provider == "memory":
+        return MemoryLog(max_pending_bytes=room)
+    if settings.log.provider == "kafka":
+        # imported here: who has no Kafka does not wait for its library
+        return cast(Log, import_module("penstock.logs.kafka.log").KafkaLog(settings.kafka))
+    assert store is not None
+    return EmbeddedLog(
+        settings.server.data_dir,
+        store.space("groups"),
+        fsync=settings.log.fsync,
+        fsync_interval_ms=round(settings.log.fsync_interval * 1000),
+        max_pending_bytes=room,
+    )
+
+
+def make_node(settings: Settings, log_provider: Log | None, scheduler: Scheduler) -> ClusterNode | None:
+    """This process among the others: on Kafka there may be others, on a log of its own it is alone."""
+    queues = parse_settings(settings.queue)
+    if log_provider is None:
+        return None
+    is_clustered = settings.log.provider == "kafka"
+    return ClusterNode(log_provider, queues, settings.server.node_id, scheduler, is_clustered=is_clustered)

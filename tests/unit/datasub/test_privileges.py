@@ -1,0 +1,171 @@
+"""Who may create, subscribe to and drop query topics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.access.acl_file import AclFile
+from penstock.core.errors import AccessFileError
+from penstock.datasub import wire
+from penstock.datasub.errors import NotAllowed
+from penstock.datasub.ports import Identity
+from penstock.datasub.privileges import covers
+from tests.support.datasub_world import ALICE, BOB, OPERATOR, DataWorld, in_world
+
+EVERYTHING = {"effect": "allow", "topics": ["#"]}
+CREATES = {"effect": "allow", "actions": ["create"], "users": ["alice"]}
+TOPIC = 'CREATE TOPIC hot AS SELECT ts FROM "sensors/#"'
+
+
+def test_without_an_acl_file_everything_is_allowed() -> None:
+    async def work(world: DataWorld) -> None:
+        nobody = Identity()
+        await world.service.execute(TOPIC, nobody)
+        await world.join("hot", who=BOB)
+        await world.service.execute("DROP TOPIC FORCE hot", BOB)
+
+    in_world(work)
+
+
+def test_with_one_nothing_is_that_nobody_has_allowed() -> None:
+    async def work(world: DataWorld) -> None:
+        with pytest.raises(NotAllowed, match="user alice may not create topic hot"):
+            await world.service.execute(TOPIC, ALICE)
+        with pytest.raises(NotAllowed, match="an anonymous client may not create"):
+            await world.service.execute(TOPIC, Identity())
+        await world.service.execute(TOPIC, OPERATOR)
+        with pytest.raises(NotAllowed, match="user alice may not subscribe to topic hot"):
+            await world.join("hot")
+        for statement in ("DROP TOPIC hot", 'RELOAD TOPIC hot AS SELECT ts FROM "x"', "DROP CONSUMER GROUP g ON hot"):
+            with pytest.raises(NotAllowed):
+                await world.service.execute(statement, ALICE)
+        with pytest.raises(NotAllowed):
+            await world.service.execute("GRANT SUBSCRIBE ON hot TO bob", ALICE)
+        with pytest.raises(NotAllowed):
+            await world.service.handle(ALICE, "watermarks", wire.Positions("g", [("hot", 0)]))
+
+    in_world(work, {"rules": [EVERYTHING]})
+
+
+def test_the_owner_gives_and_takes() -> None:
+    async def work(world: DataWorld) -> None:
+        await world.service.execute(TOPIC, ALICE)
+        await world.join("hot")
+        with pytest.raises(NotAllowed):
+            await world.join("hot", who=BOB)
+        await world.service.execute("GRANT SUBSCRIBE ON hot TO bob", ALICE)
+        await world.restart()
+        bobs = await world.ready((await world.join("hot", who=BOB)).consumer, who=BOB)
+        assert await world.table("SHOW GRANTS") == [
+            {"user_name": "bob", "topic_name": "hot", "privilege": "subscribe", "is_granted": True}
+        ]
+        with pytest.raises(NotAllowed):
+            await world.service.execute("DROP TOPIC hot", BOB)
+        await world.service.execute("REVOKE SUBSCRIBE ON hot FROM bob", ALICE)
+        told = await world.ask(bobs.consumer, bobs.epoch, who=BOB)
+        assert told is not None
+        assert (told.partitions, told.refused) == ([], {"hot": "user bob may not subscribe to topic hot"})
+        await world.service.execute("DROP TOPIC FORCE hot", ALICE)
+        assert await world.table("SHOW GRANTS") == []
+
+    in_world(work, {"rules": [EVERYTHING], "data": [CREATES]})
+
+
+def test_what_is_revoked_is_refused_without_an_acl_file_too() -> None:
+    async def work(world: DataWorld) -> None:
+        await world.service.execute(TOPIC, ALICE)
+        await world.service.execute("REVOKE SUBSCRIBE ON hot FROM bob", ALICE)
+        with pytest.raises(NotAllowed):
+            await world.join("hot", who=BOB)
+        await world.service.execute("GRANT SUBSCRIBE ON hot TO bob", ALICE)
+        await world.join("hot", who=BOB)
+
+    in_world(work)
+
+
+def test_a_reloaded_acl_file_is_heard() -> None:
+    async def work(world: DataWorld) -> None:
+        await world.service.execute(TOPIC, ALICE)
+        first = await world.ready((await world.join("hot", who=BOB)).consumer, who=BOB)
+        world.access.file = AclFile.parse({"rules": [EVERYTHING]}, "acl.toml")
+        world.service.access_changed()
+        told = await world.ask(first.consumer, first.epoch, who=BOB)
+        assert told is not None
+        assert set(told.refused) == {"hot"}
+
+    in_world(work)
+
+
+@pytest.mark.parametrize(
+    ("rules", "topic_filter", "is_covered"),
+    [
+        ([("allow", "#")], "sensors/#", True),
+        ([("allow", "sensors/#")], "sensors/+/t", True),
+        ([("allow", "sensors/a")], "sensors/#", False),  # as an MQTT subscription it is accepted, and filtered
+        ([("deny", "sensors/secret"), ("allow", "sensors/#")], "sensors/#", False),
+        ([("deny", "other/#"), ("allow", "sensors/#")], "sensors/#", True),
+        ([("allow", "sensors/#"), ("deny", "sensors/secret")], "sensors/#", True),
+        ([("allow", "sensors/%u/#")], "sensors/alice/#", True),
+        ([("allow", "sensors/%u/#")], "sensors/+/#", False),
+        ([("allow", "sensors/%c/#")], "sensors/+/#", False),  # the client id is + itself: it matches nothing
+        ([], "sensors/#", False),
+    ],
+)
+def test_all_of_the_source_must_be_readable(rules: list[tuple[str, str]], topic_filter: str, is_covered: bool) -> None:
+    document = {"rules": [{"effect": effect, "topics": [topic]} for effect, topic in rules]}
+    program = AclFile.parse(document, "acl.toml").compile_for("+", "alice")
+    assert covers(program, topic_filter) is is_covered
+
+
+def test_who_may_only_publish_may_not_read() -> None:
+    async def work(world: DataWorld) -> None:
+        with pytest.raises(NotAllowed, match="may not read everything that sensors/# brings"):
+            await world.service.execute(TOPIC, ALICE)
+        assert world.service.topic("hot") is None
+
+    rule: dict[str, Any] = {**EVERYTHING, "actions": ["publish"]}
+    in_world(work, {"rules": [rule], "data": [CREATES]})
+
+
+@pytest.mark.parametrize(
+    ("client_id", "username", "action", "topic", "expected"),
+    [
+        ("c", "alice", "drop", "hot", False),  # the first entry decides
+        ("c", "alice", "drop", "alarms-1", True),
+        ("c", "alice", "create", "alarms-1", True),
+        ("c", "bob", "create", "alarms-1", None),
+        ("report-1", "bob", "subscribe", "anything", True),
+        ("c", None, "subscribe", "public", True),
+        ("c", "bob", "subscribe", "public", None),
+    ],
+)
+def test_the_entries_of_the_file(
+    client_id: str, username: str | None, action: str, topic: str, expected: bool | None
+) -> None:
+    document = {
+        "data": [
+            {"effect": "deny", "actions": ["drop"], "topics": ["hot"]},
+            {"effect": "allow", "users": ["alice"], "topics": ["alarms-*", "hot"]},
+            {"effect": "allow", "actions": ["subscribe"], "clients": ["report-*"]},
+            {"effect": "allow", "actions": ["subscribe"], "anonymous": True, "topics": ["public"]},
+        ]
+    }
+    assert AclFile.parse(document, "acl.toml").data_access(client_id, username, action, topic) is expected
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({}, r'data 1: effect = None is not allowed: use "allow" or "deny"'),
+        ({"effect": "allow", "actions": ["publish"]}, "data 1: action 'publish' is not allowed: use create"),
+        ({"effect": "allow", "actions": []}, "data 1: actions is empty"),
+        ({"effect": "allow", "topic": ["a"]}, r"data 1: topic is unknown: did you mean topics\?"),
+        ({"effect": "allow", "topics": "a"}, "data 1: topics = 'a' is not allowed: use a list"),
+        ({"effect": "allow", "users": ["a"], "anonymous": True}, "none of users"),
+    ],
+)
+def test_a_bad_entry(entry: dict[str, Any], message: str) -> None:
+    with pytest.raises(AccessFileError, match=message):
+        AclFile.parse({"data": [entry]}, "acl.toml")

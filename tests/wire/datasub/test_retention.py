@@ -1,0 +1,67 @@
+"""Falling off the log: consumers are told what they lost, whatever their policy is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.datasub import Consumer, TopicPartition
+from tests.support.datasub import DataBroker, DataWorld, read, read_rows, running_data_broker, wait_for
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[DataBroker]:
+    with running_data_broker(tmp_path) as broker:
+        yield broker
+
+
+def stand_at(world: DataWorld, policy: str, place: TopicPartition) -> Consumer:
+    """A consumer that has not read on from the place, and will not yet."""
+    consumer = world.consumer(auto_offset_reset=policy, group_id=f"{world.group}-{policy}")
+    wait_for(lambda: len(consumer.assignment()) == 4, what="its partitions")
+    consumer.pause([place])
+    if policy == "none":
+        consumer.seek_to_end()
+    consumer.seek(place)
+    consumer.commit()
+    while (message := consumer.poll(0.1)) is not None:
+        assert policy == "none", message.error()  # which has told that nothing is committed
+    return consumer
+
+
+def test_falling_off_is_seen(own_broker: DataBroker) -> None:
+    """[reference] "falling off the log is an error the consumer sees, with reset policy, never silent"."""
+    with contextlib.ExitStack() as stack:
+        world = DataWorld(own_broker, stack)
+        world.create_topic()
+        world.publish(*({"n": number} for number in range(10)))
+        (row, *_) = read_rows(world.consumer(group_id=f"{world.group}-first"), 10)
+        place = TopicPartition(world.topic, row["partition"], row["offset"])
+        consumers = {policy: stand_at(world, policy, place) for policy in ("earliest", "latest", "none")}
+        own_broker.end()
+        world.forget_publishers()
+        own_broker.command("log", "truncate", "tbmq.msg.all", "--before", "5", "-p", str(place.partition), "--yes")
+        own_broker.restart()
+        for policy, consumer in consumers.items():
+            # Each has lost its place in the group together with the broker.
+            error = wait_for(lambda consumer=consumer: _read_on(consumer, place), what=policy)
+            assert error.code == "out-of-range", (policy, error)
+            assert error.begin == 5, (policy, error)
+        # earliest goes on with the oldest that is left, latest with what comes, none with nothing until it is told.
+        assert read(consumers["earliest"], 5) == [5, 6, 7, 8, 9]
+        assert consumers["none"].poll(0.2) is None
+        world.publish({"n": 10})
+        assert read(consumers["latest"], 1) == [10]
+        consumers["none"].seek(TopicPartition(*place.key, 9))
+        assert read(consumers["none"], 1)[0] == 9
+
+
+def _read_on(consumer: Consumer, place: TopicPartition) -> object:
+    """The error, when the consumer reads on."""
+    if place in consumer.assignment():
+        consumer.resume([place])
+    message = consumer.poll(0.05)
+    return None if message is None else message.error()
