@@ -8,7 +8,7 @@ The language of a block says what happens to it:
     python                run
     toml                  loaded as settings or, with [[rules]] or [[types]], as ACL; a first line `# x.toml` saves it
     ini, json             parsed
-    sql                   run by tests/unit/datasub/sql/test_docs.py
+    sql                   statements of data subscription, parsed; their queries are compiled by tests/unit/datasub/sql
     text, mermaid         for people only
 """
 
@@ -37,6 +37,7 @@ from penstock.access import AclFile
 from penstock.cli.app import app
 from penstock.core.metrics import BY_BEGINNING, BY_CLIENT, BY_QUEUE, BY_SHARE, PREFIX
 from penstock.core.settings import load_settings
+from penstock.datasub.sql.statements import parse_statement
 from tests.support.broker import Broker, free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -330,6 +331,9 @@ def test_examples_are_checked(page: str, tmp_path: Path) -> None:
             configparser.ConfigParser(strict=False, interpolation=None).read_string(block.text)
         elif block.language == "json":
             json.loads(block.text)
+        elif block.language == "sql":
+            for statement in re.sub(r"--.*", "", block.text).split(";")[:-1]:
+                parse_statement(statement)
         else:
             pytest.fail(f"{block.where}: ```{block.language} is not known here: see the top of {Path(__file__).name}")
 
