@@ -47,9 +47,10 @@ TICK_SECONDS = 0.001
 # A consumer that has rows to read never waits so long.
 WAIT_MS = 5_000
 SHOWN = ("error", "rate", "p50_ms", "p99_ms", "rows_per_s", "lag", "broker_cores")
-PUSH = 'CREATE TOPIC push AS SELECT topic, payload.temp AS temp, payload.sent AS sent FROM "sensors/+/data"'
+COLUMNS = "topic, CAST(payload.temp AS DOUBLE) AS temp, CAST(payload.sent AS BIGINT) AS sent"
+PUSH = f'CREATE TOPIC push AS SELECT {COLUMNS} FROM "sensors/+/data"'
 MANY = (
-    'CREATE TOPIC many_{number} AS SELECT topic, payload.temp AS temp, payload.sent AS sent FROM "sensors/+/data" '
+    f'CREATE TOPIC many_{{number}} AS SELECT {COLUMNS} FROM "sensors/+/data" '
     "WHERE payload.kind = '{kind}' AND payload.temp > -{number}"
 )
 
