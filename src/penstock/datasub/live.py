@@ -27,6 +27,8 @@ RETRY_SECONDS = 0.5
 # Evaluation without a pause for others; slices are made as large as fits into it.
 TURN_SECONDS = 0.004
 LEAST_SLICE = 100
+# Between two rounds: what comes meanwhile is evaluated, sent and fetched together.
+GATHER_SECONDS = 0.002
 
 NewQueries = Callable[[], "QuerySet"]
 OnErrors = Callable[[Plan, int, "Sequence[RowError]"], None]  # plan, partition, errors
@@ -166,6 +168,8 @@ class LivePass:
                     # Whoever reads these queries comes to the same records in the log, and is told there.
                     log.exception("records cannot be evaluated", partition=item.partition, offset=item.pack.base_offset)
                     self._begin_anew(item.partition, item.pack.next_offset)
+            if fetched:
+                await asyncio.sleep(GATHER_SECONDS)
 
     async def _take(self, item: Fetched) -> None:
         """In slices: neither a large pack nor many queries keep everybody else waiting."""
