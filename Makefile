@@ -12,7 +12,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 JOBS := $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint types format bench bench-micro fuzz conformance docs-check annotate clean
+.PHONY: help run build test lint types format dist bench bench-check bench-micro fuzz conformance docs-check annotate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,11 +29,18 @@ lint: $(STAMPS)/build $(STAMPS)/dev ## style of Python and Cython, types, layers
 	$(BIN)/python -m pytest tests/unit/source $(ARGS)
 
 format: $(STAMPS)/dev ## rewrite Python in the house style
-	$(BIN)/ruff check --fix src tests bench docs
-	$(BIN)/ruff format src tests bench docs
+	$(BIN)/ruff check --fix src tests bench docs docker
+	$(BIN)/ruff format src tests bench docs docker
+
+dist: $(STAMPS)/build $(STAMPS)/dev ## dist/penstock, a single file that needs no Python; the same unpacked, wheel and sdist
+	$(BIN)/python docker/binary/build.py $(ARGS)
 
 bench: $(STAMPS)/build $(STAMPS)/dev $(STAMPS)/services ## load against mosquitto, interleaved; saves a dated result and redraws the README's table
 	$(BIN)/python bench/compare.py --save $(ARGS) && $(BIN)/python bench/report.py
+
+bench-check: $(STAMPS)/build $(STAMPS)/dev ## fails when the hot path needs 15 % more instructions than bench/baseline.json says
+	@command -v valgrind >/dev/null || { $(call apt,valgrind); }
+	$(BIN)/python bench/check.py $(ARGS)
 
 bench-micro: $(STAMPS)/build $(STAMPS)/dev ## pytest-benchmark of codec, trie and in-flight
 	$(BIN)/python -m pytest bench/micro --benchmark-only $(ARGS)

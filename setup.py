@@ -36,6 +36,7 @@ MODULES = (
     "pending",
     "calls",
     "connection",
+    "load",
 )
 COVERAGE = bool(os.environ.get("PENSTOCK_COVERAGE"))
 ANNOTATE = bool(os.environ.get("PENSTOCK_ANNOTATE"))

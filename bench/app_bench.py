@@ -31,8 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from bench.brokers import COMMANDS, MOSQUITTO_CONF, Broker, BrokerError
-from bench.compare import HERE
+from bench.compare import HERE, build_proxy
 from bench.frame import (
     Bench,
     argument_parser,
@@ -45,7 +44,8 @@ from bench.frame import (
     summarise_runs,
 )
 from bench.scenarios import BASE, SUBJECT, Figure, Scenario
-from bench.summary import Run
+from penstock.bench.brokers import COMMANDS, MOSQUITTO_CONF, Broker, BrokerError
+from penstock.bench.summary import Run
 from tests.support.kafka_cluster import KafkaCluster
 
 DELAY = HERE / "bin" / "delay"
@@ -118,6 +118,7 @@ def measure_backlog(bench: Bench, broker: Broker) -> Run:
 
 @contextlib.contextmanager
 def delaying_proxy(port: int, one_way_ms: float) -> Iterator[int]:
+    build_proxy()
     proxy = subprocess.Popen([DELAY, str(port), str(one_way_ms)], stdout=subprocess.PIPE, text=True)
     try:
         assert proxy.stdout is not None

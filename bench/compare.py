@@ -19,34 +19,36 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.brokers import COMMANDS, Broker, BrokerError, cpu_seconds, machine_busy_seconds, wait_quiet
-from bench.machine import describe_machine, describe_versions
 from bench.scenarios import BASE, REQUIRED, SCENARIOS, SUBJECT, Scenario
-from bench.summary import Run, markdown_table, missed_targets, summarise
+from bench.summary import markdown_table, missed_targets, summarise
+from penstock.bench.brokers import COMMANDS, Broker, BrokerError
+from penstock.bench.comparison import Comparison, Measurement, Turns, watch_others
+from penstock.bench.machine import describe_machine, describe_versions
+from penstock.bench.summary import Run
 
 HERE = Path(__file__).resolve().parent
-LOAD = HERE / "bin" / "load"
+LOAD = HERE / "load.py"
 RESULTS = HERE / "results"
 LOAD_SECONDS = 300
 WARM = "--scenario p2p --n 10 --qos 1 --e2e 200 --warmup 0"
 SHOWN = ("error", "rate", "msgs_per_cpu_s", "bytes_per_conn", "connects_per_cpu_s", "p99_us", "lost", "other_cores")
 
 
-def build_load_generator() -> None:
+def build_proxy() -> None:
+    """The delaying proxy of app_bench.py; the load generator is a module of the product."""
     subprocess.run([HERE / "build.sh"], check=True, timeout=120)
 
 
 def run_load(broker: Broker, options: list[str]) -> Run:
     """One run of the load generator; what fails is told in the result's `error`."""
     pids = broker.pids()
-    command = [str(LOAD), "--port", str(broker.port), "--pids", ",".join(map(str, pids)), *options]
+    command = [sys.executable, str(LOAD), "--port", str(broker.port), "--pids", ",".join(map(str, pids)), *options]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LOAD_SECONDS, check=False)
     except subprocess.TimeoutExpired:
@@ -67,72 +69,37 @@ def children_cpu_seconds() -> float:
 
 def run_watched(broker: Broker, options: list[str]) -> Run:
     """As run_load; what the rest of the machine did meanwhile is told in `other_cores`."""
-    pids = broker.pids()
-    busy, used, load, began = machine_busy_seconds(), cpu_seconds(pids), children_cpu_seconds(), time.monotonic()
-    result = run_load(broker, options)
-    took = time.monotonic() - began
-    if broker.is_alive():
-        ours = cpu_seconds(pids) - used + children_cpu_seconds() - load
-        result["other_cores"] = round(max(0.0, machine_busy_seconds() - busy - ours) / took, 3)
-    return result
+    return watch_others(broker, children_cpu_seconds, lambda: run_load(broker, options))
 
 
-class Comparison:
-    """Measures every scenario with every broker, repetition by repetition."""
+class Loads:
+    """The scenarios as measurements; one of them takes its rate from what the base broker has sustained."""
 
-    def __init__(self, brokers: list[Broker], scenarios: list[Scenario], args: argparse.Namespace):
+    def __init__(self, brokers: list[Broker], args: argparse.Namespace):
         self.brokers = brokers
-        self.scenarios = scenarios
         self.args = args
-        self.runs: list[Run] = []
+        self._rep = 0
         self._sustained: dict[str, float] = {}  # this repetition: the base broker's messages/s by scenario
 
-    def run(self) -> list[Run]:
-        try:
-            for rep in range(self.args.reps):
-                self._sustained.clear()
-                self._run_side_by_side(rep)
-                self._run_fresh(rep)
-        finally:
-            self._stop_all()
-        return self.runs
+    def measurement(self, scenario: Scenario) -> Measurement:
+        def measure(broker: Broker) -> Run:
+            result = run_watched(broker, self._options(scenario))
+            if broker.name == BASE and "rate" in result:
+                self._sustained[scenario.name] = result["rate"]
+            return result
 
-    def _run_side_by_side(self, rep: int) -> None:
-        scenarios = [s for s in self.scenarios if not s.needs_fresh_process]
-        if not scenarios:
-            return
-        for broker in self.brokers:
-            self._start(broker)
-            if self.args.warm:
-                run_load(broker, [*shlex.split(WARM), "--secs", str(self.args.warm)])
-            broker.settle()
-            broker.freeze()
-        for scenario in scenarios:
+        def prepare(rep: int) -> None:
+            if rep != self._rep:
+                self._rep = rep
+                self._sustained.clear()
             if scenario.load_of:
                 self._find_base_rate(scenario.load_of)
-            for broker in self.brokers:
-                broker.thaw()
-                self._measure(rep, scenario, broker)
-                broker.settle()
-                broker.freeze()
-        self._stop_all()
 
-    def _run_fresh(self, rep: int) -> None:
-        for scenario in self.scenarios:
-            for broker in self.brokers if scenario.needs_fresh_process else []:
-                self._start(broker)
-                broker.settle()
-                self._measure(rep, scenario, broker)
-                broker.stop()
+        return Measurement(scenario.name, measure, scenario.needs_fresh_process, prepare)
 
-    def _start(self, broker: Broker) -> None:
-        # A runtime that is still starting up must not take CPU from the one before it.
-        wait_quiet(self.args.quiet)
-        broker.start()
-
-    def _stop_all(self) -> None:
-        for broker in self.brokers:
-            broker.stop()
+    def warm(self, broker: Broker) -> None:
+        if self.args.warm:
+            run_load(broker, [*shlex.split(WARM), "--secs", str(self.args.warm)])
 
     def _options(self, scenario: Scenario) -> list[str]:
         options = ["--secs", str(self.args.secs), *shlex.split(scenario.options)]
@@ -155,18 +122,10 @@ class Comparison:
         base.settle()
         base.freeze()
 
-    def _measure(self, rep: int, scenario: Scenario, broker: Broker) -> None:
-        if not broker.is_alive():
-            broker.stop()
-            self._start(broker)
-        options = self._options(scenario)
-        wait_quiet(self.args.quiet)
-        result = run_watched(broker, options)
-        if broker.name == BASE and "rate" in result:
-            self._sustained[scenario.name] = result["rate"]
-        self.runs.append({"rep": rep, "test": scenario.name, "broker": broker.name, **result})
-        shown = ", ".join(f"{key} {result[key]}" for key in SHOWN if key in result)
-        print(f"{rep + 1}/{self.args.reps} {scenario.name} {broker.name}: {shown}", file=sys.stderr, flush=True)
+
+def tell(name: str, rep: int, run: Run) -> None:
+    shown = ", ".join(f"{key} {run[key]}" for key in SHOWN if key in run)
+    print(f"{rep + 1}. {name} {run['broker']}: {shown}", file=sys.stderr, flush=True)
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -214,10 +173,11 @@ def allow_open_files() -> None:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    build_load_generator()
     allow_open_files()
     started = datetime.now(UTC).replace(microsecond=0)
-    runs = Comparison(chosen_brokers(args), chosen_scenarios(args.scenario), args).run()
+    loads = Loads(chosen_brokers(args), args)
+    measurements = [loads.measurement(scenario) for scenario in chosen_scenarios(args.scenario)]
+    runs = Comparison(loads.brokers, measurements, Turns(args.reps, args.quiet, loads.warm, tell)).run()
     return {
         "date": started.isoformat(),
         "machine": describe_machine(),

@@ -33,11 +33,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 import msgspec
 import uvloop
 
-from bench.brokers import COMMANDS, Broker, cpu_seconds, free_port
 from bench.device_bench import PENSTOCK
 from bench.frame import Bench, argument_parser, at_least, at_most, measure_fresh, measure_in_turn, own_kafka, run_bench
 from bench.scenarios import SUBJECT, Figure, Scenario
-from bench.summary import Run
+from penstock.bench.brokers import COMMANDS, Broker, free_port
+from penstock.bench.summary import Run
+from penstock.bench.system import cpu_seconds
 
 SOURCES = 100
 TOPICS = 1_000

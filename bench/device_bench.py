@@ -29,11 +29,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from bench.app_bench import DURABLE_MOSQUITTO
-from bench.brokers import COMMANDS, MOSQUITTO_CONF, Broker, cpu_seconds
 from bench.frame import Bench as LogBench
 from bench.frame import argument_parser, at_least, at_most, measure_fresh, measure_in_turn, own_kafka, run_bench
 from bench.scenarios import BASE, SUBJECT, Figure, Scenario
-from bench.summary import Run
+from penstock.bench.brokers import COMMANDS, MOSQUITTO_CONF, Broker
+from penstock.bench.summary import Run
+from penstock.bench.system import cpu_seconds
 from penstock.stores.lmdb_queues import ADDED
 from tests.support.device import look_into_lmdb, redis_commands
 from tests.support.redis_server import RedisServer, own_redis

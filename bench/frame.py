@@ -14,11 +14,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.brokers import Broker, BrokerError, cpu_seconds, process_tree, wait_quiet
-from bench.compare import RESULTS, allow_open_files, build_load_generator, run_watched, write_result
-from bench.machine import describe_machine, describe_versions
+from bench.compare import RESULTS, allow_open_files, run_watched, write_result
 from bench.scenarios import BASE, SUBJECT, Scenario, Target
-from bench.summary import Run, markdown_table, missed_targets, summarise_figure
+from bench.summary import markdown_table, missed_targets, summarise_figure
+from penstock.bench.brokers import Broker, BrokerError, wait_quiet
+from penstock.bench.machine import describe_machine, describe_versions
+from penstock.bench.summary import Run
+from penstock.bench.system import cpu_seconds, process_tree
 from tests.support.application import forget_topics
 from tests.support.kafka_cluster import KafkaCluster
 
@@ -146,7 +148,6 @@ def run_bench(
         tempfile.tempdir = args.dir
     started = datetime.now(UTC).replace(microsecond=0)
     try:
-        build_load_generator()
         allow_open_files()
         runs = measure()
     except (BrokerError, subprocess.SubprocessError, OSError) as error:

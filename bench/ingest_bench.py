@@ -31,11 +31,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from bench.brokers import COMMANDS, MOSQUITTO_CONF, PENSTOCK_TOML, Broker, BrokerError, wait_quiet
-from bench.compare import allow_open_files, build_load_generator, run_load
-from bench.machine import describe_machine, describe_versions
+from bench.compare import allow_open_files, run_load
 from bench.scenarios import BASE, SUBJECT, Figure, Scenario, Target
-from bench.summary import Run, markdown_table, missed_targets, summarise_figure
+from bench.summary import markdown_table, missed_targets, summarise_figure
+from penstock.bench.brokers import COMMANDS, MOSQUITTO_CONF, PENSTOCK_TOML, Broker, BrokerError, wait_quiet
+from penstock.bench.machine import describe_machine, describe_versions
+from penstock.bench.summary import Run
 from penstock.logs.embedded import open_reader
 
 TOPIC = "tbmq.msg.all"
@@ -169,7 +170,6 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.dir:
         tempfile.tempdir = args.dir
-    build_load_generator()
     allow_open_files()
     started = datetime.now(UTC).replace(microsecond=0)
     try:

@@ -15,7 +15,6 @@ case "$tool" in perf | stat | callgrind | python) ;; *) sed -n '2,11s/^# \{0,1\}
 python="${PYTHON:-.venv/bin/python}"
 out=build/profile
 mkdir -p "$out"
-[ -x bench/bin/load ] || bench/build.sh
 dir="$(mktemp -d)"
 port="$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')"
 options="$("$python" bench/compare.py --options "$scenario")"
@@ -32,14 +31,14 @@ stop() {
     rm -rf "$dir"
 }
 trap stop EXIT
-"$python" -c 'from bench.brokers import PENSTOCK_TOML; print(PENSTOCK_TOML)' >"$dir/penstock.toml"
 export PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}" PENSTOCK_CONFIG="$dir/penstock.toml"
+"$python" -c 'from penstock.bench.brokers import PENSTOCK_TOML; print(PENSTOCK_TOML)' >"$dir/penstock.toml"
 # The words of the command are meant to be split.
 # shellcheck disable=SC2086
 $wrapper $command >"$out/broker.log" 2>&1 &
 broker=$!
 tries=0
-until bench/bin/load --scenario idle --n 1 --secs 0.01 --port "$port" >/dev/null 2>&1; do
+until "$python" bench/load.py --scenario idle --n 1 --secs 0.01 --port "$port" >/dev/null 2>&1; do
     tries=$((tries + 1))
     if [ "$tries" -gt 300 ] || ! kill -0 "$broker" 2>/dev/null; then
         echo "the broker did not start:" >&2
@@ -50,7 +49,7 @@ until bench/bin/load --scenario idle --n 1 --secs 0.01 --port "$port" >/dev/null
 done
 
 # shellcheck disable=SC2086
-load() { bench/bin/load --port "$port" --pids "$broker" $options --secs "$secs"; }
+load() { "$python" bench/load.py --port "$port" --pids "$broker" $options --secs "$secs"; }
 case "$tool" in
 perf | python)
     load >"$out/load.json" &

@@ -30,7 +30,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from bench.brokers import COMMANDS, Broker, cpu_seconds
 from bench.device_bench import PENSTOCK
 from bench.frame import (
     Bench,
@@ -43,7 +42,9 @@ from bench.frame import (
     run_bench,
 )
 from bench.scenarios import SUBJECT, Figure, Scenario, Target
-from bench.summary import Run
+from penstock.bench.brokers import COMMANDS, Broker
+from penstock.bench.summary import Run
+from penstock.bench.system import cpu_seconds
 
 PUBLISHERS = 64
 CONSUMERS = 10

@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.chart import draw_chart
 from bench.scenarios import BASE
-from bench.summary import Row, markdown_table, median_of, number, ordered_brokers, summarise
+from bench.summary import Row, markdown_table, ordered_brokers, summarise
+from penstock.bench.summary import median_of, number
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"

@@ -32,9 +32,9 @@ from pyspark.sql import DataFrame, SparkSession  # noqa: E402 - the path comes f
 from pyspark.sql import functions as F  # noqa: E402 - as above
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition  # noqa: E402 - as above
 
-from bench.machine import describe_machine  # noqa: E402 - as above
 from penstock._ext.envelope import decode_pack, encode  # noqa: E402 - as above
 from penstock._ext.segment import RecordPack, read_batches  # noqa: E402 - as above
+from penstock.bench.machine import describe_machine  # noqa: E402 - as above
 from penstock.logs.base import Log  # noqa: E402 - as above
 from penstock_spark import MESSAGES, options, read_messages  # noqa: E402 - as above
 from penstock_spark.embedded import EmbeddedTask  # noqa: E402 - as above

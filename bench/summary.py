@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from typing import Any
 
 from bench.scenarios import BASE, SCENARIOS, SUBJECT, Figure
+from penstock.bench.summary import Run, faults_of, median_of, number, spread_of
 
-Run = dict[str, Any]
 Row = dict[str, Any]
-# What a correct broker never shows under these loads, whatever its speed.
-FAULTS = ("lost", "duplicates", "disordered", "downgraded", "refused", "corrupt", "stalls", "disconnects", "unclosed")
-
 DISTURBED_CORES = 0.3
-
-
-def median_of(runs: list[Run], field: str) -> float | None:
-    values = [run[field] for run in runs if field in run]
-    return statistics.median(values) if values else None
-
-
-def spread_of(runs: list[Run], field: str) -> float | None:
-    """(max - min) / median: how far the repetitions disagree."""
-    values = [run[field] for run in runs if field in run]
-    middle = statistics.median(values) if values else 0
-    return (max(values) - min(values)) / middle if middle else None
-
-
-def faults_of(runs: list[Run]) -> list[str]:
-    worst = {fault: max((run.get(fault, 0) for run in runs), default=0) for fault in FAULTS}
-    errors = sorted({str(run["error"]) for run in runs if "error" in run})
-    return [f"{name} {count:,}" for name, count in worst.items() if count] + errors
 
 
 def disturbance_of(runs: list[Run]) -> str:
@@ -82,12 +60,6 @@ def missed_targets(rows: list[Row], subject: str = SUBJECT) -> list[str]:
     return [
         row["title"] for row in rows if row["target"] and (cell := row["brokers"].get(subject)) and not cell["reached"]
     ]
-
-
-def number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def cell_text(cell: Row | None, broker: str) -> str:

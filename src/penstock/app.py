@@ -1,20 +1,17 @@
-"""The composition root: reads the settings, picks the providers, wires the ports, runs the loop."""
+"""The composition root: picks the providers the settings name and wires the ports."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import signal
-import sys
-from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 
 import msgspec
-import uvloop
 
 from penstock._ext.connection import Connection, Hub, Session
-from penstock._ext.packets import Reason
+from penstock._ext.packets import Reason, split_share
 from penstock.access import AccessControl
 from penstock.admin.server import AdminServer, package_version
 from penstock.admin.sys_topics import SysPublisher
@@ -35,7 +32,9 @@ from penstock.frontends.mqtt.admission import Admission
 from penstock.frontends.mqtt.exchanges import load_exchanges
 from penstock.frontends.mqtt.frontend import ListenerContext, MqttFrontend
 from penstock.frontends.mqtt.listener import Listener
-from penstock.logs.base import Log, parse_properties
+from penstock.frontends.mqtt.query_topics import QueryTopics
+from penstock.logs.base import Log, TopicNotFound, parse_properties
+from penstock.logs.embedded import EmbeddedLog
 from penstock.logs.memory import MemoryLog
 from penstock.partition.settings import parse_settings
 from penstock.persistence.application_names import ApplicationNames
@@ -64,37 +63,6 @@ RETAINED_SWEEP = 10_000
 RESTORE_SECONDS = 5.0
 
 
-Announce = Callable[[Sequence[ListenerSettings], str, str, str], str]
-
-
-def run(loaded: Loaded, announce: Announce) -> int:
-    """Runs the broker until a signal ends it; the exit code. `announce` tells a person where it listens."""
-    return uvloop.run(_main(loaded, announce))
-
-
-async def _main(loaded: Loaded, announce: Announce) -> int:
-    broker = Broker(loaded)
-    starting = asyncio.ensure_future(broker.start())
-    stopping = asyncio.ensure_future(broker.stopping.wait())
-    try:
-        # A signal ends a start that takes long as well.
-        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
-            starting.cancel()
-            await asyncio.wait([starting])
-            await broker.close()
-            return 0
-        starting.result()
-    except BaseException:
-        await broker.close()
-        raise
-    data_dir = broker.settings.server.data_dir
-    sys.stdout.write(announce(broker.bound_listeners(), data_dir, broker.admin.address, broker.data_address))
-    sys.stdout.flush()
-    await broker.run_until_stopped()
-    return 0
-
-
 class Broker:
     """One node with everything in it."""
 
@@ -117,7 +85,7 @@ class Broker:
         self.keeper = SessionKeeper(self.state, self.hub.trie, loop, node=node)
         self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop, self.keeper)
         self.device_store = make_device_store(settings, self.log)
-        self.received = ReceivedIds(self.state, is_shared=bool(node))
+        self.received = ReceivedIds(self.state, is_shared=bool(node), node=node)
         self.applications = self._make_applications()
         self.node = make_node(settings, self.log, loop)
         self.queues = self._make_queues()
@@ -133,6 +101,8 @@ class Broker:
         )
         self.datasub = self._make_datasub()
         self.data_frontend = None if self.datasub is None else self._make_data_frontend(self.datasub)
+        if self.datasub is not None:
+            self.frontend.query_topics = QueryTopics(self.datasub.service, self.state)
         self.cluster = self.frontend.cluster = self._make_cluster()
         self.ingest = self._make_ingest()
         self.listeners = [self._make_listener(index) for index in range(len(settings.listeners))]
@@ -159,6 +129,8 @@ class Broker:
         await self.restore_sessions()
         if self.datasub is not None:
             await self.datasub.start()
+            if self.frontend.query_topics is not None:
+                self.frontend.query_topics.restore_when(self.datasub.until_started(), self.registry.get)
         if self.events is not None:
             self.events.start()
         for listener in self.listeners:
@@ -219,10 +191,7 @@ class Broker:
         for listener in self.listeners:
             await listener.close()
         await self.admin.stop()
-        if self.data_frontend is not None:
-            await self.data_frontend.close()
-        if self.datasub is not None:
-            await self.datasub.stop()
+        await self._close_datasub()
         if self.ingest is not None:
             await self.ingest.stop()
         if self.events is not None:
@@ -242,6 +211,14 @@ class Broker:
             self.store.close()
         self.access.close()
         log.info("stopped")
+
+    async def _close_datasub(self) -> None:
+        if self.data_frontend is not None:
+            await self.data_frontend.close()
+        if self.frontend.query_topics is not None:
+            await self.frontend.query_topics.close()
+        if self.datasub is not None:
+            await self.datasub.stop()
 
     async def start_log(self) -> None:
         """Publishes are logged, and acknowledged by the log, from here on."""
@@ -293,20 +270,33 @@ class Broker:
         count = await self.registry.restore(self.access.program_for, prepare)
         if self.log is not None:
             await self.received.restore(self.registry.get)
+            await self._restore_late()
         if self.queues is not None:
             await self.queues.restore_members(self.registry.get)
         if self.cluster is not None:
             await self.cluster.open()
         log.info("sessions restored", sessions=count, seconds=round(self._loop.time() - started, 3))
 
+    async def _restore_late(self) -> None:
+        """A log that is not there yet has nothing that the store does not know."""
+        assert self.log is not None
+        try:
+            late = await self.received.restore_late(self.hub, self.log, self.names.ingest_topic, self.registry.get)
+        except TopicNotFound:
+            return
+        if late:
+            log.info("messages of QoS 2 were in the log, and their packet ids were not stored yet", messages=late)
+
     def _on_session_end(self, session: Session) -> None:
         if self.applications is not None:
             self.applications.ended(session)
         if self.queues is not None:
             self.queues.ended(session)
+        if self.frontend.query_topics is not None:
+            self.frontend.query_topics.ended(session)
         if self.events is not None:
             self.events.ended(session)
-        if session.left_unreleased:
+        if session.left_unreleased or session.received_sequence:
             self.received.forget(session.client_id)
 
     async def _close_sessions(self) -> None:
@@ -448,7 +438,13 @@ class Broker:
             names=self.names,
             node=node,
             publish=partial(self.hub.publish, qos=1),
+            is_taken=self._is_shared,
         )
+
+    def _is_shared(self, name: str) -> bool:
+        """Whether clients share the ordinary topic of this name: asked when a query topic is made, which is rare."""
+        topic, shares = name.encode(), self.hub.trie.shares
+        return any(split_share(one)[1] == topic for session in self.registry.sessions() for one in shares(session))
 
     def _make_data_frontend(self, datasub: DataSubscription) -> DataFrontend:
         return DataFrontend(self.settings, datasub.service, self.access, version=package_version())
@@ -491,6 +487,7 @@ class Broker:
         if self.datasub is not None:
             admin.read_groups = self.datasub.metrics.samples
             admin.most_groups = settings.data_subscription.group_metrics
+        admin.read_cut = self.log.cut if isinstance(self.log, EmbeddedLog) else None
         return admin
 
     def _make_listener(self, index: int) -> Listener:

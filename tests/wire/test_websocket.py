@@ -34,6 +34,21 @@ def test_wrong_subprotocol_or_path(listener, arguments):
         WebSocketStream(open_tcp(listener.host_and_port), **arguments)
 
 
+def test_pages_of_other_origins_stay_out(share_broker):
+    settings = Listener("ws", {"allowed_origins": "https://plant.example"})
+    listener = share_broker("origins", listeners=[settings]).listeners[0]
+    head = (
+        b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Protocol: mqtt\r\nOrigin: %s\r\n\r\n"
+    )
+    for origin, status in ((b"https://evil.example", b"403"), (b"https://plant.example", b"101")):
+        connection = open_tcp(listener.host_and_port)
+        connection.sendall(head % origin)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 " + status)
+        connection.close()
+
+
 def test_not_a_websocket_request(listener):
     """A browser at the wrong door gets an HTTP answer and the end."""
     connection = open_tcp(listener.host_and_port)

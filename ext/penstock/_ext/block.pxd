@@ -70,12 +70,12 @@ cdef class Block:
     cdef const uint8_t* _times
     cdef ColumnView* _views
 
-    cdef int read(self, bytes data) except -1
+    cdef int read(self, bytes data) except -1      # names and types too, if they are not there yet
     cdef int read_heads(self, const uint8_t* heads, size_t names_size) except -1
     cdef int read_columns(self, const uint8_t* at, const uint8_t* end, const uint8_t* heads) except -1
     cdef ColumnView* view(self, Py_ssize_t number) except NULL
     cdef object value(self, const ColumnView* view, size_t row)
 
 
-# A block whose bytes the caller has laid out itself.
-cdef Block block_of(bytes data)
+# A block whose bytes the caller has laid out itself, with these columns.
+cdef Block block_of(bytes data, tuple names, tuple types)

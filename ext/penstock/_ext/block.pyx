@@ -136,7 +136,8 @@ cdef class Block:
             raise MemoryError()
         self._offsets = heads + COLUMN_HEADER * <size_t> self._columns + padded(names_size)
         self._times = self._offsets + 8 * <size_t> self.rows
-        self.read_heads(heads, names_size)
+        if self.names is None:
+            self.read_heads(heads, names_size)
         return self.read_columns(p + fixed, end, heads)
 
     cdef int read_heads(self, const uint8_t* heads, size_t names_size) except -1:
@@ -261,8 +262,9 @@ cdef class Block:
         return cut_out(self, first, last - first)
 
 
-cdef Block block_of(bytes data):
+cdef Block block_of(bytes data, tuple names, tuple types):
     cdef Block block = Block.__new__(Block)
+    block.names, block.types = names, types
     block.read(data)
     return block
 

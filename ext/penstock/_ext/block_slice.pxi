@@ -69,4 +69,4 @@ cdef Block cut_out(Block block, size_t first, size_t count):
     out += 16 * count
     for i in range(block._columns):
         out = cut_column(out, block._views + i, first, count)
-    return block_of(cut)
+    return block_of(cut, block.names, block.types)

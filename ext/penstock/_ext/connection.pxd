@@ -498,6 +498,7 @@ cdef class Session(Subscriber):
     cdef Window window
     cdef Queue queue
     cdef IdSet received                 # QoS 2 packet ids awaiting PUBREL
+    cdef readonly uint32_t received_sequence    # of the newest QoS 2 message that is logged with its packet id
     cdef uint32_t limit                 # of the client's receive maximum and ours
     cdef uint32_t outstanding           # sent on this connection and not acknowledged
     cdef uint32_t backlog               # retained messages waiting in the queue: everything live waits behind them

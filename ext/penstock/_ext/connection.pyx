@@ -27,7 +27,8 @@ from penstock._ext.codec cimport (AUTH, CONNECT, DISCONNECT, MALFORMED_PACKET, P
                                   UNSUBSCRIBE, AckView, PublishView, check_topic_name, parse_ack, parse_publish,
                                   publish_body_size)
 from penstock._ext.envelope cimport (NO_DELIVERY_QOS, EnvelopeView, delivery_size, envelope_size, get_envelope,
-                                     origin_size, put_delivery, put_envelope, put_origin)
+                                     origin_size, put_delivery, put_envelope, put_origin, put_received,
+                                     received_size)
 from penstock._ext.inflight cimport (AWAIT_PUBACK, AWAIT_PUBCOMP, AWAIT_PUBREC, DELIVERY_BACKLOG, DELIVERY_RETAIN,
                                      DELIVERY_SHARED, SLOT_COUNTED, SLOT_PACK, SLOT_QUEUE, SLOT_RELEASING,
                                      SLOT_RESERVED, SLOT_STORED, SLOT_STORING, Extras, Hold, Queue, Queued, Slot,

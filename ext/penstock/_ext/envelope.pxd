@@ -1,5 +1,5 @@
 # The stored form of a PUBLISH: protobuf wire format of penstock_schema/publish.proto, written and read in C.
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
 # A record's contents. WARNING: borrowed, from the read buffer when writing, from the record when reading.
@@ -21,6 +21,8 @@ cdef struct EnvelopeView:
     # Only in records that several brokers write to one log; see `put_origin`.
     uint8_t shares_wait         # the broker that took the message has left its share groups to those who read it
     uint32_t node               # of that broker, 0 = not said
+    # Only in QoS 2 messages of persistent sessions; see `put_received`.
+    uint64_t received_mark      # the session's sequence number << 16 | packet id, 0 = not said
     # Only in records of the topics of APPLICATION clients; see `delivery_size`.
     uint8_t delivery_qos        # NO_DELIVERY_QOS = not said
     uint8_t delivery_retain
@@ -45,6 +47,10 @@ cdef uint8_t* put_delivery(uint8_t* p, uint8_t qos, bint retain, const uint32_t*
 # What a broker among several writes behind a record: who took the message. origin_size is the size of it.
 cdef uint32_t origin_size(bint shares_wait) noexcept nogil
 cdef uint8_t* put_origin(uint8_t* p, uint32_t node, bint shares_wait) noexcept nogil
+# What stands behind a QoS 2 message of a persistent session: by it a broker that was killed before it had stored the
+# packet id knows, when it is back, that the message is there already. received_size is the size of it.
+cdef uint32_t received_size(uint64_t mark) noexcept nogil
+cdef uint8_t* put_received(uint8_t* p, uint64_t mark) noexcept nogil
 # 0, or -1 if the bytes are not an envelope of a version we read. Unknown fields are skipped. The properties come back
 # in MQTT's encoding, through `scratch` (codec's Buffer) because protobuf lays them out differently.
 from penstock._ext.buffer cimport Buffer

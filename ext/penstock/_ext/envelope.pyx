@@ -47,6 +47,7 @@ cdef enum Tag:
     # of origin.proto
     NODE = 10 << 3 | 5
     SHARES_WAIT = 11 << 3
+    RECEIVED = 26 << 3
     PAYLOAD_FORMAT = 16 << 3
     CONTENT_TYPE = 17 << 3 | 2
     RESPONSE_TOPIC = 18 << 3 | 2
@@ -334,6 +335,14 @@ cdef uint8_t* put_origin(uint8_t* p, uint32_t node, bint shares_wait) noexcept n
     return p
 
 
+cdef uint32_t received_size(uint64_t mark) noexcept nogil:
+    return 2 + varint64_size(mark)
+
+
+cdef uint8_t* put_received(uint8_t* p, uint64_t mark) noexcept nogil:
+    return put_number(p, RECEIVED, mark)
+
+
 # One field: its tag and, by wire type, its number or its bytes. Where it ends, or NULL.
 cdef inline const uint8_t* take_field(const uint8_t* p, const uint8_t* end, uint64_t* tag, uint64_t* number,
                                       Span* span) noexcept nogil:
@@ -543,6 +552,8 @@ cdef int read_envelope(const uint8_t* data, uint32_t size, EnvelopeView* view, B
             view.source_partition = <uint32_t> number
         elif tag == SOURCE_OFFSET:
             view.source_offset = <int64_t> number
+        elif tag == RECEIVED:
+            view.received_mark = number
     if check_view(view, version, qos, size, fault):
         return -1
     view.qos = <uint8_t> qos

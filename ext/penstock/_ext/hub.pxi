@@ -226,6 +226,10 @@ cdef class Hub:
             self.loop.call_exception_handler({"message": "the ingest log failed", "exception": error})
             self.log_committed(self.ticket, size, len(batch))
 
+    def find_received(self, RecordPack pack not None):
+        """The QoS 2 messages of persistent sessions in it: (client id, sequence number, packet id) of each."""
+        return received_of(self, pack)
+
     cdef int await_log(self, Connection c) except -1:
         c.awaits_log = True
         self._awaiting.append(c)

@@ -15,17 +15,24 @@ cdef int log_publish(Hub hub, const PublishView* view, Session origin, int64_t e
     cdef RecordPack pack
     cdef uint8_t* p
     cdef uint32_t size
+    cdef uint64_t mark = 0
     cdef bint shares_wait = hub.is_spread and match.group_count
     fill_envelope(hub, &envelope, view, origin, expires_at)
     size = envelope_size(&envelope)
     if hub.node:
         size += origin_size(shares_wait)
+    if view.qos == 2 and view.packet_id and origin is not None and hub.keeps_state and origin._keeps:
+        origin.received_sequence += 1
+        mark = <uint64_t> origin.received_sequence << 16 | view.packet_id
+        size += received_size(mark)
     if hub._packs[partition] == NULL:
         open_pack(hub, partition)
     pack = <RecordPack> hub._packs[partition]
     # the record's key is the topic: compaction and Kafka's tools see it without opening the record
     p = pack.reserve(hub.wall, view.topic, view.topic_size, size)
     p = put_envelope(p, &envelope)
+    if mark:
+        p = put_received(p, mark)
     if hub.node:
         put_origin(p, hub.node, shares_wait)
         if view.retain and hub.is_spread:
@@ -176,6 +183,9 @@ cdef int release_acks(Connection c, bint failed) except -1:
             ack.reason = QUOTA_EXCEEDED
             if ack.packet_type == PUBREC:
                 ids_discard(&c.acks_session.received, ack.packet_id)
+                # What the log may have of it counts as unknown, and not as received, after a restart.
+                if c.hub.keeps_state and c.acks_session._keeps and not c.acks_session.received_changed:
+                    note_received(c.acks_session)
             is_shut = is_shut or c.version != 5
         if c.state == CONNECTED and not is_shut and ack.text:
             send_ack_in_words(c, ack.packet_type, ack.packet_id, ack.reason, ack.text)
@@ -189,6 +199,20 @@ cdef int release_acks(Connection c, bint failed) except -1:
     if is_shut:
         c.shutdown("the log does not take messages now")
     return 0
+
+
+# The QoS 2 messages of persistent sessions in a pack: (client id, sequence number, packet id) of each.
+cdef list received_of(Hub hub, RecordPack pack):
+    cdef size_t position = 0
+    cdef RecordView record
+    cdef EnvelopeView view
+    cdef list found = []
+    while pack.next(&position, &record):
+        if (record.value_size != NO_VALUE and not get_envelope(record.value, record.value_size, &view, &hub._lane_props)
+                and view.received_mark):
+            found.append(((<const char*> view.client_id)[:view.client_id_size].decode("utf-8"),
+                          <uint32_t> (view.received_mark >> 16), <uint16_t> (view.received_mark & 0xFFFF)))
+    return found
 
 
 # Retained messages as they were logged, in that order; how many could not be read.

@@ -17,7 +17,7 @@ who sees which message (query_index).
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.math cimport ceil, exp, fabs, floor, fmod, isfinite, isnan, log, log2, log10, pow, round, sqrt
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset, strlen
 
 from penstock._ext.block cimport (
@@ -182,6 +182,7 @@ cdef class QuerySet:
 
     cdef Trie _trie
     cdef Paths _paths
+    cdef Memos _memos
     cdef dict _queries          # number: QueryHolder
     cdef dict _sources          # topic filter: Source
     cdef set _changed           # Sources to be built anew
@@ -197,7 +198,7 @@ cdef class QuerySet:
 
     def __cinit__(self):
         self._trie = Trie(10_000, 16 << 20)
-        self._paths = Paths()
+        self._paths, self._memos = Paths(), Memos()
         self._queries, self._sources, self._changed, self._errors = {}, {}, set(), []
         self.next_offset = -1
 
@@ -214,11 +215,11 @@ cdef class QuerySet:
         cdef QueryHolder holder = QueryHolder.__new__(QueryHolder)
         cdef list expressions = [expression for _, _, expression in plan.columns]
         self.make_room(<uint32_t> len(plan.columns))
-        holder.paths = []
+        holder.paths, holder.shared = [], []
         try:
             self.compile(holder, plan, expressions)
         except BaseException:
-            self.forget_paths(holder)
+            self.forget(holder)
             raise
         self._last += 1
         holder.query.number = self._last
@@ -236,10 +237,17 @@ cdef class QuerySet:
             holder.paths.append(path)
             return self._paths.want(path)
 
+        def memo_of(expression):
+            number = self._memos.want(expression)
+            holder.shared.append(expression)
+            return number
+
         query.policy = POLICIES[plan.on_error]
         holder.names = tuple(name for name, _, _ in plan.columns)
+        holder.types = tuple(int(kind) for _, kind, _ in plan.columns)
         holder.head = block_head(plan.columns)
-        holder.program = new_program(expressions + ([plan.where] if plan.where is not None else []), slot_of)
+        holder.program = new_program(expressions + ([plan.where] if plan.where is not None else []),
+                                     slot_of, memo_of)
         query.columns = <Node**> calloc(len(expressions) + 1, sizeof(Node*))
         query.rows.columns = <Column*> calloc(len(expressions) + 1, sizeof(Column))
         if query.columns == NULL or query.rows.columns == NULL:
@@ -253,6 +261,8 @@ cdef class QuerySet:
         if plan.where is not None:
             query.where = holder.program.add(plan.where)
             holder.key, holder.constants = find_key(plan.where)
+            if holder.key is not None and holder.key[0] not in CHEAP:
+                memo_of(repr(holder.key))   # the index computes it too
         return 0
 
     cdef int make_room(self, uint32_t columns) except -1:
@@ -265,10 +275,13 @@ cdef class QuerySet:
         self._values, self._widest = values, columns
         return 0
 
-    cdef int forget_paths(self, QueryHolder holder) except -1:
+    # What it asked for.
+    cdef int forget(self, QueryHolder holder) except -1:
         for path in holder.paths:
             self._paths.release(path)
-        holder.paths = []
+        for expression in holder.shared:
+            self._memos.release(expression)
+        holder.paths, holder.shared = [], []
         return 0
 
     cdef Source source_of(self, str topic_filter):
@@ -284,7 +297,7 @@ cdef class QuerySet:
         cdef QueryHolder holder = self._queries.pop(query)
         cdef Source source = holder.source
         del source.holders[query]
-        self.forget_paths(holder)
+        self.forget(holder)
         self._changed.add(source)
         if not source.holders:
             self._trie.remove(source)
@@ -295,16 +308,12 @@ cdef class QuerySet:
     cdef int prepare(self) except -1:
         cdef Source source
         for source in list(self._changed):
-            # the keys of its groups ask for no path that the queries do not ask for too
-            build_source(source, self.slot_in_use)
+            build_source(source, self._paths, self._memos)
             self._changed.discard(source)
         if not self._paths.is_current:
             self._paths.build()
-        self._message.paths = &self._paths.tree
+        self._message.paths, self._message.memos = &self._paths.tree, self._memos.memos
         return 0
-
-    def slot_in_use(self, path):
-        return self._paths.slots[path][0]
 
     def evaluate(self, RecordPack pack not None, int64_t partition, int64_t from_offset=-1,
                  uint32_t max_records=0xFFFFFFFF):
@@ -438,7 +447,7 @@ cdef class QuerySet:
             query = self._active
             while query != NULL:
                 holder = self._queries[query.number]
-                taken.append((query.number, make_block(&query.rows, holder.head)))
+                taken.append((query.number, make_block(&query.rows, holder.head, holder.names, holder.types)))
                 query = query.next_active
         finally:
             self.drop_rows()

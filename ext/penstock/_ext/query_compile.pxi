@@ -18,6 +18,7 @@ ARITIES = {
     OP_NOT: (1, 1), OP_IS_NULL: (1, 1), OP_NEG: (1, 1), OP_CAST: (1, 1), OP_TRY_CAST: (1, 1), OP_AND: (1, 10_000),
     OP_OR: (1, 10_000), OP_IN: (1, 100_000), OP_CONCAT: (1, 64), OP_CASE: (1, 10_001), OP_COALESCE: (1, 10_000),
 }
+CHEAP = ("literal", "field", "json")    # found where they lie: nothing to remember
 TYPE_NAMES = ("NULL", "BOOLEAN", "BIGINT", "DOUBLE", "VARCHAR", "TIMESTAMP", "BLOB", "JSON", "PROPERTIES")
 
 cdef enum:
@@ -50,10 +51,11 @@ cdef class Program:
     cdef uint32_t used
     cdef list kept              # the bytes that constants and names borrow from
     cdef object slot_of         # path to slot number
+    cdef object memo_of         # repr of an expression to the number of its memo
 
-    def __cinit__(self, uint32_t capacity, slot_of):
+    def __cinit__(self, uint32_t capacity, slot_of, memo_of):
         self.nodes = <Node*> calloc(capacity + 1, sizeof(Node))
-        self.kept, self.slot_of = [], slot_of
+        self.kept, self.slot_of, self.memo_of = [], slot_of, memo_of
         if self.nodes == NULL:
             raise MemoryError()
 
@@ -72,6 +74,8 @@ cdef class Program:
         node.type = expression[1]
         if node.type >= TYPES:
             raise ValueError(f"there is no type {expression[1]}")
+        if operation not in CHEAP:
+            node.memo = self.memo_of(repr(expression))
         if operation == "literal":
             node.op = OP_LITERAL
             self.set_literal(&node.value, node.type, expression[2])
@@ -102,6 +106,8 @@ cdef class Program:
             least, most = ARITIES.get(node.op, (2, 2))
             if not least <= node.count <= most or node.op == OP_CASE and node.count % 2 == 0:
                 raise ValueError(f"{operation} cannot have {node.count} arguments")
+            if node.op == OP_IN:
+                sort_constants(node)
         return node
 
     cdef int set_literal(self, Value* value, uint8_t type, object constant) except -1:
@@ -168,6 +174,29 @@ cdef class Program:
         return self.set_args(node, args)
 
 
+cdef int order_of_constants(const void* a, const void* b) noexcept nogil:
+    return compare(&(<const Node**> a)[0].value, &(<const Node**> b)[0].value)
+
+
+# Those of IN, for run_in: NULLs are taken out and remembered in the node's value.
+cdef int sort_constants(Node* node) except -1:
+    cdef uint32_t kept = 1
+    cdef uint32_t i
+    for i in range(1, node.count):
+        if node.args[i].op != OP_LITERAL:
+            raise ValueError("IN takes constants only")
+        if node.args[i].value.type == T_NULL:
+            node.value.of.i = 1
+        elif node.args[i].type != node.args[0].type:
+            raise ValueError("the constants of IN have another type than what is looked for")
+        else:
+            node.args[kept] = node.args[i]
+            kept += 1
+    node.count = kept
+    qsort(node.args + 1, kept - 1, sizeof(Node*), order_of_constants)
+    return 0
+
+
 cdef tuple check_path(path):
     if len(path) > LONGEST_PATH or not all(type(step) in (str, int) for step in path):
         raise ValueError(f"not a path into JSON: {path!r}")
@@ -186,9 +215,9 @@ cdef uint32_t escape_letter(escape) except? 0:
     return ord(escape)
 
 
-cdef Program new_program(list expressions, slot_of):
+cdef Program new_program(list expressions, slot_of, memo_of):
     """Room for all their nodes; `add` each of them then."""
     cdef uint32_t count = 0
     for expression in expressions:
         count += count_nodes(expression, 0)
-    return Program(count, slot_of)
+    return Program(count, slot_of, memo_of)

@@ -5,7 +5,8 @@ cdef enum Function:
     F_UPPER, F_REVERSE, F_LENGTH, F_SUBSTR, F_LEFT, F_RIGHT, F_TRIM, F_LTRIM, F_RTRIM, F_REPLACE, F_STARTS_WITH,
     F_ENDS_WITH, F_CONTAINS, F_STRPOS, F_CONCAT_WS, F_SPLIT_PART, F_LPAD, F_RPAD, F_DATE_TRUNC, F_DATE_PART,
     F_ADD_MONTHS, F_TIME_BUCKET, F_EPOCH, F_EPOCH_MS, F_EPOCH_US, F_EPOCH_NS, F_TO_TIMESTAMP, F_MAKE_TIMESTAMP,
-    F_MAKE_TIMESTAMP_NS, F_JSON_TEXT, F_JSON_NULLIFY, F_JSON_TYPE, F_JSON_ARRAY_LENGTH
+    F_MAKE_TIMESTAMP_NS, F_JSON_TEXT, F_JSON_NULLIFY, F_JSON_TYPE, F_JSON_ARRAY_LENGTH, F_DECODE, F_ENCODE,
+    F_OCTET_LENGTH
 
 # In the same order.
 FUNCTION_NAMES = (
@@ -13,7 +14,8 @@ FUNCTION_NAMES = (
     "upper", "reverse", "length", "substr", "left", "right", "trim", "ltrim", "rtrim", "replace", "starts_with",
     "ends_with", "contains", "strpos", "concat_ws", "split_part", "lpad", "rpad", "date_trunc", "date_part",
     "add_months", "time_bucket", "epoch", "epoch_ms", "epoch_us", "epoch_ns", "to_timestamp", "make_timestamp",
-    "make_timestamp_ns", "json_text", "json_nullify", "json_type", "json_array_length",
+    "make_timestamp_ns", "json_text", "json_nullify", "json_type", "json_array_length", "decode", "encode",
+    "octet_length",
 )
 
 # The first argument of date_trunc and date_part, replaced by its number when a query is compiled.
@@ -279,6 +281,13 @@ cdef inline int64_t floor_mod(int64_t a, int64_t b) noexcept nogil:
     return a - b * floor_div(a, b)
 
 
+# Half away from zero, as DuckDB makes milliseconds of a finer time.
+cdef inline int64_t round_div(int64_t a, int64_t b) noexcept nogil:
+    cdef int64_t down = floor_div(a, b)
+    cdef int64_t twice = 2 * (a - b * down)
+    return down + 1 if twice > b or twice == b and a > 0 else down
+
+
 cdef int call_time(uint8_t function, const Value* a, Value* out) noexcept nogil:
     cdef int64_t ns = 0, into
     cdef double micros
@@ -303,9 +312,9 @@ cdef int call_time(uint8_t function, const Value* a, Value* out) noexcept nogil:
     elif function == F_EPOCH_MS:
         if a[0].type == T_BIGINT:
             return time_from(a[0].of.i, 1_000_000, out)
-        set_int(out, floor_div(a[0].of.i, 1_000_000))
+        set_int(out, round_div(a[0].of.i, 1_000_000))
     elif function == F_EPOCH_US:
-        set_int(out, floor_div(a[0].of.i, 1_000))
+        set_int(out, round_div(a[0].of.i, 1_000))
     elif function == F_EPOCH_NS:
         set_int(out, a[0].of.i)
     elif function == F_TO_TIMESTAMP:
@@ -359,6 +368,17 @@ cdef int call_json(uint8_t function, const Value* a, Value* out, Arena* arena) n
     return OK
 
 
+cdef int call_blob(uint8_t function, const Value* a, Value* out) noexcept nogil:
+    if function == F_OCTET_LENGTH:
+        set_int(out, a[0].size)
+        return OK
+    if function == F_DECODE and not is_utf8(a[0].of.p, a[0].size):
+        return BAD_CAST
+    out[0] = a[0]
+    out.type = T_VARCHAR if function == F_DECODE else T_BLOB
+    return OK
+
+
 # The arguments are there and none is NULL.
 cdef int call_fixed(uint8_t function, const Value* a, uint32_t count, Value* out, Arena* arena) noexcept nogil:
     if function <= F_SIGN:
@@ -367,4 +387,6 @@ cdef int call_fixed(uint8_t function, const Value* a, uint32_t count, Value* out
         return call_text(function, a, count, out, arena)
     if function < F_JSON_TEXT:
         return call_time(function, a, out)
-    return call_json(function, a, out, arena)
+    if function < F_DECODE:
+        return call_json(function, a, out, arena)
+    return call_blob(function, a, out)

@@ -115,6 +115,8 @@ cdef class QueryHolder:
     cdef readonly tuple names
     cdef bytes head             # of its blocks
     cdef list paths             # what its program asked for
+    cdef list shared            # repr of expressions
+    cdef tuple types
     cdef tuple key              # the expression that must equal one of the constants, or None
     cdef tuple constants
 
@@ -135,7 +137,7 @@ cdef enum:
 
 
 # What the queries of a source are found by, anew after one has come or gone.
-cdef int build_source(Source source, slot_of) except -1:
+cdef int build_source(Source source, Paths paths, Memos memos) except -1:
     cdef IndexGroup group
     cdef QueryHolder holder
     cdef dict by_key = {}
@@ -149,7 +151,7 @@ cdef int build_source(Source source, slot_of) except -1:
         if holder.key is None:
             plain.append(holder)
         else:
-            by_key.setdefault(holder.key, []).append(holder)
+            by_key.setdefault(repr(holder.key), []).append(holder)
     free(source.plain)
     free(source.groups)
     source.plain_count = source.group_count = 0
@@ -160,19 +162,21 @@ cdef int build_source(Source source, slot_of) except -1:
     for holder in plain:
         source.plain[source.plain_count] = holder.query
         source.plain_count += 1
-    source.groups_kept = [make_group(key, members, slot_of) for key, members in by_key.items()]
+    source.groups_kept = [make_group(members, paths, memos) for members in by_key.values()]
     for i in range(len(source.groups_kept)):
         source.groups[i] = <void*> source.groups_kept[i]
     source.group_count = <uint32_t> len(source.groups_kept)
     return 0
 
 
-cdef IndexGroup make_group(tuple key, list members, slot_of):
+# The queries themselves ask for everything their key asks for.
+cdef IndexGroup make_group(list members, Paths paths, Memos memos):
     cdef IndexGroup group = IndexGroup.__new__(IndexGroup)
-    cdef QueryHolder holder
+    cdef QueryHolder holder = members[0]
+    cdef tuple key = holder.key
     cdef dict queries = {}
     group.members = members
-    group.program = new_program([key], slot_of)
+    group.program = new_program([key], lambda path: paths.slots[path][0], memos.numbers.__getitem__)
     group.key = group.program.add(key)
     for holder in members:
         for constant in holder.constants:

@@ -25,21 +25,19 @@ cdef struct PathNode:
     uint32_t elements
     uint32_t element_count
     uint32_t slot           # NO_PATH: nobody wants the value itself
-    uint32_t seen           # the last message that had it
+    uint64_t seen           # the last message that had it
     bint from_end           # some index is negative
 
 cdef struct JsonSlot:
     const uint8_t* p
     uint32_t size
-    uint32_t seen           # the message it belongs to; any other number: no value
+    uint64_t seen           # the message it belongs to; any other number: no value
 
 cdef struct PathTree:
     PathNode* nodes
     PathEdge* edges
     JsonSlot* slots
-    uint32_t message        # number of the message; goes around, then everything is wiped
-    uint32_t node_count
-    uint32_t slot_count
+    uint64_t message        # number of the message
 
 
 cdef inline const uint8_t* skip_space(const uint8_t* p, const uint8_t* end) noexcept nogil:
@@ -345,14 +343,7 @@ cdef const uint8_t* scan_value(PathTree* tree, uint32_t number, const uint8_t* p
 
 # Values of the message before are forgotten.
 cdef inline void tree_next(PathTree* tree) noexcept nogil:
-    cdef uint32_t i
     tree.message += 1
-    if tree.message == 0:
-        for i in range(tree.node_count):
-            tree.nodes[i].seen = 0
-        for i in range(tree.slot_count):
-            tree.slots[i].seen = 0
-        tree.message = 1
 
 
 # Whether it is JSON; the slots have the values. After a failure they have none.

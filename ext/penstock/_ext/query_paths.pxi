@@ -52,10 +52,10 @@ cdef class Paths:
             below = sorted((step for step in children if step is not None), key=edge_order)
             edges += <uint32_t> len(below)
             order.extend(children[step] for step in below)
-        tree.node_count, tree.slot_count = <uint32_t> len(order), <uint32_t> (len(self.slots) + len(self.free_slots))
-        tree.nodes = <PathNode*> calloc(tree.node_count, sizeof(PathNode))
+        tree.message = self.tree.message    # goes on: the memos count by it too
+        tree.nodes = <PathNode*> calloc(len(order), sizeof(PathNode))
         tree.edges = <PathEdge*> calloc(edges + 1, sizeof(PathEdge))
-        tree.slots = <JsonSlot*> calloc(tree.slot_count + 1, sizeof(JsonSlot))
+        tree.slots = <JsonSlot*> calloc(len(self.slots) + len(self.free_slots) + 1, sizeof(JsonSlot))
         self.names = []
         if tree.nodes == NULL or tree.edges == NULL or tree.slots == NULL:
             free(tree.nodes)
@@ -93,6 +93,51 @@ cdef class Paths:
                 node.member_count += 1
                 node.elements = at
         return at
+
+
+cdef class Memos:
+    """Numbers of the expressions that are worth remembering, counted; 0 is none. They are known by their `repr`: 0.0
+    and -0.0 are equal and not the same."""
+
+    cdef Memo* memos
+    cdef uint32_t capacity
+    cdef dict numbers           # repr of an expression: its number
+    cdef list free_numbers
+
+    def __cinit__(self):
+        self.numbers, self.free_numbers = {}, []
+        self.grow()
+
+    def __dealloc__(self):
+        free(self.memos)
+
+    cdef int grow(self) except -1:
+        cdef uint32_t capacity = 2 * self.capacity + 64
+        cdef Memo* memos = <Memo*> realloc(self.memos, capacity * sizeof(Memo))
+        if memos == NULL:
+            raise MemoryError()
+        memset(memos + self.capacity, 0, (capacity - self.capacity) * sizeof(Memo))
+        self.memos, self.capacity = memos, capacity
+        return 0
+
+    def want(self, str expression):
+        """One more place where it is computed; give it back with `release`."""
+        number = self.numbers.get(expression)
+        if number is None:
+            number = self.free_numbers.pop() if self.free_numbers else len(self.numbers) + 1
+            if number >= self.capacity:
+                self.grow()
+            self.numbers[expression] = number
+            self.memos[<uint32_t> number].seen = 0
+        self.memos[<uint32_t> number].uses += 1
+        return number
+
+    def release(self, str expression):
+        cdef uint32_t number = self.numbers[expression]
+        self.memos[number].uses -= 1
+        if self.memos[number].uses == 0:
+            self.free_numbers.append(number)
+            del self.numbers[expression]
 
 
 # Members first, by size and bytes as find_member searches them, then elements.

@@ -209,7 +209,7 @@ cdef size_t rows_size(const Rows* rows) noexcept nogil:
 
 
 # `head` is that of an empty block with the same columns: header, column headers, names.
-cdef Block make_block(const Rows* rows, bytes head):
+cdef Block make_block(const Rows* rows, bytes head, tuple names, tuple types):
     cdef Py_ssize_t head_size = PyBytes_GET_SIZE(head)
     cdef bytes data = PyBytes_FromStringAndSize(NULL, head_size + <Py_ssize_t> rows_size(rows))
     cdef uint8_t* out = <uint8_t*> PyBytes_AS_STRING(data)
@@ -227,4 +227,4 @@ cdef Block make_block(const Rows* rows, bytes head):
         out = lay_down(out, &rows.columns[i].valid)
         out = lay_down(out, &rows.columns[i].values)
         out = lay_down(out, &rows.columns[i].text)
-    return block_of(data)
+    return block_of(data, names, types)

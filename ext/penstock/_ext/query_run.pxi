@@ -14,8 +14,15 @@ cdef struct Node:
     PathStep* steps         # of OP_JSON_OF
     uint32_t count          # of args
     uint32_t step_count
+    uint32_t memo           # of the value, 0 = none
     uint8_t op
     uint8_t type            # SqlType of what comes out
+
+# The value of an expression that several queries compute, or one query in several places: once for each message.
+cdef struct Memo:
+    Value value
+    uint64_t seen           # the message it is of
+    uint32_t uses
 
 # Whether the payload is JSON is found out when the first value of it is needed.
 cdef enum JsonState:
@@ -28,6 +35,7 @@ cdef struct Message:
     int64_t partition
     Arena arena
     PathTree* paths
+    Memo* memos
     uint8_t json
     bint forgives           # the query's policy: what is no JSON has only NULLs
     bint met_bad_json       # and there was some
@@ -234,26 +242,28 @@ cdef int run_comparison(Message* m, const Node* node, Value* out) noexcept nogil
     return OK
 
 
+# The constants were sorted by `sort_constants`; NULL among them is told by the node's value.
 cdef int run_in(Message* m, const Node* node, Value* out) noexcept nogil:
-    cdef Value needle, value
-    cdef bint met_null = False
-    cdef uint32_t i
+    cdef Value needle
+    cdef uint32_t low = 1, high = node.count, middle
+    cdef int order
     cdef int fault = run(m, node.args[0], &needle)
     if fault:
         return fault
     set_null(out)
     if needle.type == T_NULL:
         return OK
-    for i in range(1, node.count):
-        fault = run(m, node.args[i], &value)
-        if fault:
-            return fault
-        if value.type == T_NULL:
-            met_null = True
-        elif value.type == needle.type and compare(&needle, &value) == 0:
+    while low < high:
+        middle = (low + high) >> 1
+        order = compare(&needle, &node.args[middle].value)
+        if order == 0:
             set_bool(out, True)
             return OK
-    if not met_null:
+        if order < 0:
+            high = middle
+        else:
+            low = middle + 1
+    if node.value.of.i == 0:
         set_bool(out, False)
     return OK
 
@@ -471,12 +481,29 @@ cdef int run_cast(Message* m, const Node* node, Value* out) noexcept nogil:
 
 # OK and the value, or a fault and `blame`d whom.
 cdef int run(Message* m, const Node* node, Value* out) noexcept nogil:
-    cdef uint8_t op = node.op
-    if op == OP_LITERAL:
+    cdef Memo* memo
+    cdef int fault
+    if node.op == OP_LITERAL:
         out[0] = node.value
         return OK
-    if op == OP_JSON:
+    if node.op == OP_JSON:
         return read_json(m, node, out)
+    memo = m.memos + node.memo
+    if memo.uses < 2:
+        return compute(m, node, out)
+    if memo.seen == m.paths.message:
+        out[0] = memo.value
+        return OK
+    fault = compute(m, node, out)
+    # what is no JSON is different for queries of different policies
+    if fault == OK and m.json != JSON_BAD:
+        memo.value = out[0]
+        memo.seen = m.paths.message
+    return fault
+
+
+cdef int compute(Message* m, const Node* node, Value* out) noexcept nogil:
+    cdef uint8_t op = node.op
     if op == OP_CAST or op == OP_TRY_CAST:
         return run_cast(m, node, out)
     if op == OP_AND or op == OP_OR:

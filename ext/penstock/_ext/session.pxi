@@ -345,22 +345,55 @@ cdef class Session(Subscriber):
     # ---- what comes from the store ----
 
     def received_ids(self):
-        """QoS 2 packet ids received and not released, as array("H") has them."""
+        """What is stored of the QoS 2 packet ids that were received and not released: a one, the sequence number of the
+        newest message, the ids, all little-endian. The number stays when no id does: what the log has behind it, the
+        store does not know. Empty if there was nothing ever."""
         cdef Buffer ids
         cdef uint32_t i
+        cdef uint8_t* p
+        if self.received_sequence == 0 and self.received.count == 0:
+            return b""
         memset(&ids, 0, sizeof(Buffer))
         try:
+            p = buffer_reserve(&ids, 5)
+            p[0] = 1
+            memcpy(p + 1, &self.received_sequence, 4)
             for i in range(self.received.capacity):
                 if self.received.ids[i]:
                     memcpy(buffer_reserve(&ids, 2), &self.received.ids[i], 2)
-            return PyBytes_FromStringAndSize(<const char*> ids.data, buffer_size(&ids)) if ids.data != NULL else b""
+            return PyBytes_FromStringAndSize(<const char*> ids.data, buffer_size(&ids))
         finally:
             buffer_free(&ids)
 
-    def restore_received(self, packet_ids):
-        """Those of before a restart."""
-        for packet_id in packet_ids:
+    def restore_received(self, bytes stored not None):
+        """Those of before a restart, as `received_ids` had them; until version 0.1 there was no sequence number."""
+        cdef const uint8_t* p = <const uint8_t*> PyBytes_AS_STRING(stored)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(stored)
+        cdef Py_ssize_t at = 0
+        cdef uint16_t packet_id
+        if size % 2:
+            if size < 5 or p[0] != 1:
+                raise ValueError("these are no packet ids")
+            memcpy(&self.received_sequence, p + 1, 4)
+            at = 5
+        while at < size:
+            memcpy(&packet_id, p + at, 2)
             ids_add(&self.received, packet_id)
+            at += 2
+
+    def add_received(self, late):
+        """(sequence number, packet id) of messages that the log has: those that were not stored any more are received,
+        too. Their senders have not been told so and send them again."""
+        cdef uint32_t stored = self.received_sequence
+        added = 0
+        for sequence, packet_id in late:
+            if sequence > stored:
+                ids_add(&self.received, packet_id)
+                self.received_sequence = max(self.received_sequence, <uint32_t> sequence)
+                added += 1
+        if added and not self.received_changed:
+            note_received(self)
+        return added
 
     def ids_in_flight(self, bint is_stored=False):
         """Packet ids as array("H") has them; or only those of messages that are stored, or about to be."""

@@ -16,6 +16,9 @@ DELETE  /api/v1/retained/<topic>
 
         /api/v1/queues…                         durable queues, see queue_api.py
 
+GET     /api/v1/overview                        every counter, with the time it was read, and the process
+POST    /api/v1/backup/cut                      how far every topic of the embedded log is written, at one moment
+
 A client id or topic is percent-encoded; slashes in it may stay as they are. Answers are JSON; those of a failure are
 {"error": "what is wrong", "hint": "what to do"}.
 """
@@ -34,6 +37,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.admin.commands import BadRequestError, answering, failure, read_json, read_number, read_query
+from penstock.admin.overview import Overview, ReadCut, overview_routes
 from penstock.admin.queue_api import queue_routes
 from penstock.core.errors import ConflictError
 from penstock.queues.control import QueueControl
@@ -99,6 +103,9 @@ def build_api(
     sessions: SessionControl | None = None,
     retained: RetainedControl | None = None,
     queues: QueueControl | None = None,
+    *,
+    overview: Overview | None = None,
+    read_cut: ReadCut | None = None,
 ) -> Mount:
     """The routes below /api/v1, with the guard before them."""
 
@@ -109,6 +116,7 @@ def build_api(
     routes += [] if sessions is None else _session_routes(sessions)
     routes += [] if retained is None else _retained_routes(retained)
     routes += queue_routes(queues)
+    routes += overview_routes(overview, read_cut)
     mount = Mount(PATH, routes=[*routes, Route("/{path:path}", _unknown)])
     for route in (mount, *mount.routes):
         _take_any_text(route)

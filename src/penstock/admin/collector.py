@@ -15,10 +15,12 @@ from penstock.core.metrics import (
     Family,
     GroupSample,
     Number,
+    QueueSample,
     ShareSample,
     describe,
     describe_clients,
     describe_groups,
+    describe_queues,
     describe_shares,
 )
 
@@ -31,6 +33,7 @@ ReadCounters = Callable[[], Mapping[str, Number]]
 ReadClients = Callable[[], Iterable[ClientSample]]
 ReadShares = Callable[[], Iterable[ShareSample]]
 ReadGroups = Callable[[], Iterable[GroupSample]]
+ReadQueues = Callable[[], Iterable[QueueSample]]
 
 
 class BrokerCollector(Collector):
@@ -45,6 +48,8 @@ class BrokerCollector(Collector):
         *,
         read_groups: ReadGroups | None = None,
         most_groups: int = 0,
+        read_queues: ReadQueues | None = None,
+        most_queues: int = 0,
     ) -> None:
         self._read_groups = read_groups
         self._most_groups = most_groups
@@ -52,6 +57,8 @@ class BrokerCollector(Collector):
         self._read_clients = read_clients
         self._read_shares = read_shares
         self._most_clients = most_clients
+        self._read_queues = read_queues
+        self._most_queues = most_queues
 
     def describe(self) -> list[Metric]:
         """Nothing ahead of time: the counters say themselves what there is."""
@@ -65,6 +72,8 @@ class BrokerCollector(Collector):
             families += describe_shares(self._read_shares(), self._most_clients)
         if self._read_groups is not None and self._most_groups:
             families += describe_groups(self._read_groups(), self._most_groups)
+        if self._read_queues is not None and self._most_queues:
+            families += describe_queues(self._read_queues(), self._most_queues)
         for family in families:
             yield _as_metric(family)
 
@@ -90,21 +99,23 @@ class MetricsPage:
         read_clients: ReadClients | None = None,
         read_shares: ReadShares | None = None,
         most_clients: int = 0,
+        read_queues: ReadQueues | None = None,
+        most_queues: int = 0,
         read_groups: ReadGroups | None = None,
         most_groups: int = 0,
     ) -> None:
         self._clock = clock
         self._registry = CollectorRegistry()
-        self._registry.register(
-            BrokerCollector(
-                read_counters,
-                read_clients,
-                read_shares,
-                most_clients,
-                read_groups=read_groups,
-                most_groups=most_groups,
-            )
+        named = (read_clients, read_shares, most_clients)
+        collector = BrokerCollector(
+            read_counters,
+            *named,
+            read_queues=read_queues,
+            most_queues=most_queues,
+            read_groups=read_groups,
+            most_groups=most_groups,
         )
+        self._registry.register(collector)
         ProcessCollector(registry=self._registry)
         build = Gauge(f"{PREFIX}build_info", "The version that runs; always 1.", ["version"], registry=self._registry)
         build.labels(version).set(1)

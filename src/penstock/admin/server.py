@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from penstock.admin.api import ApplicationControl
     from penstock.admin.collector import MetricsPage
+    from penstock.admin.overview import ReadCut
     from penstock.queues.control import QueueControl
     from penstock.session.control import SessionControl
     from penstock.session.retained_control import RetainedControl
@@ -52,7 +53,7 @@ class AdminServer:
 
     `data_dir` is where commands find the address and the token; without one there are no commands. `applications` does
     those about APPLICATION clients, `read_clients` and `read_shares` give their numbers, `sessions`, `retained` and
-    `queues` do the rest. All may be set until it starts.
+    `queues` do the rest, `read_cut` is for backups. All may be set until it starts.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class AdminServer:
         self.read_shares = read_shares
         self.read_groups: Callable[[], Iterable[GroupSample]] | None = None
         self.most_groups = 0
+        self.read_cut: ReadCut | None = None
         self._stop: Callable[[], None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.address = settings.address
@@ -150,12 +152,15 @@ class AdminServer:
             most_clients=self._settings.per_client_metrics,
             read_groups=self.read_groups,
             most_groups=self.most_groups,
+            read_queues=None if self.queues is None else self.queues.samples,
+            most_queues=self._settings.per_queue_metrics,
         )
 
     def _build_commands(self, listening: socket.socket) -> list[BaseRoute]:
         if not self._data_dir:
             return []
         from penstock.admin.api import build_api  # noqa: PLC0415  # see the top of the file
+        from penstock.admin.overview import Overview  # noqa: PLC0415  # the same
 
         try:
             token = publish_access(self._data_dir, self.address, self._settings.token)
@@ -165,7 +170,9 @@ class AdminServer:
                 f"server.data_dir {self._data_dir}: the files of the admin address cannot be written: {error.strerror}",
                 "Commands find the broker by them: make the directory writable for it.",
             ) from error
-        return [build_api(token, self.applications, self.sessions, self.retained, self.queues)]
+        overview = Overview(self._read_counters, package_version())
+        parts = (self.applications, self.sessions, self.retained, self.queues)
+        return [build_api(token, *parts, overview=overview, read_cut=self.read_cut)]
 
     async def stop(self) -> None:
         if self._stop is None or self._task is None:

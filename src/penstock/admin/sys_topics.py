@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.core.metrics import Number
+from penstock.core.process import resident_bytes
 
 ROOT = "$SYS/broker/"
 WINDOWS = {"1min": 60.0, "5min": 300.0, "15min": 900.0}
@@ -64,6 +65,7 @@ class SysState:
 
     uptime: float = 0.0
     maximum_clients: int = 0
+    maximum_heap: int = 0
     last: dict[str, Number] = field(default_factory=dict)
     averages: dict[str, float] = field(default_factory=dict)
 
@@ -133,7 +135,10 @@ class SysPublisher:
         interval: float,
         version: str,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        read_memory: Callable[[], int | None] = resident_bytes,
     ) -> None:
+        self._read_memory = read_memory
         self._publish = publish
         self._read_counters = read_counters
         self._interval = interval
@@ -150,10 +155,19 @@ class SysPublisher:
         values = compute(self._read_counters(), self._state, now - self._updated_at)
         self._updated_at = now
         values[f"{ROOT}version"] = f"penstock version {self._version}".encode()
+        self._add_heap(values)
         for topic, payload in values.items():
             if self._shown.get(topic) != payload:
                 self._publish(topic, payload, retain=True)
         self._shown = values
+
+    def _add_heap(self, values: dict[str, bytes]) -> None:
+        """mosquitto counts what it has allocated; here it is the memory of the process, which is what fills up."""
+        used = self._read_memory()
+        if used is not None:
+            self._state.maximum_heap = max(self._state.maximum_heap, used)
+            values[f"{ROOT}heap/current"] = str(used).encode()
+            values[f"{ROOT}heap/maximum"] = str(self._state.maximum_heap).encode()
 
     def start(self) -> None:
         if self._interval and self._task is None:

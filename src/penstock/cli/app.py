@@ -22,6 +22,11 @@ COMMANDS = {
     "queue": ("penstock.cli.queue", "Look at durable queues of a running broker; make, change, move, replay, delete."),
     "sql": ("penstock.cli.sql", "Make topics that are queries over messages, show and drop them: SQL statements."),
     "subscribe": ("penstock.cli.subscribe", "Print the rows of query topics, alone or as member of a consumer group."),
+    "bench": ("penstock.cli.bench", "Load tests of any MQTT broker, with checks and reports; comparisons of brokers."),
+    "top": ("penstock.cli.top", "Watch a running broker: clients, rates, queues, lag, drops."),
+    "doctor": ("penstock.cli.doctor", "Check the machine, files, Kafka and Redis, and say what to change."),
+    "backup": ("penstock.cli.backup", "Save the data directory of a broker, while it runs."),
+    "restore": ("penstock.cli.restore", "Put a backup back into a data directory."),
     "spark": ("penstock.cli.spark", "Work on the logged messages with Spark: jobs, SQL, packages for a cluster."),
     "check-config": ("penstock.cli.check_config", "Show the effective settings and where each came from."),
 }

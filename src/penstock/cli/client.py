@@ -109,7 +109,7 @@ class Client:
             raise ConnectionClosed(error.message, _hint_at_transport(target), exit_code=error.exit_code) from None
         if connack.reason:
             await client.close()
-            raise PenstockError(_describe_refusal(connack, request.version), exit_code=connack.reason)
+            raise PenstockError(describe_refusal(connack, request.version), exit_code=connack.reason)
         keep_alive = connack.properties.get("server_keep_alive", request.keep_alive)
         client._tasks.append(asyncio.create_task(client._ping(keep_alive)))
         return client
@@ -330,7 +330,7 @@ def _hint_at_transport(target: Target) -> str:
     return "; ".join(hints)
 
 
-def _describe_refusal(connack: packets.ConnackPacket, version: int) -> str:
+def describe_refusal(connack: packets.ConnackPacket, version: int) -> str:
     if version < 5:
         text = _RETURN_CODES.get(connack.reason, f"return code {connack.reason}")
     else:

@@ -11,12 +11,15 @@ import typer
 
 from penstock.core.errors import UsageError
 
+# The settings know this name too: it is none of theirs.
+ENVIRONMENT = "PENSTOCK_DATA_SERVER"
+
 Server = Annotated[
     str,
     typer.Option(
         "--server",
         metavar="HOST:PORT",
-        envvar="PENSTOCK_DATA_SERVER",
+        envvar=ENVIRONMENT,
         help="Data listener of the broker (data_subscription.address); several with commas are tried in turn.",
     ),
 ]

@@ -22,6 +22,7 @@ from penstock.cli.log_commands import (
     show_offsets,
     show_topic,
     truncate_topic,
+    verify_topics,
 )
 from penstock.cli.log_places import FORMS, parse_place
 from penstock.cli.settings_options import Config, DataDir, Set
@@ -42,7 +43,7 @@ OfTopic = Annotated[str | None, typer.Option("-t", "--topic", help="Only this to
 def log() -> None:
     """Look into the logs the broker keeps: topics of partitions of records, in segment files or in Kafka.
 
-    Reading works while the broker runs.
+    Reading and verifying works while the broker runs.
     """
 
 
@@ -229,3 +230,17 @@ def repair(
     """Mend the files of an embedded log: set damaged bytes aside and say which records are lost."""
     settings = load_log_settings(config, data_dir, assignments)
     _run(repair_topics(settings, topic, as_json=as_json))
+
+
+@app.command()
+def verify(
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="None = every topic.")] = None,
+    *,
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Read all files of an embedded log and compare the checksums; exit code 1 when something is damaged."""
+    settings = load_log_settings(config, data_dir, assignments)
+    _run(verify_topics(settings, topic, as_json=as_json))

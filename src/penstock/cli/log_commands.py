@@ -22,7 +22,7 @@ from penstock.cli.tables import ask, print_table
 from penstock.core import exit_codes
 from penstock.core.errors import PenstockError
 from penstock.core.settings import Settings
-from penstock.logs.base import Consumer, Log, TopicPartition, Watermarks
+from penstock.logs.base import Consumer, Log, LogDamaged, TopicPartition, Watermarks
 
 if TYPE_CHECKING:
     from penstock.logs.embedded import RepairReport
@@ -277,6 +277,52 @@ async def repair_topics(settings: Settings, topic: str | None, *, as_json: bool)
         for report in reports:
             print(render_report(report))
     return exit_codes.OK
+
+
+async def verify_topics(settings: Settings, topic: str | None, *, as_json: bool) -> int:
+    if settings.log.provider != "embedded":
+        raise PenstockError(
+            f"log.provider = {settings.log.provider}: only the files of an embedded log can be verified here",
+            "Kafka compares its own checksums when records are read.",
+        )
+    check_exists(settings)
+    async with open_log(settings) as log:
+        names = [topic] if topic is not None else await log.admin.list()
+    results = []
+    with Progress("verifying", len(names), "topics") as progress:
+        for name in names:
+            work = asyncio.ensure_future(asyncio.to_thread(_verify_topic, settings.server.data_dir, name))
+            while not (await asyncio.wait({work}, timeout=LOOK_SECONDS))[0]:
+                progress.look()
+            results.append(work.result())
+            progress.advance()
+    is_sound = all(result["problem"] is None for result in results)
+    if as_json:
+        print(to_json(results))
+    else:
+        columns = ("topic", "segments", "bytes", "records", "problem")
+        print_table(
+            columns,
+            [[result[column] or 0 for column in columns[:4]] + [result["problem"] or "-"] for result in results],
+        )
+    return exit_codes.OK if is_sound else exit_codes.FAILURE
+
+
+def _verify_topic(data_dir: str, topic: str) -> dict[str, Any]:
+    verify, files = import_module("penstock.logs.embedded.verify"), import_module("penstock.logs.embedded.files")
+    try:
+        report = verify.verify_topic(files.log_directory(data_dir) / files.escape_topic(topic))
+    except LogDamaged as error:
+        return {"topic": topic, "segments": None, "bytes": None, "records": None, "problem": str(error)}
+    except FileNotFoundError:
+        raise PenstockError(f"there is no topic {topic!r} in {data_dir}") from None
+    return {
+        "topic": topic,
+        "segments": report.segments,
+        "bytes": report.size,
+        "records": report.records,
+        "problem": None,
+    }
 
 
 def describe_report(report: RepairReport) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from importlib import import_module
 import typer
 
 from penstock.cli.app import make_app
-from penstock.cli.banner import render_banner
 from penstock.cli.settings_options import (
     Admin,
     Config,
@@ -52,4 +51,4 @@ def serve(
     for warning in loaded.warnings:
         log.warning(warning)
     # The composition root imports every layer: only a broker that starts pays for it.
-    raise typer.Exit(import_module("penstock.app").run(loaded, render_banner))
+    raise typer.Exit(import_module("penstock.cli.serving").run(loaded))

@@ -65,6 +65,16 @@ class GroupSample(NamedTuple):
     lag: int
 
 
+class QueueSample(NamedTuple):
+    """The numbers of one durable queue; what is called lag elsewhere is its depth."""
+
+    queue: str
+    lag: int
+    unsettled: int
+    consumers: int
+    dead_letters: int
+
+
 EXACT: dict[str, Meaning] = {
     "connections_total": Meaning("connections", "counter", "Connections accepted since the start."),
     "connections_current": Meaning("connections_open", "gauge", "Connections open now."),
@@ -96,11 +106,11 @@ EXACT: dict[str, Meaning] = {
     "publish_log_failures": Meaning("messages_log_failed", "counter", "Messages the ingest log did not take."),
     "ingest_pending_bytes": Meaning("ingest_pending_bytes", "gauge", "Bytes of publishes on their way into the log."),
     "log_appended_records": Meaning("log_appended_records", "counter", "Records the log has made durable."),
-    "log_appended_bytes": Meaning("log_appended_bytes", "counter", "Their bytes."),
+    "log_appended_bytes": Meaning("log_appended_bytes", "counter", "Bytes the log has made durable."),
     "log_failed_appends": Meaning("log_failed_appends", "counter", "Appends the log did not take."),
     "log_failed_records": Meaning("log_failed_records", "counter", "Records the log did not take."),
     "log_commits": Meaning("log_commits", "counter", "Commits of the embedded log."),
-    "log_commit_seconds": Meaning("log_commit_seconds", "counter", "Time they took, writing and fdatasync."),
+    "log_commit_seconds": Meaning("log_commit_seconds", "counter", "Time commits took, writing and fdatasync."),
     "log_disk_reads": Meaning("log_disk_reads", "counter", "Reads of segment files."),
     "log_offset_commits": Meaning("log_offset_commits", "counter", "Commits of the offsets of groups."),
     "log_segments_removed": Meaning("log_segments_removed", "counter", "Segments removed by retention."),
@@ -109,8 +119,35 @@ EXACT: dict[str, Meaning] = {
     ),
     "log_compactions": Meaning("log_compactions", "counter", "Segments compacted."),
     "log_pending_bytes": Meaning("log_pending_bytes", "gauge", "Bytes appended to the log and not yet durable."),
+    "log_pending_records": Meaning("log_pending_records", "gauge", "Records appended to Kafka and not yet durable."),
+    "log_cached_bytes": Meaning("log_cached_bytes", "gauge", "Bytes of the newest records kept in memory."),
+    "log_topics": Meaning("log_topics", "gauge", "Topics of the log."),
+    "log_segments": Meaning("log_segments", "gauge", "Segment files of the embedded log."),
+    "log_bytes": Meaning("log_bytes", "gauge", "Bytes of all topics of the log, in memory or on the disk."),
+    "log_journal_rounds": Meaning("log_journal_rounds", "counter", "Commits of many topics that shared the journal."),
+    "log_consumers": Meaning("log_consumers", "gauge", "Consumers of Kafka this broker has open."),
+    "log_kafka_client_errors": Meaning("log_kafka_client_errors", "counter", "Errors librdkafka has reported."),
+    "log_kafka_queue_messages": Meaning("log_kafka_queue_messages", "gauge", "Records waiting in librdkafka."),
+    "log_kafka_queue_bytes": Meaning("log_kafka_queue_bytes", "gauge", "Bytes waiting in librdkafka."),
+    "log_kafka_sent_records": Meaning("log_kafka_sent_records", "counter", "Records librdkafka has sent."),
+    "log_kafka_sent_bytes": Meaning("log_kafka_sent_bytes", "counter", "Bytes librdkafka has sent."),
+    "log_kafka_brokers_known": Meaning("log_kafka_brokers_known", "gauge", "Kafka brokers known."),
+    "log_kafka_brokers_up": Meaning("log_kafka_brokers_up", "gauge", "Kafka brokers with a connection."),
+    "log_kafka_requests_waiting": Meaning(
+        "log_kafka_requests_waiting", "gauge", "Requests to Kafka without an answer."
+    ),
+    "log_kafka_request_errors": Meaning("log_kafka_request_errors", "counter", "Requests to Kafka that failed."),
+    "log_kafka_request_retries": Meaning("log_kafka_request_retries", "counter", "Requests to Kafka sent again."),
+    "log_kafka_request_timeouts": Meaning("log_kafka_request_timeouts", "counter", "Requests not answered in time."),
+    "log_kafka_rtt_avg_ms": Meaning("log_kafka_rtt_avg_ms", "gauge", "Answer time of the slowest broker, mean, in ms."),
+    "log_kafka_rtt_p99_ms": Meaning(
+        "log_kafka_rtt_p99_ms", "gauge", "Answer time of the slowest broker, 99th percentile, in ms."
+    ),
+    "log_kafka_throttle_avg_ms": Meaning("log_kafka_throttle_avg_ms", "gauge", "How long Kafka makes us wait, in ms."),
+    "events_recorded": Meaning("events_recorded", "counter", "Events of clients written to tbmq.events."),
+    "events_lost": Meaning("events_lost", "counter", "Events the log did not take."),
     "application_clients": Meaning("application_clients", "gauge", "Persistent APPLICATION clients."),
-    "application_connected": Meaning("application_connected", "gauge", "Those of them that are connected here."),
+    "application_connected": Meaning("application_connected", "gauge", "Those that are connected here."),
     "application_lag_total": Meaning("application_lag", "gauge", "Messages in their topics not yet acknowledged."),
     "application_shared_lag_total": Meaning(
         "application_shared_lag", "gauge", "Messages of their shared subscriptions not yet acknowledged."
@@ -143,14 +180,16 @@ EXACT: dict[str, Meaning] = {
     ),
     "queues": Meaning("queues", "gauge", "Durable queues, dead letters and ephemeral ones included."),
     "queue_groups": Meaning("queue_groups", "gauge", "Groups of consumers of durable queues."),
-    "queue_consumers": Meaning("queue_consumers", "gauge", "Consumers in these groups."),
-    "queue_pending": Meaning("queue_pending", "gauge", "Messages delivered to them and not settled."),
+    "queue_consumers": Meaning("queue_consumers", "gauge", "Consumers of durable queues."),
+    "queue_pending": Meaning("queue_pending", "gauge", "Messages delivered to consumers and not settled."),
     "queue_published": Meaning("queue_published", "counter", "Messages put into durable queues, once for each."),
     "queue_refused": Meaning("queue_refused", "counter", "Publishes a queue refused: too large, or the queue full."),
     "queue_dropped": Meaning("queue_dropped", "counter", "Messages of queues that were removed without being settled."),
     "queue_dead_letters": Meaning("queue_dead_letters", "counter", "Messages rejected, or delivered too often."),
     "queue_delivered": Meaning("queue_delivered", "counter", "Deliveries of durable queues."),
-    "queue_redelivered": Meaning("queue_redelivered", "counter", "Those of them that were not the first."),
+    "queue_redelivered": Meaning(
+        "queue_redelivered", "counter", "Deliveries that were not the first of their message."
+    ),
     "queue_acknowledged": Meaning("queue_acknowledged", "counter", "Deliveries their consumers acknowledged."),
     "queue_nacked": Meaning("queue_nacked", "counter", "Deliveries their consumers gave back."),
     "queue_rejected": Meaning("queue_rejected", "counter", "Deliveries their consumers rejected."),
@@ -234,6 +273,13 @@ BY_SHARE: dict[str, Meaning] = {
 BY_GROUP: dict[str, Meaning] = {
     "lag": Meaning("datasub_group_lag", "gauge", "Messages the group has not read in the topic.", "group"),
 }
+# A field of QueueSample to its family.
+BY_QUEUE: dict[str, Meaning] = {
+    "lag": Meaning("queue_depth", "gauge", "Messages of the queue that some group has yet to settle.", "queue"),
+    "unsettled": Meaning("queue_unsettled", "gauge", "Messages of the queue delivered and not settled.", "queue"),
+    "consumers": Meaning("queue_members", "gauge", "Consumers of the queue, of all its groups.", "queue"),
+    "dead_letters": Meaning("queue_dead", "counter", "Messages of the queue that became dead letters.", "queue"),
+}
 LONGEST_LABEL = 128
 
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
@@ -283,8 +329,16 @@ def describe_groups(groups: Iterable[GroupSample], most: int) -> list[Family]:
     return _describe_furthest(((group.name, group) for group in groups), most, BY_GROUP)
 
 
+def describe_queues(queues: Iterable[QueueSample], most: int) -> list[Family]:
+    """The same for durable queues: the deepest."""
+    return _describe_furthest(((queue.queue, queue) for queue in queues), most, BY_QUEUE)
+
+
+Sample = ClientSample | ShareSample | GroupSample | QueueSample
+
+
 def _describe_furthest(
-    samples: Iterable[tuple[str, ClientSample | ShareSample | GroupSample]], most: int, meanings: Mapping[str, Meaning]
+    samples: Iterable[tuple[str, Sample]], most: int, meanings: Mapping[str, Meaning]
 ) -> list[Family]:
     chosen = heapq.nsmallest(most, samples, key=lambda named: (-named[1].lag, named[0]))
     # Two samples under one label would make the whole page unreadable, so a label is given once.

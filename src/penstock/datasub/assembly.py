@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
@@ -37,7 +38,8 @@ START_SECONDS = 5.0
 
 
 class DataSubscription:
-    """`node` where other nodes may use the same log; `publish` logs a message of the broker's own."""
+    """`node` where other nodes may use the same log; `publish` logs a message of the broker's own; `is_taken` are names
+    of ordinary topics that MQTT clients share."""
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class DataSubscription:
         names: LogNames,
         node: ClusterNode | None,
         publish: Publish,
+        is_taken: Callable[[str], bool],
     ) -> None:
         self._settings = settings.data_subscription
         self._partitions = settings.ingest.partitions
@@ -75,6 +78,7 @@ class DataSubscription:
             neighbours=neighbours,
             infer=Sampler(self.source).infer,
             errors_of=self.fetching.errors_of,
+            is_taken=is_taken,
             on_table=Announcer(publish),
         )
         self.service, self._progress = parts.service, parts.progress
@@ -103,6 +107,10 @@ class DataSubscription:
             except (LogError, StoreError) as error:
                 log.warning("data subscription cannot start yet", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
+
+    async def until_started(self) -> None:
+        if self._starting is not None:
+            await asyncio.shield(self._starting)
 
     async def stop(self) -> None:
         if self._starting is not None and not self._starting.done():

@@ -97,6 +97,10 @@ class DataService:
         """From memory."""
         return self.catalogue.topic(name)
 
+    async def ends(self) -> dict[int, int]:
+        """Where each partition of the source ends now. Raises Unavailable."""
+        return {number: (await self._source.watermarks(number))[1] for number in await self._source.partitions()}
+
     async def _execute(self, who: Identity, params: wire.Execute) -> wire.Table:
         return await self.execute(params.sql, who)
 

@@ -88,6 +88,7 @@ class Assignment(msgspec.Struct):
     topics: list[str]
     schema: dict[str, list[tuple[str, int]]]  # of each topic: column, SqlType
     refused: dict[str, str] = {}  # topics dropped or no longer allowed, and why
+    sources: dict[str, str] = {}  # of each topic: the MQTT filter that its query reads
 
 
 class Ask(msgspec.Struct):

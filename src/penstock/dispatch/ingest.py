@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ log = get_logger("penstock.ingest")
 START_SECONDS = 5.0
 RETRY_SECONDS = 2.0
 STOP_SECONDS = 1.0
+MARK_SECONDS = 2.0
 
 Beside = tuple[RecordPack | None, list[tuple[Session, bytes]], list[tuple[DurableQueue, RecordPack]], list[QueueGroup]]
 """What an iteration has besides publishes: retained messages, QoS 2 packet ids of sessions, messages of durable queues,
@@ -69,6 +71,9 @@ class Ingest:
         self._batches: deque[_Batch] = deque()
         self._warnings = RateLimited(interval=10.0)
         self._preparing: asyncio.Task[None] | None = None
+        self._ends: dict[int, int] = {}  # of each partition, behind the last record of ours that is durable
+        self._next_mark: tuple[int, dict[int, int]] | None = None
+        self._mark_at = 0.0
 
     async def start(self, mode: str, hash_function: str, max_pending: int) -> None:
         """Makes the topic if need be; publishes are logged from here on."""
@@ -145,11 +150,10 @@ class Ingest:
             producer.append(self._topic, partition, pack, self._when_done(batch, pack))
 
     def _when_done(self, batch: _Batch, pack: RecordPack) -> OnAppended:
-        if not self._hub.is_spread:
-            return partial(self._on_done, batch, pack.count)
-
         def on_done(result: Appended | LogError) -> None:
-            if isinstance(result, LogError):
+            if not isinstance(result, LogError):
+                self._ends[result.partition] = result.base_offset + result.count
+            elif self._hub.is_spread:
                 self._hub.not_logged(pack)
             self._on_done(batch, pack.count, result)
 
@@ -191,6 +195,18 @@ class Ingest:
         while self._batches and self._batches[0].waiting == 0:
             done = self._batches.popleft()
             self._hub.log_committed(done.ticket, done.size, done.failures)
+            if self._received is not None:
+                self._mark(self._received, done.ticket)
+
+    def _mark(self, received: ReceivedIds, ticket: int) -> None:
+        """What was durable when the newest batch of then was handed over, has its packet ids stored now."""
+        if self._next_mark is not None and ticket >= self._next_mark[0]:
+            received.mark(self._next_mark[1])
+            self._next_mark = None
+        now = time.monotonic()
+        if self._next_mark is None and now >= self._mark_at:
+            self._mark_at = now + MARK_SECONDS
+            self._next_mark = self._hub.ticket, dict(self._ends)
 
     @property
     def batches_open(self) -> int:

@@ -34,6 +34,7 @@ class ClusterNode:
     def __init__(
         self, log_provider: Log, settings: QueueSettings, node_id: str, scheduler: Scheduler, *, is_clustered: bool
     ) -> None:
+        self.service_id = node_id
         me = ServiceInfo(service_id=node_id, service_types=frozenset([ServiceType.TB_CORE, ServiceType.TB_TRANSPORT]))
         self.partitions = HashPartitionService(
             me,

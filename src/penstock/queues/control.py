@@ -7,7 +7,7 @@ import builtins
 import fnmatch
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.core.errors import ConflictError, NotFoundError, UsageError
 from penstock.core.logging import get_logger
+from penstock.core.metrics import QueueSample
 from penstock.queues.definitions import QueueDefinition, changed, define
 from penstock.queues.positions import parse_position, resolve
 
@@ -61,6 +62,13 @@ class QueueControl:
             "offset": offset,
             "truncated": offset + limit < len(names),
         }
+
+    def samples(self) -> Iterator[QueueSample]:
+        """The numbers of each queue, for metrics."""
+        for name, queue in self._manager.queues.items():
+            groups = queue.groups.values()
+            consumers, pending = sum(len(group.consumers) for group in groups), sum(group.pending for group in groups)
+            yield QueueSample(name, queue.depth, pending, consumers, queue.dead)
 
     async def show(self, name: str) -> dict[str, Any]:
         """With its settings and groups."""

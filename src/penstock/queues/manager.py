@@ -23,6 +23,7 @@ from penstock.queues.dead_letters import REASONS
 from penstock.queues.definitions import QueueDefinition, QueueError, changed, check, decode, encode, ephemeral
 from penstock.queues.fetcher import Fetcher
 from penstock.queues.figures import Figures
+from penstock.queues.following import Follower
 from penstock.queues.memberships import MOST_PREFETCH, Membership, Memberships, read_properties
 from penstock.queues.names import Address, is_dead_letters, parse_publish, parse_subscription
 from penstock.queues.positions import parse_position, resolve
@@ -77,6 +78,9 @@ class QueueManager:
         self._renewing = asyncio.Lock()
         self._is_started = False
         self._is_closing = False
+        self._follower: Follower | None = None
+        if node is not None:
+            self._follower = Follower(self, log_provider, node.service_id, prefix)
         self.on_buried: Callable[[str, str, str], None] | None = None
 
     def readers_of(self, log_provider: Log) -> Readers:
@@ -119,6 +123,8 @@ class QueueManager:
                 group.serve()  # dead letters that were not buried yet
         self.hub.serve_queues(self._find_queue, self._on_queues, self._on_detach)
         self._is_started = True
+        if self._follower is not None:
+            self.spawn(self._follower.run())
         self._commit_streams()
         self._tidy_later()
         log.info("queues restored", queues=len(self.queues))
@@ -155,6 +161,8 @@ class QueueManager:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        if self._follower is not None:
+            await self._follower.stop()
         for readers in self._readers.values():
             await readers.close()
         self.state.save([group.core for queue in self.queues.values() for group in queue.groups.values()])
@@ -198,47 +206,60 @@ class QueueManager:
             raise QueueError(f"there are {len(self.queues)} queues, as many as queue_manager.max_queues allows")
         queue = self._open(definition)
         if definition.durable:
-            self.state.store([(names.DEFINITIONS, definition.name.encode(), encode(definition))])
-            if self._is_started:
-                await self.state.flush()
+            await self._store(definition.name, encode(definition))
         await self._join_late(queue)
         return queue
 
+    async def adopt(self, definition: QueueDefinition) -> None:
+        """A queue that another node made."""
+        queue = self._open(definition)
+        queue.is_current = False
+        for membership in self._memberships:
+            if membership.address.queue == definition.name or membership.address.spans_queues:
+                await self._follow_owners()
+                break
+
+    async def _store(self, name: str, definition: bytes | None) -> None:
+        if self._follower is not None:
+            self._follower.wrote(name, definition)
+        self.state.store([(names.DEFINITIONS, name.encode(), definition)])
+        if self._is_started:
+            await self.state.flush()
+
     async def update(self, definition: QueueDefinition) -> None:
         check(definition)
-        queue = self.find(definition.name)
+        self.apply(self.find(definition.name), definition)
+        if definition.durable:
+            await self._store(definition.name, encode(definition))
+
+    def apply(self, queue: Queue, definition: QueueDefinition) -> None:
         queue.configure(definition)
         self._bind(queue)
         for group in queue.groups.values():
             group.core.wake()
-        if definition.durable:
-            self.state.store([(names.DEFINITIONS, definition.name.encode(), encode(definition))])
-            if self._is_started:
-                await self.state.flush()
 
     async def delete(self, name: str) -> None:
         """The queue, its messages and its groups."""
         queue = self.find(name)
-        del self.queues[name]
-        self.hub.unbind_queue(queue.core)
-        for membership in self._memberships:
-            membership.members = [pair for pair in membership.members if pair[0].queue is not queue]
         for group in list(queue.groups.values()):
             queue.remove_group(group)
-        self.figures.keep_queue(queue)
-        await queue.close()
+        await self.forget(queue)
         if queue.definition.durable:
-            self.state.store(
-                [
-                    (names.DEFINITIONS, name.encode(), None),
-                    (names.STATE, names.state_key(name, "", names.REMOVED), None),
-                ]
-            )
-            await self.state.flush()
+            self.state.store([(names.STATE, names.state_key(name, "", names.REMOVED), None)])
+            await self._store(name, None)
         try:
             await queue.log.admin.delete(queue.topic)
         except LogError as error:
             log.warning("the log of a deleted queue cannot be removed", queue=name, error=str(error))
+
+    async def forget(self, queue: Queue) -> None:
+        """It is there no more; its log and its state are another's to remove."""
+        del self.queues[queue.name]
+        self.hub.unbind_queue(queue.core)
+        for membership in self._memberships:
+            membership.members = [pair for pair in membership.members if pair[0].queue is not queue]
+        self.figures.keep_queue(queue)
+        await queue.close()
 
     def _find_queue(self, topic: bytes, is_settlement: bool) -> DurableQueue | None:
         """Called by the hub: the queue a settlement names, or a new one for a topic that no queue is bound to."""

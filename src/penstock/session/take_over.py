@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from array import array
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -300,7 +299,7 @@ class TakeOver:
         session.is_adopted = True
         unreleased = self._tail.get(received.TABLE, client_id.encode())
         if unreleased is not None:
-            session.restore_received(array("H", unreleased))
+            session.restore_received(unreleased)
         delivery = self._applications.delivery
         for key in delivery.contexts_of(client_id):
             context = self._tail.get(contexts.TABLE, key)

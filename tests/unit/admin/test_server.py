@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.admin.collector import MetricsPage
 from penstock.admin.server import AdminError, AdminServer
-from penstock.core.metrics import ClientSample, ShareSample
+from penstock.core.metrics import ClientSample, QueueSample, ShareSample
 from penstock.core.settings.model import AdminSettings
 
 COUNTERS = {
@@ -112,6 +112,19 @@ def test_so_have_shares():
     assert 'penstock_application_share_lag{share="$share/g/a/#"} 5.0' in page
     assert 'penstock_application_share_members{share="$share/g/b"} 1.0' in page
     assert "$share/h" not in page
+
+
+def test_so_have_queues():
+    queues = [
+        QueueSample("orders", 5, 1, 2, 0),
+        QueueSample("$dlq/orders", 6, 0, 1, 3),
+        QueueSample("idle", 0, 0, 0, 0),
+    ]
+    page = MetricsPage(dict, "1", read_queues=lambda: queues, most_queues=2).render().decode()
+    assert 'penstock_queue_depth{queue="orders"} 5.0' in page
+    assert 'penstock_queue_dead_total{queue="$dlq/orders"} 3.0' in page
+    assert "idle" not in page
+    assert "orders" not in MetricsPage(dict, "1", read_queues=lambda: queues).render().decode()
 
 
 def test_health_and_the_page_that_lists_everything():

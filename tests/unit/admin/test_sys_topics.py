@@ -125,17 +125,23 @@ class Recorder:
 
 def test_only_what_changed_is_published():
     now, counters, recorder = [50.0], {"subscriptions": 1, "sessions": 1}, Recorder()
-    publisher = SysPublisher(recorder, lambda: counters, 10, "1.2.3", clock=lambda: now[0])
+    memory: list[int | None] = [1000]
+    publisher = SysPublisher(
+        recorder, lambda: counters, 10, "1.2.3", clock=lambda: now[0], read_memory=lambda: memory[0]
+    )
     publisher.update()
     assert ("$SYS/broker/version", b"penstock version 1.2.3", True) in recorder.published
     assert ("$SYS/broker/uptime", b"0 seconds", True) in recorder.published
+    assert ("$SYS/broker/heap/maximum", b"1000", True) in recorder.published
     recorder.published.clear()
     publisher.update()
     assert recorder.published == []
     now[0] += 10
     counters["subscriptions"] = 2
+    memory[0] = 900
     publisher.update()
     assert sorted(recorder.published) == [
+        ("$SYS/broker/heap/current", b"900", True),
         ("$SYS/broker/subscriptions/count", b"2", True),
         ("$SYS/broker/uptime", b"10 seconds", True),
     ]

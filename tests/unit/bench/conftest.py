@@ -7,20 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from bench.brokers import COMMANDS, ROOT, Broker
+from penstock.bench.brokers import COMMANDS, Broker
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="session")
-def load_generator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def proxy_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What makes a broker far away."""
     if not shutil.which("cc"):
         pytest.skip("no C compiler")
-    target = tmp_path_factory.mktemp("load")
+    target = tmp_path_factory.mktemp("proxy")
     done = subprocess.run(
         [ROOT / "bench" / "build.sh", target], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "", "the load generator builds without warnings"
-    return target / "load"
+    assert done.stderr == "", "it builds without warnings"
+    return target / "delay"
 
 
 @pytest.fixture(scope="module", params=["mosquitto", "penstock"])

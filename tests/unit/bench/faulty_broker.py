@@ -1,4 +1,4 @@
-"""A broker for one publisher and one subscriber at QoS 0 that mistreats messages: the load generator has to see it."""
+"""A broker for one publisher and one subscriber at QoS 0 and 1 that mistreats messages: the load generator sees it."""
 
 import socket
 import threading
@@ -19,10 +19,12 @@ def split_packets(data: bytes) -> tuple[Packets, bytes]:
 
 
 class FaultyBroker:
-    """Forwards the PUBLISH packets after `mistreat` has changed the list of them."""
+    """Forwards ten PUBLISH packets at a time after `mistreat` has changed the list of them; after so many `lies` it
+    passes them on as they come."""
 
-    def __init__(self, mistreat: Callable[[Packets], Packets]):
+    def __init__(self, mistreat: Callable[[Packets], Packets], lies: int = 1_000):
         self._mistreat = mistreat
+        self._lies = lies
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self._subscriber: socket.socket | None = None
@@ -63,9 +65,15 @@ class FaultyBroker:
             connection.sendall(b"\x20\x02\x00\x00")  # CONNACK, accepted
         elif kind == SUBSCRIBE:
             self._subscriber = connection
-            connection.sendall(b"\x90\x03" + packet[2:4] + b"\x00")  # SUBACK, QoS 0
+            connection.sendall(b"\x90\x03" + packet[2:4] + packet[-1:])  # SUBACK, the QoS that was asked for
         elif kind == PUBLISH:
+            if packet[0] & 6:
+                id_at = 4 + int.from_bytes(packet[2:4])
+                connection.sendall(b"\x40\x02" + packet[id_at : id_at + 2])  # PUBACK
             self._held.append(packet)
-            if len(self._held) == 10 and self._subscriber:
+            if self._subscriber and not self._lies:
+                self._subscriber.sendall(self._held.pop())
+            elif self._subscriber and len(self._held) == 10:
+                self._lies -= 1
                 self._subscriber.sendall(b"".join(self._mistreat(self._held)))
                 self._held = []

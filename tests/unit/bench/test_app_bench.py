@@ -1,7 +1,6 @@
 """The parts of the APPLICATION benchmark: sessions that stay, groups, the proxy that is far away, and the table."""
 
 import socket
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -9,41 +8,33 @@ from pathlib import Path
 import pytest
 
 from bench import app_bench
-from bench.brokers import Broker
+from bench.load import run_options
 from bench.summary import missed_targets
+from penstock.bench.brokers import Broker
 from tests.unit.bench.test_load import run_clean, run_load
 
 FAN_IN = "--scenario fanin --n 6 --qos 1 --size 66 --window 20"
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_what_is_published_to_an_absent_session_is_received_on_its_return(
-    load_generator: Path, broker: Broker, version: int
-) -> None:
+def test_what_is_published_to_an_absent_session_is_received_on_its_return(broker: Broker, version: int) -> None:
     options = f"{FAN_IN} --count 50 --session away{version} --version {version}"
-    run_clean(load_generator, broker, f"{options} --part subscribe")
-    published = run_clean(load_generator, broker, f"{options} --part publish")
+    run_clean(broker, f"{options} --part subscribe")
+    published = run_clean(broker, f"{options} --part publish")
     assert published["received"] == 300
-    received = run_clean(load_generator, broker, f"{options} --part receive")
+    received = run_clean(broker, f"{options} --part receive")
     assert received["received"] == received["expected"] == 300
     assert received["published"] == 0
     assert received["rate"] > 0
 
 
-def test_a_session_that_is_not_there_is_an_error(load_generator: Path, broker: Broker) -> None:
-    command = [
-        load_generator,
-        "--port",
-        str(broker.port),
-        *f"{FAN_IN} --count 5 --session nobody --part receive".split(),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert "the session of nobody0 is gone" in done.stdout
+def test_a_session_that_is_not_there_is_an_error(broker: Broker) -> None:
+    result = run_options(["--port", str(broker.port), *f"{FAN_IN} --count 5 --session nobody --part receive".split()])
+    assert "the session of nobody0 is gone" in result["error"]
 
 
-def test_groups_have_publishers_of_their_own(load_generator: Path, broker: Broker) -> None:
-    result = run_clean(load_generator, broker, f"{FAN_IN} --groups 3 --count 50 --session group")
+def test_groups_have_publishers_of_their_own(broker: Broker) -> None:
+    result = run_clean(broker, f"{FAN_IN} --groups 3 --count 50 --session group")
     assert result["received"] == 300
     assert result["slowest_rate"] == result["fastest_rate"] > 0
 
@@ -53,16 +44,16 @@ def test_groups_have_publishers_of_their_own(load_generator: Path, broker: Broke
     ["--part receive", "--session s --part receive --e2e 5 --count 5", "--session s --part publish",
      "--groups 7", "--groups 2 --subs 2", "--session s --qos 0", "--part nothing", "--subscriber-port 70000"],
 )  # fmt: skip
-def test_options_that_contradict_each_other(load_generator: Path, options: str) -> None:
-    words = f"--port 1 {FAN_IN} {options}".split()
-    done = subprocess.run([load_generator, *words], capture_output=True, timeout=60, check=False)
-    assert done.returncode == 2
+def test_options_that_contradict_each_other(options: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run_options(f"--port 1 {FAN_IN} {options}".split())
 
 
 @pytest.fixture
-def far_echo(load_generator: Path, monkeypatch: pytest.MonkeyPatch):
+def far_echo(proxy_program: Path, monkeypatch: pytest.MonkeyPatch):
     """A connection to an echo that is 40 ms away."""
-    monkeypatch.setattr(app_bench, "DELAY", load_generator.with_name("delay"))
+    monkeypatch.setattr(app_bench, "DELAY", proxy_program)
+    monkeypatch.setattr(app_bench, "build_proxy", lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def echo() -> None:
@@ -108,12 +99,13 @@ def test_the_proxy_passes_everything_and_the_end(far_echo: socket.socket) -> Non
 
 
 def test_subscribers_come_through_the_proxy(
-    load_generator: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    proxy_program: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app_bench, "DELAY", load_generator.with_name("delay"))
+    monkeypatch.setattr(app_bench, "DELAY", proxy_program)
+    monkeypatch.setattr(app_bench, "build_proxy", lambda: None)
     with app_bench.delaying_proxy(broker.port, 20) as port:
         options = f"{FAN_IN} --count 30 --session far --subscriber-port {port}"
-        result = run_load(load_generator, broker.port, *options.split())
+        result = run_load(broker.port, *options.split())
     assert (result["received"], result["lost"]) == (180, 0)
     assert result["p50_us"] >= 20_000
 

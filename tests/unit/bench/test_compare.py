@@ -8,18 +8,13 @@ from pathlib import Path
 import pytest
 
 from bench import compare
-from bench.brokers import COMMANDS, Broker, BrokerError, cpu_seconds, process_tree
-from bench.machine import describe_machine, describe_versions
+from penstock.bench.brokers import COMMANDS, Broker, BrokerError
+from penstock.bench.machine import describe_machine, describe_versions
+from penstock.bench.system import cpu_seconds, process_tree
 
 needs_mosquitto = pytest.mark.skipif(not shutil.which("mosquitto"), reason="mosquitto is not installed")
 BRIEF = ["--reps", "1", "--secs", "0.3", "--warm", "0", "--quiet", "0"]
 MOSQUITTO_AS_SUBJECT = ["--peer", f"penstock={COMMANDS['mosquitto']}"]
-
-
-@pytest.fixture(autouse=True)
-def built_load(monkeypatch: pytest.MonkeyPatch, load_generator: Path) -> None:
-    monkeypatch.setattr(compare, "LOAD", load_generator)
-    monkeypatch.setattr(compare, "build_load_generator", lambda: None)
 
 
 @needs_mosquitto

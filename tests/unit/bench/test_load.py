@@ -1,14 +1,14 @@
 """The load generator against real brokers, and against one that loses, repeats, reorders and damages messages."""
 
 import json
-import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.brokers import Broker
+from bench import load
+from bench.load import run_options
+from penstock.bench.brokers import Broker
 from tests.unit.bench.faulty_broker import FaultyBroker, Packets
 
 FIELDS = {
@@ -19,23 +19,21 @@ FIELDS = {
 FAULTS = ("lost", "duplicates", "disordered", "downgraded", "refused", "corrupt", "stalls", "disconnects")
 
 
-def run_load(program: Path, port: int, *options: str, pids: list[int] | None = None) -> dict[str, Any]:
+def run_load(port: int, *options: str, pids: list[int] | None = None) -> dict[str, Any]:
     accounted = ["--pids", ",".join(map(str, pids))] if pids else []
-    command = [program, "--port", str(port), *accounted, *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
+    result = run_options(["--port", str(port), *accounted, *options])
+    assert "error" not in result
     return result
 
 
-def run_clean(program: Path, broker: Broker, options: str) -> dict[str, Any]:
-    result = run_load(program, broker.port, *options.split(), pids=broker.pids())
+def run_clean(broker: Broker, options: str) -> dict[str, Any]:
+    result = run_load(broker.port, *options.split(), pids=broker.pids())
     assert {fault: result[fault] for fault in FAULTS if result.get(fault)} == {}
     return result
 
 
-def test_half_a_second_of_pairs(load_generator: Path, broker: Broker) -> None:
-    result = run_clean(load_generator, broker, "--scenario p2p --n 4 --qos 1 --e2e 100 --secs 0.5 --warmup 0.1")
+def test_half_a_second_of_pairs(broker: Broker) -> None:
+    result = run_clean(broker, "--scenario p2p --n 4 --qos 1 --e2e 100 --secs 0.5 --warmup 0.1")
     assert result.keys() >= FIELDS
     assert result["received"] == result["published"] > 0
     assert result["msgs_per_cpu_s"] > 0
@@ -57,29 +55,27 @@ def test_half_a_second_of_pairs(load_generator: Path, broker: Broker) -> None:
         ("--scenario publish --n 5 --qos 2 --window 20", 1_000),
     ],
 )
-def test_every_counted_message_arrives_once(
-    load_generator: Path, broker: Broker, options: str, deliveries: int, version: int
-) -> None:
-    result = run_clean(load_generator, broker, f"{options} --count 200 --version {version}")
+def test_every_counted_message_arrives_once(broker: Broker, options: str, deliveries: int, version: int) -> None:
+    result = run_clean(broker, f"{options} --count 200 --version {version}")
     assert result["received"] == deliveries
 
 
-def test_paced_load_keeps_its_rate(load_generator: Path, broker: Broker) -> None:
-    result = run_clean(load_generator, broker, "--scenario p2p --n 2 --qos 1 --rate 500 --secs 0.6 --warmup 0.1")
+def test_paced_load_keeps_its_rate(broker: Broker) -> None:
+    result = run_clean(broker, "--scenario p2p --n 2 --qos 1 --rate 500 --secs 0.6 --warmup 0.1")
     assert result["rate"] == pytest.approx(500, rel=0.2)
 
 
 @pytest.mark.parametrize("how", ["", "--subscribe", "--abrupt", "--version 5"])
-def test_connect_storm_counts_connects(load_generator: Path, broker: Broker, how: str) -> None:
-    result = run_clean(load_generator, broker, f"--scenario storm --n 8 --count 200 {how}")
+def test_connect_storm_counts_connects(broker: Broker, how: str) -> None:
+    result = run_clean(broker, f"--scenario storm --n 8 --count 200 {how}")
     assert result["connects"] >= 200
     assert result["unclosed"] == 0
     assert result["connects_per_s"] > 0
     assert result["cpu_us_per_connect"] > 0
 
 
-def test_idle_connections_are_opened_and_kept(load_generator: Path, broker: Broker) -> None:
-    result = run_clean(load_generator, broker, "--scenario idle --n 200 --keepalive 1 --secs 1.6")
+def test_idle_connections_are_opened_and_kept(broker: Broker) -> None:
+    result = run_clean(broker, "--scenario idle --n 200 --keepalive 1 --secs 1.6")
     assert result["connects_per_s"] > 0
     assert "bytes_per_conn" in result
 
@@ -109,30 +105,24 @@ def damage_one(packets: Packets) -> Packets:
         (damage_one, {"corrupt": 5, "lost": 5}),
     ],
 )
-def test_faults_of_a_broker_are_seen(
-    load_generator: Path, mistreat: Callable[[Packets], Packets], seen: dict[str, int]
-) -> None:
+def test_faults_of_a_broker_are_seen(mistreat: Callable[[Packets], Packets], seen: dict[str, int]) -> None:
     options = "--scenario p2p --n 1 --size 64 --count 50 --drain 0.3"
     with FaultyBroker(mistreat) as faulty:
-        result = run_load(load_generator, faulty.port, *options.split())
+        result = run_load(faulty.port, *options.split())
     assert {fault: result[fault] for fault in FAULTS if result[fault]} == seen
 
 
 @pytest.mark.parametrize(
     "options",
-    ["", "--scenario nothing", "--scenario p2p --size 15", "--scenario p2p --size 65537", "--scenario p2p --secs 61",
+    ["", "--scenario nothing", "--scenario p2p --size 15", "--scenario p2p --size 65537", "--scenario p2p --secs 0",
      "--scenario p2p --subs 2", "--scenario p2p --version 3", "--scenario p2p --abrupt"],
 )  # fmt: skip
-def test_options_out_of_bounds_are_refused(load_generator: Path, options: str) -> None:
-    done = subprocess.run(
-        [load_generator, "--port", "1", *options.split()], capture_output=True, timeout=60, check=False
-    )
-    assert done.returncode == 2
-    assert b"usage:" in done.stderr
+def test_options_out_of_bounds_are_refused(options: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        load.main(["--port", "1", *options.split()])
+    assert "usage:" in capsys.readouterr().err
 
 
-def test_a_broker_that_is_not_there_is_an_error_in_json(load_generator: Path) -> None:
-    command = [load_generator, "--port", "1", "--scenario", "p2p"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert "refused" in json.loads(done.stdout)["error"]
+def test_a_broker_that_is_not_there_is_an_error_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert load.main(["--port", "1", "--scenario", "p2p"]) == 1
+    assert "refused" in json.loads(capsys.readouterr().out)["error"]

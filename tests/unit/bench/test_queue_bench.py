@@ -1,16 +1,15 @@
 """The parts of the benchmark of queues: publishing to one, consuming it in a group, settling, and the table."""
 
-import subprocess
 from argparse import Namespace
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from bench import queue_bench
-from bench.brokers import Broker
 from bench.frame import Bench, summarise_runs
+from bench.load import run_options
 from bench.summary import missed_targets
+from penstock.bench.brokers import Broker
 from tests.unit.bench.test_load import run_clean, run_load
 
 FAN_IN = "--scenario fanin --n 4 --qos 1 --size 100 --window 20 --version 5 --count 50 --drain 10"
@@ -25,25 +24,25 @@ def queues() -> Iterator[Broker]:
 
 
 @pytest.mark.parametrize("settle", [0, 1])
-def test_every_message_of_a_queue_is_settled_once(load_generator: Path, queues: Broker, settle: int) -> None:
+def test_every_message_of_a_queue_is_settled_once(queues: Broker, settle: int) -> None:
     options = f"{FAN_IN} --queue work --subs 3 --prefetch 10 --settle {settle}"
-    assert run_clean(load_generator, queues, options)["received"] == 200
+    assert run_clean(queues, options)["received"] == 200
     # Nothing is left of it: the next consumers get what is published next and nothing else.
-    assert run_clean(load_generator, queues, options)["received"] == 200
+    assert run_clean(queues, options)["received"] == 200
 
 
-def test_what_is_not_settled_does_not_make_room(load_generator: Path, queues: Broker) -> None:
+def test_what_is_not_settled_does_not_make_room(queues: Broker) -> None:
     """So the runs above have settled indeed: without it a consumer gets as many as it may have, and no more."""
     options = FAN_IN.replace("--drain 10", "--drain 0.5") + " --queue unsettled --prefetch 10"
-    result = run_load(load_generator, queues.port, *options.split())
+    result = run_load(queues.port, *options.split())
     assert (result["received"], result["lost"]) == (10, 190)
 
 
-def test_what_was_published_before_is_received_from_the_beginning(load_generator: Path, queues: Broker) -> None:
+def test_what_was_published_before_is_received_from_the_beginning(queues: Broker) -> None:
     options = f"{FAN_IN} --queue stream"
-    assert run_clean(load_generator, queues, f"{options} --part publish")["received"] == 200
+    assert run_clean(queues, f"{options} --part publish")["received"] == 200
     for qos in (1, 0):
-        received = run_clean(load_generator, queues, f"{options} --part receive --start first --qos {qos}")
+        received = run_clean(queues, f"{options} --part receive --start first --qos {qos}")
         assert received["received"] == received["expected"] == 200
 
 
@@ -53,10 +52,9 @@ def test_what_was_published_before_is_received_from_the_beginning(load_generator
      "--queue q --session s", "--queue q --groups 2", "--queue q --part subscribe",
      "--queue q --scenario p2p", f"--queue {'q' * 31}"],
 )  # fmt: skip
-def test_options_that_contradict_each_other(load_generator: Path, options: str) -> None:
-    words = f"--port 1 {FAN_IN} {options}".split()
-    done = subprocess.run([load_generator, *words], capture_output=True, timeout=5, check=False)
-    assert done.returncode == 2
+def test_options_that_contradict_each_other(options: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run_options(f"--port 1 {FAN_IN} {options}".split())
 
 
 def test_idle_queues_are_weighed_beside_a_broker_without_them() -> None:

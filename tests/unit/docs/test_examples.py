@@ -33,7 +33,7 @@ from typer.main import get_command
 
 from penstock.access import AclFile
 from penstock.cli.app import app
-from penstock.core.metrics import BY_BEGINNING, BY_CLIENT, BY_SHARE, PREFIX
+from penstock.core.metrics import BY_BEGINNING, BY_CLIENT, BY_QUEUE, BY_SHARE, PREFIX
 from penstock.core.settings import load_settings
 from tests.support.broker import Broker, free_port
 
@@ -55,6 +55,9 @@ METRIC_PAGES = tuple(
         "monitoring",
         "operations",
         "queues",
+        "security",
+        "sizing",
+        "troubleshooting",
     )
 )
 SECONDS = 60
@@ -65,6 +68,11 @@ arguments = sys.argv[1:]
 given = {{word.split("=")[0] for word in arguments}}
 if arguments[:1] in (["pub"], ["sub"]) and not given & {{"-p", "--port", "-L", "--url", "--unix"}}:
     arguments += ["-h", "127.0.0.1", "-p", "{port}"]
+# A load test needs to show that it works, not how fast.
+if arguments[:1] == ["bench"] and arguments[1:2] != ["--help"]:
+    arguments += ["--warmup", "0"] + (["-d", "0.2"] if "-d" in given else [])
+    if arguments[1] != "compare" and not given & {{"-p", "--port"}}:
+        arguments += ["-h", "127.0.0.1", "-p", "{port}"]
 # A broker of the page's own has an admin address if its file gives it one.
 files = [word for word in arguments if word.endswith(".toml") and os.path.exists(word)]
 if arguments[:1] == ["serve"] and "--admin" not in given and not any("[admin]" in open(name).read() for name in files):
@@ -156,6 +164,7 @@ class Workshop:
             "PYTHONUNBUFFERED": "1",
             # Brokers that a page starts do not all listen on one port.
             "PENSTOCK_DATA_SUBSCRIPTION__ADDRESS": "127.0.0.1:0",
+            "PENSTOCK_DATA_SERVER": f"127.0.0.1:{broker.data_port}",
         }
 
     def with_ports(self, text: str) -> str:
@@ -351,7 +360,7 @@ def test_examples_run(page: str, workshop: Workshop) -> None:
 def test_metrics_that_are_named_exist(workshop: Workshop) -> None:
     # A labelled metric is there from its first sample on.
     exported = workshop.metrics() | {f"{PREFIX}{meaning.name}_total" for meaning in BY_BEGINNING.values()}
-    labelled = [*BY_CLIENT.values(), *BY_SHARE.values()]
+    labelled = [*BY_CLIENT.values(), *BY_SHARE.values(), *BY_QUEUE.values()]
     exported |= {f"{PREFIX}{each.name}{'_total' if each.kind == 'counter' else ''}" for each in labelled}
     for page in METRIC_PAGES:
         named = set(re.findall(r"\bpenstock_(?!schema|spark)[a-z_]+[a-z]\b", (ROOT / page).read_text()))

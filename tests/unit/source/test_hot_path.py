@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 
 # What a message passes through while its subscribers are connected, what it passes through on its way to the log of an
-# APPLICATION client and from there to the client, and through a durable queue until it is settled.
+# APPLICATION client and from there to the client, through a durable queue until it is settled, and through the queries
+# of SQL topics.
 HOT = {
     "connection": [
         "route",
@@ -105,6 +106,32 @@ HOT = {
     "partition": ["hash_key", "partition_of"],
     "queue_rows": ["9RowWriter__put", "9RowWriter__put_mark", "9RowWriter__next_id", "next_entry"],
     "queue_words": ["7_Places_note", "put_word", "put_value"],
+    "query": [
+        "8QuerySet_look_at",
+        "8QuerySet_ask_source",
+        "8QuerySet_ask_query",
+        "8QuerySet_put_row",
+        "10IndexGroup_find",
+        "scan_json",
+        "scan_value",
+        "scan_object",
+        "scan_array",
+        "skip_value",
+        "run",
+        "compute",
+        "run_cast",
+        "run_call",
+        "run_comparison",
+        "run_logic",
+        "run_in",
+        "run_like",
+        "run_choice",
+        "read_field",
+        "cast_value",
+        "call_fixed",
+        "put_row",
+        "put_text",
+    ],
     "buffer": ["buffer_grow"],
     "message": ["message_new"],
 }

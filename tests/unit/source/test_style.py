@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(sys.executable).parent
-PYTHON_TREES = ("src", "tests", "bench", "docs")
+PYTHON_TREES = ("src", "tests", "bench", "docs", "docker")
 LONGEST_FILE = 600
 LONGEST_PYX = 1_000
 LONGEST_FUNCTION = 60

@@ -41,6 +41,27 @@ def test_one_broker_serves_a_queue_and_its_heir_goes_on(
     cluster[owner].restart()
 
 
+def test_a_queue_made_at_one_broker_is_known_to_the_other(
+    cluster: dict[str, AppBroker], connect: Callable[..., RawClient]
+) -> None:
+    """Made, changed and deleted while they run, wherever the command goes."""
+    first, second = cluster.values()
+    first.command_json("queue", "create", "later")
+
+    def has_it(broker: AppBroker) -> bool:
+        return "later" in {queue["name"] for queue in broker.command_json("queue", "list")["queues"]}
+
+    until(lambda: has_it(second), 30, "the other broker knows the queue")
+    publisher = QueueClient(connect(V5, broker=second))
+    publisher.publish("$queue/later/x", b"1")
+    consumers = [QueueClient(connect(V5, broker=broker)) for broker in cluster.values()]
+    granted = [consumer.try_consume("$queue/later", "workers")[0] for consumer in consumers]
+    assert sorted(granted) == [1, IMPLEMENTATION_SPECIFIC]
+    consumers[granted.index(1)].take_and_ack(b"1")
+    second.command_json("queue", "delete", "later", "--yes")
+    until(lambda: not has_it(first), 30, "the first broker has forgotten the queue")
+
+
 def last_rebalance(broker: AppBroker) -> str:
     lines = [line for line in broker.log().splitlines() if '"rebalanced"' in line]
     return str(json.loads(lines[-1])["time"]) if lines else ""

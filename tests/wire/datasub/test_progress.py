@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
 
-from penstock.datasub import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET_STORED, DataError, TopicPartition
+from penstock.datasub import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    OFFSET_STORED,
+    AsyncConsumer,
+    DataError,
+    TopicPartition,
+)
 from tests.support.datasub import DataWorld, next_message, read, read_error, read_rows, until_assigned, wait_for
 
 
@@ -82,6 +91,21 @@ def test_nothing_is_committed_when_that_is_off(world: DataWorld, keys: dict[str,
     with world.consumer() as looker:
         assert {each.offset for each in looker.committed(places)} == {OFFSET_INVALID}
         assert read(looker, 3) == [0, 1, 2]
+
+
+def test_nothing_is_committed_by_the_asynchronous_one(world: DataWorld) -> None:
+    world.create_topic()
+    world.publish({"n": 1})
+
+    async def consume() -> list[TopicPartition]:
+        async with AsyncConsumer(world.config(auto_commit_interval_ms=0)) as consumer:
+            await consumer.subscribe([world.topic])
+            assert await consumer.poll(30) is not None
+            await consumer.poll(0.1)
+            return await consumer.committed()
+
+    assert {each.offset for each in asyncio.run(consume())} == {OFFSET_INVALID}
+    assert read(world.consumer(), 1) == [1]
 
 
 def test_automatic_commits_never_run_ahead(world: DataWorld) -> None:

@@ -63,6 +63,7 @@ def test_forms(world: DataWorld) -> None:
     assert [field.type for field in block.fields()][1:5] == ["BIGINT", "DOUBLE", "VARCHAR", "BOOLEAN"]
     assert (block.ncols(), block.table()) == (8, world.topic)
     assert block.fetchall()[0][:2] == (values[0]["ts"], 1)
+    assert message.database() == f"{world.space}/#"
     assert message.timestamp()[1] == message.timestamp_ns() // 1_000_000
     table = pyarrow.concat_tables([each.to_arrow() for each in messages])
     assert table.column("n").to_pylist() == [1, None, 3]

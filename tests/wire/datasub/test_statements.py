@@ -6,7 +6,7 @@ import pytest
 
 from penstock.datasub import DataError
 from penstock.datasub.errors import SqlError
-from tests.support.datasub import DataWorld, read, read_error, read_rows, until_assigned, wait_for
+from tests.support.datasub import DataWorld, next_message, read, read_error, read_rows, until_assigned, wait_for
 
 TOPICS = ["topic_name", "db_name", "create_time", "sql", "schema", "errors"]
 SUBSCRIPTIONS = ["topic_name", "consumer_group", "vgroup_id", "consumer_id", "user", "fqdn", "offset", "rows", "lag"]
@@ -61,11 +61,11 @@ def test_projection_filter_and_functions(world: DataWorld) -> None:
     world.create_topic(
         """SELECT upper(payload.name) AS name, payload.n * 2 AS twice, split_part(topic, '/', 2) AS part,
              CASE WHEN payload.n > 2 THEN 'high' ELSE 'low' END AS level, CAST(payload.n AS VARCHAR) || '!' AS text,
-             payload.missing AS missing, payload.deep.items[1] AS second
+             payload.missing AS missing, payload.deep.list[1] AS second
            FROM "{space}/+" WHERE payload.name LIKE 'a%' AND payload.n IS NOT NULL"""
     )
     world.publish(
-        {"name": "anna", "n": 1, "deep": {"items": [1, 2]}},
+        {"name": "anna", "n": 1, "deep": {"list": [1, 2]}},
         {"name": "bert", "n": 2},
         {"name": "anton", "n": 3},
         {"name": "alma"},
@@ -115,9 +115,29 @@ def test_database_topics(world: DataWorld) -> None:
     assert (row["qos"], row["retain"]) == (1, False)
 
 
+@pytest.mark.parametrize("mode", ["WITH META", "ONLY META"])
+def test_changes_of_tables(world: DataWorld, mode: str) -> None:
+    """[reference] WITH META: create and drop events come as records; ONLY META: nothing but them."""
+    world.execute(f"CREATE TOPIC {{topic}} {mode} AS DATABASE '{{space}}/#'")
+    consumer = world.consumer()
+    world.publish({"n": 1})
+    world.execute("CREATE TABLE {topic}_table FROM '{space}/+' (n BIGINT)")
+    world.execute("DROP TABLE {topic}_table")
+    changes: list[dict[str, object]] = []
+    rows = 0
+    while len(changes) < 2 or (mode == "WITH META" and not rows):
+        message = next_message(consumer)
+        changes += message.meta()
+        rows += len(message)
+        assert (message.value() is None) == (len(message) == 0)
+    assert [change["type"] for change in changes] == ["create-table", "drop-table"]
+    assert changes[0]["table"] == f"{world.topic}_table"
+    assert rows == (1 if mode == "WITH META" else 0)
+
+
 def test_topics_are_shown(world: DataWorld) -> None:
     world.create_topic()
-    assert world.execute("SHOW TOPICS").columns == TOPICS
+    assert world.execute("SHOW TOPICS").columns[:5] == TOPICS, "ours adds errors"
     (shown,) = world.show("TOPICS")
     assert shown["topic_name"] == world.topic
     assert shown["db_name"] == f"{world.space}/#"

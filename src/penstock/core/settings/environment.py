@@ -14,10 +14,11 @@ from penstock.core.settings.schema import find_key
 PREFIX = "PENSTOCK_"
 CONFIG = "PENSTOCK_CONFIG"
 INSECURE = "PENSTOCK_INSECURE"
+DATA_SERVER = "PENSTOCK_DATA_SERVER"  # of the commands that are clients
 TESTS = "PENSTOCK_TEST_"
-# Names with our prefix that are no settings: these two, those of the build, and those of the tests.
+# Names with our prefix that are no settings: these three, those of the build, and those of the tests.
 NOT_SETTINGS = frozenset(
-    (CONFIG, INSECURE, "PENSTOCK_DEBUG", "PENSTOCK_COVERAGE", "PENSTOCK_ANNOTATE", "PENSTOCK_MODULES")
+    (CONFIG, INSECURE, DATA_SERVER, "PENSTOCK_DEBUG", "PENSTOCK_COVERAGE", "PENSTOCK_ANNOTATE", "PENSTOCK_MODULES")
 )
 # Kubernetes and Docker links put these into every container beside a service called penstock or penstock-something.
 _SERVICE_LINK = re.compile(

@@ -61,6 +61,10 @@ class ListenerSettings(Section, frozen=True):
         str, Meta(min_length=1), about("host:port, [ipv6]:port, *:port for all interfaces, or a path for unix")
     ] = "127.0.0.1:1883"
     path: Annotated[str, Meta(pattern="^/"), about("path of a WebSocket listener")] = "/mqtt"
+    allowed_origins: Annotated[
+        str,
+        about("origins of the web pages that may connect by WebSocket, separated by commas; empty = all of them"),
+    ] = ""
     proxy_protocol: Annotated[bool, about("expect a PROXY protocol v1 or v2 header on each connection")] = False
     certificate: Annotated[str, about("PEM file with the certificate chain (tls, wss)")] = ""
     key: Annotated[str, about("PEM file with the private key (tls, wss)")] = ""
@@ -249,6 +253,9 @@ class AdminSettings(Section, frozen=True):
         int,
         Meta(ge=0, le=10_000),
         about("APPLICATION clients and shares with metrics of their own: those with the largest lag; 0 = none"),
+    ] = 100
+    per_queue_metrics: Annotated[
+        int, Meta(ge=0, le=10_000), about("durable queues with metrics of their own: the deepest; 0 = none")
     ] = 100
 
 

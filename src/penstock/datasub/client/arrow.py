@@ -61,9 +61,14 @@ def _make_array(arrow: Any, block: Block, number: int, kind: int) -> Any:
 
 
 def make_table(blocks: list[Block]) -> Any:
-    """A pyarrow.Table."""
+    """A pyarrow.Table; of blocks with different columns, as after RELOAD TOPIC, one with all of them."""
     arrow = _pyarrow()
-    return arrow.Table.from_batches([make_batch(block) for block in blocks])
+    batches = [make_batch(block) for block in blocks]
+    if not batches:
+        return arrow.table({})
+    if all(batch.schema == batches[0].schema for batch in batches):
+        return arrow.Table.from_batches(batches)
+    return arrow.concat_tables([arrow.Table.from_batches([batch]) for batch in batches], promote_options="default")
 
 
 def make_frame(blocks: list[Block]) -> Any:

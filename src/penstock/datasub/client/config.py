@@ -224,7 +224,7 @@ def _read(given: Mapping[str, Any], known: Mapping[str, Key]) -> dict[str, Any]:
     for name, value in given.items():
         key = known.get(name)
         if key is None:
-            near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
+            near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.7)
             raise ConfigError(f"unknown key {name!r}" + (f": did you mean {' or '.join(near)}?" if near else ""))
         read = key.read(name, value)
         if not key.field:

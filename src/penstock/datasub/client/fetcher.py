@@ -9,7 +9,7 @@ from typing import Protocol
 
 from penstock.datasub.client.config import ConsumerConfig
 from penstock.datasub.client.link import Link
-from penstock.datasub.client.messages import Message, make_message
+from penstock.datasub.client.messages import META, Message, decode_blocks
 from penstock.datasub.client.owned import NOWHERE, Owned
 from penstock.datasub.errors import DataError, NotAMember, OutOfRange, StaleEpoch
 from penstock.datasub.wire import Fetch, Fetched
@@ -25,6 +25,8 @@ _MOST_FAILURES = 5
 class Membership(Protocol):
     consumer: str
     epoch: int
+    schema: dict[str, list[tuple[str, int]]]
+    sources: dict[str, str]
 
     def look_soon(self) -> None: ...
 
@@ -124,7 +126,7 @@ class Fetcher:
                 owned.is_stuck = True
                 self._owner.report(owned.topic, owned.partition, DataError(f"rows that cannot be read: {error}"))
                 continue
-            await asyncio.sleep(pause)
+            await _wait(owned.wanted, pause)  # a new assignment ends it
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _fetch(self, owned: Owned) -> None:
@@ -156,12 +158,25 @@ class Fetcher:
             if fetched.next_offset > start:
                 self._owner.passed(owned, fetched.next_offset)
             return
-        message = make_message(owned.topic, owned.partition, start, fetched.next_offset, fetched.blocks)
+        message = self._message(owned, start, fetched)
         if config.replay:
             await self._wait_for_its_time(owned, message, fetched.wait_ms)
         owned.waiting = message
         self._held += message.size
         self._owner.fetched(owned, message)
+
+    def _message(self, owned: Owned, start: int, fetched: Fetched) -> Message:
+        columns = tuple(name for name, _ in self._membership.schema.get(owned.topic, ()))
+        rows, meta = decode_blocks(fetched.blocks, may_be_meta=columns != META)
+        return Message(
+            owned.topic,
+            owned.partition,
+            rows,
+            meta=meta,
+            start=start,
+            next_offset=fetched.next_offset,
+            database=self._membership.sources.get(owned.topic, ""),
+        )
 
     async def _wait_for_its_time(self, owned: Owned, message: Message, wait_ms: float) -> None:
         """As long behind the block before as it was received behind it; a partition's first one as long behind the
@@ -176,3 +191,12 @@ class Fetcher:
             due = started + max(0, message.first_time() - first) / 1e9
         owned.replayed_until = max(due, loop.time())
         await asyncio.sleep(due - loop.time())
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    event.clear()
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass

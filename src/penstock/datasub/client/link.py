@@ -25,6 +25,8 @@ class Link:
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
         self._failures = 0
+        self._failure: DataError | None = None
+        self._not_before = 0.0
         self._turn = 0
 
     @property
@@ -65,6 +67,7 @@ class Link:
         broker that is about to start `connect.timeout.ms`."""
         patience = self._config.connect_timeout_ms / 1000 if is_patient else 0.0
         deadline = asyncio.get_running_loop().time() + patience
+        self._not_before = 0.0
         while True:
             try:
                 await self._connected(False)
@@ -72,13 +75,19 @@ class Link:
             except DataError as error:
                 if not error.is_retryable or asyncio.get_running_loop().time() >= deadline:
                     raise
-                await asyncio.sleep(self._pause())
+                await asyncio.sleep(self._not_before - asyncio.get_running_loop().time())
 
     async def _connected(self, is_patient: bool) -> Connection:
-        """The patient wait until there is a connection, others see why there is none."""
+        """The patient wait until there is a connection, others see why there is none. However many ask, the broker is
+        tried no more often than the back-off allows."""
         while True:
             if self._connection is not None and self._connection.is_open:
                 return self._connection
+            wait = self._not_before - asyncio.get_running_loop().time()
+            if wait > 0 and self._failure is not None:
+                if not (is_patient and self._failure.is_retryable):
+                    raise self._failure
+                await asyncio.sleep(wait)
             if self._connecting is None or self._connecting.done():
                 self._connecting = asyncio.ensure_future(self._open())
                 self._connecting.add_done_callback(_look_at)
@@ -87,7 +96,6 @@ class Link:
             except DataError as error:
                 if not (is_patient and error.is_retryable):
                     raise
-                await asyncio.sleep(self._pause())
 
     async def _open(self) -> Connection:
         config = self._config
@@ -96,17 +104,20 @@ class Link:
         try:
             async with asyncio.timeout(config.connect_timeout_ms / 1000):
                 self._connection = await open_connection(address, self._tls, hello, self._lost)
-        except DataError:
-            self._failures += 1
-            self._turn += 1
-            raise
+        except DataError as error:
+            raise self._failed(error) from None
         except OSError as error:  # TimeoutError is one
-            self._failures += 1
-            self._turn += 1
             why = "no answer" if isinstance(error, TimeoutError) else str(error)
-            raise Unavailable(f"cannot connect to {address[0]}:{address[1]}: {why}") from None
+            raise self._failed(Unavailable(f"cannot connect to {address[0]}:{address[1]}: {why}")) from None
         self._failures = 0
         return self._connection
+
+    def _failed(self, error: DataError) -> DataError:
+        self._not_before = asyncio.get_running_loop().time() + self._pause()
+        self._failures += 1
+        self._turn += 1
+        self._failure = error
+        return error
 
     def _lost(self, connection: Connection) -> None:
         if self._connection is connection:

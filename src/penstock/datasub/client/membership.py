@@ -43,6 +43,7 @@ class Membership:
         self.epoch = 0
         self.state = ""
         self.schema: dict[str, list[tuple[str, int]]] = {}
+        self.sources: dict[str, str] = {}
         self._topics: list[str] = []
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
@@ -220,8 +221,10 @@ class Membership:
         self._adopt(assignment)
 
     def _adopt(self, assignment: Assignment) -> None:
+        if assignment.consumer == self.consumer and assignment.epoch < self.epoch:
+            return  # an answer that was overtaken
         self.consumer = assignment.consumer
-        self.schema = assignment.schema
+        self.schema, self.sources = assignment.schema, assignment.sources
         self.state = assignment.state
         self._member.adopt(assignment)
         self.epoch = assignment.epoch

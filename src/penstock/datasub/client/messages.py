@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from penstock._ext.block import Block as Rows
@@ -14,7 +14,6 @@ from penstock.datasub.types import SqlType
 TIMESTAMP_NOT_AVAILABLE = 0
 TIMESTAMP_LOG_APPEND_TIME = 2
 _MILLISECOND = 1_000_000
-# The columns of a block that has no rows of the query.
 META = ("meta",)
 
 
@@ -103,6 +102,7 @@ class Message:
         partition: int,
         blocks: list[Rows],
         *,
+        meta: Sequence[Rows] = (),
         start: int = OFFSET_INVALID,
         next_offset: int = OFFSET_INVALID,
         database: str = "",
@@ -110,14 +110,14 @@ class Message:
     ) -> None:
         self._topic = topic
         self._partition = partition
-        self._blocks = [block for block in blocks if block.names != META]
-        self._meta = [block for block in blocks if block.names == META]
+        self._blocks = blocks
+        self._meta = meta
         self._start = start
         self._next = next_offset
-        self._offset = max((block.last_offset for block in blocks), default=OFFSET_INVALID)
+        self._offset = max((block.last_offset for block in (*blocks, *meta)), default=OFFSET_INVALID)
         self._database = database
         self._error = error
-        self.size = sum(block.size for block in blocks)
+        self.size = sum(block.size for block in (*blocks, *meta))
 
     def error(self) -> DataError | None:
         """Its `code` is one of penstock.datasub.errors, its text says what happened."""
@@ -147,24 +147,23 @@ class Message:
         return (TIMESTAMP_LOG_APPEND_TIME, time // _MILLISECOND) if time else (TIMESTAMP_NOT_AVAILABLE, 0)
 
     def timestamp_ns(self) -> int:
-        blocks = self._blocks or self._meta
-        return blocks[-1].times()[-1] if blocks else 0
+        return self._blocks[-1].times()[-1] if self._blocks else 0
 
     def first_time(self) -> int:
         """When the message of the first row was received, in nanoseconds."""
-        return self._blocks[0].times()[0] if self._blocks else 0
+        return min((block.times()[0] for block in (*self._blocks, *self._meta)), default=0)
 
     def database(self) -> str:
         """The source of the topic: the MQTT filter that its query reads."""
         return self._database
 
     def value(self) -> list[Block] | None:
-        """The rows in blocks; None when there are none: nothing but changes of tables."""
+        """The rows in blocks; None when there are none, only meta()."""
         return [Block(rows, self._topic) for rows in self._blocks] or None
 
     def meta(self) -> list[dict[str, Any]]:
-        """Changes of tables, for topics made WITH META or ONLY META: type, table, filter, sql, user and time (ms)."""
-        return [row for block in self._meta for row in block.column(0)]
+        """Changes of tables, of topics WITH META or ONLY META: {"type": "create-table", "table": …, "sql": …}."""
+        return [event for block in self._meta for event in block.column(0)]
 
     def __len__(self) -> int:
         """Rows."""
@@ -193,8 +192,15 @@ class Message:
         return f"<Message of {self._topic}[{self._partition}]: {len(self)} rows, offset {self._offset}>"
 
 
-def make_message(topic: str, partition: int, start: int, next_offset: int, blocks: list[bytes]) -> Message:
-    return Message(topic, partition, [Rows.decode(block) for block in blocks], start=start, next_offset=next_offset)
+def decode_blocks(blocks: list[bytes], *, may_be_meta: bool) -> tuple[list[Rows], list[Rows]]:
+    """Rows, and changes of tables: those blocks whose one column is `meta`, unless a topic's own rows are like that.
+    Raises ValueError."""
+    rows: list[Rows] = []
+    meta: list[Rows] = []
+    for data in blocks:
+        block = Rows.decode(data)
+        (meta if may_be_meta and block.names == META else rows).append(block)
+    return rows, meta
 
 
 def make_error_message(topic: str, partition: int, error: DataError) -> Message:

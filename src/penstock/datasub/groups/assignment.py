@@ -16,14 +16,16 @@ async def build_assignment(
     group: Group, member: Member, topic_of: Callable[[str], QueryTopic | None], source: Source, book: OffsetBook
 ) -> wire.Assignment:
     """As the group is at the time of the call. Raises Unavailable."""
+    known = {name: found for name in member.topics if (found := topic_of(name)) is not None}
     answer = wire.Assignment(
         consumer=member.id,
         epoch=member.epoch,
         state=member.state,
         partitions=[],
         topics=list(member.topics),
-        schema={name: found.schema for name in member.topics if (found := topic_of(name)) is not None},
+        schema={name: topic.schema for name, topic in known.items()},
         refused=dict(member.refused),
+        sources={name: topic.plan.filter for name, topic in known.items()},
     )
     if member.state != READY:
         return answer

@@ -112,6 +112,8 @@ def arithmetic(operation: str, left: Expression, right: Expression) -> Expressio
     left, right = convert(left, kind), convert(right, kind)
     if any(is_literal(side) and side[2] is None for side in (left, right)):
         return literal(kind, None)
+    if operation not in _ARITHMETIC and is_literal(right) and not right[2]:
+        return literal(kind, None)  # division by zero
     if operation in _ARITHMETIC and is_literal(left) and is_literal(right):
         value = _ARITHMETIC[operation](left[2], right[2])
         if kind == DOUBLE or LEAST <= value <= GREATEST:

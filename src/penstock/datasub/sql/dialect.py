@@ -21,9 +21,17 @@ class TopicSql(DuckDB):
 
     class Parser(DuckDBParser):
         FUNCTIONS: ClassVar[dict[str, Any]] = {}
+        # payload.list[0] is a member's element, not a constructor.
+        ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}
         # Those with a syntax of their own; the rest of them are ordinary calls.
         FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
             name: parser
             for name, parser in DuckDBParser.FUNCTION_PARSERS.items()
             if name in ("CAST", "TRY_CAST", "EXTRACT", "POSITION", "SUBSTRING", "TRIM")
         }
+
+        def _parse_interval_span(self, this: exp.Expr, parse_function_unit: bool = True) -> exp.Interval:
+            # sqlglot takes of '1 day 03:04:05' what it knows and drops the rest: a text is read by intervals.py
+            if isinstance(this, exp.Literal) and this.is_string and not this.name.strip().lstrip("+-").isdigit():
+                return self.expression(exp.Interval(this=this))
+            return super()._parse_interval_span(this, parse_function_unit)

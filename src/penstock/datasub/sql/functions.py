@@ -27,8 +27,8 @@ A few rules that are easily missed; "error" is a row error, for the topic's poli
                     isoyear are ISO 8601's; millisecond and microsecond have the seconds in them (56123 for 56.123)
   add_months        the day is cut to the month's last one; written by the compiler for `+ INTERVAL '1 month'`
   time_bucket       (width in ns, time): buckets counted from 2000-01-03 00:00; a width < 1 is refused by the compiler
-  epoch             seconds with a fraction; epoch_ms, epoch_us, epoch_ns floor; epoch_ms of a BIGINT, to_timestamp,
-                    make_timestamp (microseconds) and make_timestamp_ns make a TIMESTAMP; outside of 64-bit ns: error
+  epoch             seconds with a fraction; epoch_ms and epoch_us round half away from zero
+  epoch_ms of a BIGINT, to_timestamp, make_timestamp (microseconds), make_timestamp_ns: outside of 64-bit ns: error
   decode            UTF-8 bytes as text; bytes that are no UTF-8: error. encode: the other way round
   json_text         what `->>` gives: a string without quotes and escapes, JSON null is NULL, everything else its text
   json_nullify      NULL for JSON null, else the value: how `payload.a` differs from `payload -> 'a'`

@@ -15,6 +15,7 @@ from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.frontends.mqtt import handle_auth, handle_connect, handle_disconnect, handle_subscribe, handle_unsubscribe
 from penstock.frontends.mqtt.admission import Admission
 from penstock.frontends.mqtt.answers import DurableAnswers
+from penstock.frontends.mqtt.query_topics import QueryTopics
 from penstock.queues.manager import QueueManager
 from penstock.session.cluster import Cluster
 from penstock.session.events import SessionEvents
@@ -56,6 +57,7 @@ class MqttFrontend:
         self.enhanced = enhanced
         self.applications = applications
         self.queues = queues
+        self.query_topics: QueryTopics | None = None
         self.events: SessionEvents | None = None
         self.cluster: Cluster | None = None
         self.answers = DurableAnswers(hub, registry, None if applications is None else applications.delivery)

@@ -341,6 +341,8 @@ def _join(front: MqttFrontend, connection: Connection, joining: Joining) -> None
     connection.explains = packet.request_problem_information
     if front.queues is not None and present:
         front.queues.attached(session, session.quota)
+    if front.query_topics is not None and present:
+        front.query_topics.attached(session)
     handle_auth.remember(connection, candidate)
     connection.accept(session, _build_connack(front, candidate, present, expiry, keep_alive))
     if front.applications is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock._ext.connection import Connection, Session
@@ -20,62 +20,99 @@ SEND_IF_NEW = 1
 NEVER_SEND = 2
 REFUSED = 0x80
 QUEUE = b"$queue/"
-NO_QUEUES: Mapping[bytes, int] = {}
+
+
+@dataclass
+class Joined:
+    """What is not decided here: by filter the QoS granted or the refusal; `apart` are not in the trie at all."""
+
+    reasons: dict[bytes, int] = field(default_factory=dict)
+    apart: set[bytes] = field(default_factory=set)
+    words: str = ""
+
+
+NOTHING_JOINED = Joined()
 
 
 def handle_subscribe(front: MqttFrontend, connection: Connection, flags: int, body: bytes) -> None:
     limits = front.settings.limits
     packet = parse_subscribe(flags, body, connection.version, limits.max_user_properties, limits.max_topic_levels)
-    if front.queues is not None and any(name.startswith(QUEUE) and not error for name, _, error in packet.entries):
+    if any(not error and _is_joined(front, topic_filter) for topic_filter, _, error in packet.entries):
         connection.pause_reading()
-        front.spawn(_join_queues(front, connection, packet))
+        front.spawn(_join_others(front, connection, packet))
         return
     _prepare(front, connection, packet)
 
 
-async def _join_queues(front: MqttFrontend, connection: Connection, packet: SubscribePacket) -> None:
-    """Filters under $queue/ make the client a consumer of a queue, whose log may have to be made first."""
-    assert front.queues is not None
+def _is_joined(front: MqttFrontend, topic_filter: bytes) -> bool:
+    """Filters under $queue/ make the client a consumer of a queue, those of query topics one of a query."""
+    if topic_filter.startswith(QUEUE):
+        return front.queues is not None
+    return front.query_topics is not None and front.query_topics.has(topic_filter)
+
+
+async def _join_others(front: MqttFrontend, connection: Connection, packet: SubscribePacket) -> None:
+    """What takes its time: the log of a queue may have to be made first, a group asked at another node."""
     session = connection.session
-    granted: dict[bytes, int] = {}
+    joined = Joined()
     for topic_filter, options, error in packet.entries:
-        if not topic_filter.startswith(QUEUE) or error or _refusal(front, session, topic_filter, packet.identifier):
+        if error or not _is_joined(front, topic_filter):
             continue
-        granted[topic_filter] = await front.queues.subscribe(
-            session,
-            topic_filter.decode(),
-            qos=min(options & QOS, front.settings.mqtt.maximum_qos),
-            identifier=packet.identifier,
-            properties=packet.user_properties,
-            receive_maximum=session.quota,
-        )
+        qos = min(options & QOS, front.settings.mqtt.maximum_qos)
+        if not topic_filter.startswith(QUEUE):
+            assert front.query_topics is not None
+            joined.apart.add(topic_filter)
+            refusal = _refusal(front, session, topic_filter, packet.identifier, is_query=True)
+            reason, words = refusal, ""
+            if not refusal:
+                reason, words = await front.query_topics.subscribe(
+                    session,
+                    topic_filter,
+                    qos=qos,
+                    identifier=packet.identifier,
+                    properties=packet.user_properties,
+                )
+            joined.reasons[topic_filter] = reason
+            joined.words = joined.words or words
+        elif not _refusal(front, session, topic_filter, packet.identifier):
+            assert front.queues is not None
+            joined.reasons[topic_filter] = await front.queues.subscribe(
+                session,
+                topic_filter.decode(),
+                qos=qos,
+                identifier=packet.identifier,
+                properties=packet.user_properties,
+                receive_maximum=session.quota,
+            )
     if connection.is_connected:
-        _prepare(front, connection, packet, granted)
+        _prepare(front, connection, packet, joined)
         if connection.is_writable and not connection.is_blocked:
             connection.resume_reading()
 
 
 def _prepare(
-    front: MqttFrontend, connection: Connection, packet: SubscribePacket, queues: Mapping[bytes, int] = NO_QUEUES
+    front: MqttFrontend, connection: Connection, packet: SubscribePacket, joined: Joined = NOTHING_JOINED
 ) -> None:
     applications = front.applications
     if applications is not None:
-        new = _reserve_shared(front, connection.session, packet)
+        new = _reserve_shared(front, connection.session, packet, joined)
         if new:
             connection.pause_reading()
-            front.spawn(_prepare_shared(front, connection, packet, new, queues))
+            front.spawn(_prepare_shared(front, connection, packet, new, joined))
             return
-    _subscribe(front, connection, packet, queues)
+    _subscribe(front, connection, packet, joined)
 
 
-def _reserve_shared(front: MqttFrontend, session: Session, packet: SubscribePacket) -> list[bytes]:
+def _reserve_shared(front: MqttFrontend, session: Session, packet: SubscribePacket, joined: Joined) -> list[bytes]:
     """Filters whose topic and group have to be made first; nothing is made for those that will be refused."""
     assert front.applications is not None
     delivery = front.applications.delivery
     granted = [
         name
         for name, _, error in packet.entries
-        if name.startswith(b"$share/") and not (error or _refusal(front, session, name, packet.identifier))
+        if name.startswith(b"$share/")
+        and name not in joined.apart
+        and not (error or _refusal(front, session, name, packet.identifier))
     ]
     unprepared = dict.fromkeys(delivery.unprepared(session, granted))
     reserved = [name for name in unprepared if delivery.shared.reserve(name)]
@@ -91,7 +128,7 @@ async def _prepare_shared(
     connection: Connection,
     packet: SubscribePacket,
     filters: list[bytes],
-    queues: Mapping[bytes, int],
+    joined: Joined,
 ) -> None:
     """APPLICATION clients share a filter through a topic of the log, which is there before they are told so."""
     assert front.applications is not None
@@ -106,7 +143,7 @@ async def _prepare_shared(
             connection.send(build_suback(connection.version, packet.packet_id, refused))
     else:
         if connection.is_connected:
-            _subscribe(front, connection, packet, queues)
+            _subscribe(front, connection, packet, joined)
         else:
             _subscribe_absent(front, session, packet)
     finally:
@@ -130,7 +167,7 @@ def _subscribe_absent(front: MqttFrontend, session: Session, packet: SubscribePa
 
 
 def _subscribe(
-    front: MqttFrontend, connection: Connection, packet: SubscribePacket, queues: Mapping[bytes, int] = NO_QUEUES
+    front: MqttFrontend, connection: Connection, packet: SubscribePacket, joined: Joined = NOTHING_JOINED
 ) -> None:
     session = connection.session
     trie = front.hub.trie
@@ -139,9 +176,12 @@ def _subscribe(
     # A filter may stand in a packet many times: the last one counts, and its retained messages are sent once.
     retained: dict[bytes, int] = {}
     for topic_filter, options, error in packet.entries:
+        if topic_filter in joined.apart and not error:
+            reasons.append(joined.reasons[topic_filter])
+            continue
         reason = error or _refusal(front, session, topic_filter, packet.identifier)
-        if queues.get(topic_filter, 0) >= REFUSED:
-            reason = queues[topic_filter]
+        if joined.reasons.get(topic_filter, 0) >= REFUSED:
+            reason = joined.reasons[topic_filter]
         if not reason:
             # [MQTT-3.2.2-10] [MQTT-3.9.3-2]
             reason = min(options & QOS, front.settings.mqtt.maximum_qos)  # [MQTT-3.9.3-1] [MQTT-3.8.4-7]
@@ -162,7 +202,8 @@ def _subscribe(
         # One code for each filter, in their order, under the same packet id [MQTT-3.8.4-1] [MQTT-3.8.4-2]
         # [MQTT-3.8.4-5] [MQTT-3.8.4-6] [MQTT3-3.8.4-1] [MQTT3-3.8.4-2] [MQTT3-3.8.4-4] [MQTT3-3.8.4-5].
         told = reasons if is_stored else [max(reason, int(Reason.UNSPECIFIED_ERROR)) for reason in reasons]
-        connection.send(build_suback(connection.version, packet.packet_id, told))
+        words = joined.words if joined.words and connection.explains else None
+        connection.send(build_suback(connection.version, packet.packet_id, told, reason_string=words))
         if is_stored and connection.is_connected:
             for topic_filter, granted in retained.items():
                 _send_retained(front, session, topic_filter, granted, packet.identifier)
@@ -180,8 +221,10 @@ def _send_retained(front: MqttFrontend, session: Session, topic_filter: bytes, g
         front.hub.send_retained(session, topic_filter, granted, identifier)
 
 
-def _refusal(front: MqttFrontend, session: Session, topic_filter: bytes, identifier: int) -> int:
-    """0, or why this filter is refused."""
+def _refusal(
+    front: MqttFrontend, session: Session, topic_filter: bytes, identifier: int, *, is_query: bool = False
+) -> int:
+    """0, or why this filter is refused. Rights on query topics are the catalogue's own."""
     limits, mqtt = front.settings.limits, front.settings.mqtt
     group, plain = split_share(topic_filter)
     if len(topic_filter) > limits.max_topic_length:
@@ -192,7 +235,7 @@ def _refusal(front: MqttFrontend, session: Session, topic_filter: bytes, identif
         return Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED
     if not mqtt.wildcard_subscriptions and (b"+" in plain or b"#" in plain):
         return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED  # [MQTT3-3.8.3-2]
-    if session.acl is not None and not session.acl.may_subscribe(plain):
+    if not is_query and session.acl is not None and not session.acl.may_subscribe(plain):
         return Reason.NOT_AUTHORIZED
     if front.applications is not None and session.feed is not None and front.applications.delivery.retained.is_full:
         return Reason.QUOTA_EXCEEDED  # its retained messages could not be kept: those of others wait for the log

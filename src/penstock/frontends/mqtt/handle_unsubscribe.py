@@ -26,6 +26,8 @@ def handle_unsubscribe(front: MqttFrontend, connection: Connection, flags: int, 
         # Compared character by character [MQTT-3.10.4-1] [MQTT3-3.10.4-1].
         if error:
             reasons.append(error)
+        elif front.query_topics is not None and front.query_topics.unsubscribe(session, topic_filter):
+            reasons.append(int(Reason.SUCCESS))
         elif trie.unsubscribe(session, topic_filter):
             # window and queue keep what they have [MQTT-3.10.4-2] [MQTT-3.10.4-3] [MQTT3-3.10.4-2] [MQTT3-3.10.4-3]
             reasons.append(int(Reason.SUCCESS))

@@ -19,7 +19,7 @@ from penstock.core.settings.model import ListenerSettings
 from penstock.frontends.mqtt import proxy_protocol
 from penstock.frontends.mqtt.accepting import AcceptLoop
 from penstock.frontends.mqtt.tls import TlsContext
-from penstock.frontends.mqtt.websocket import Handshakes, WebSocketHandshake
+from penstock.frontends.mqtt.websocket import Handshakes, WebSocketHandshake, parse_origins
 
 BACKLOG = 4096
 # Connections of a listener that are between accept and MQTT at once: more than any honest storm needs in ten seconds.
@@ -61,7 +61,8 @@ class Listener:
         self._handshake_seconds = handshake_seconds
         self._on_refused = on_refused
         self._max_handshakes = max_handshakes
-        self._handshakes = Handshakes(settings.path, handshake_seconds, max_handshakes, on_refused)
+        origins = parse_origins(settings.allowed_origins)
+        self._handshakes = Handshakes(settings.path, handshake_seconds, max_handshakes, on_refused, origins)
         self._tls: TlsContext | None = None
         self._servers: list[asyncio.AbstractServer] = []
         self._accept_loops: list[AcceptLoop] = []

@@ -24,7 +24,7 @@ _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _TARGET = re.compile(rb"[\x21-\x7e]+")
 # Headers that mean something only once; others may be repeated and are joined, as HTTP says.
-_ONLY_ONCE = frozenset({b"host", b"sec-websocket-key", b"sec-websocket-version", b"content-length"})
+_ONLY_ONCE = frozenset({b"host", b"origin", b"sec-websocket-key", b"sec-websocket-version", b"content-length"})
 
 
 class MqttConnection(Protocol):
@@ -83,9 +83,15 @@ def _names(request: Request, name: bytes) -> list[bytes]:
     return [item.lower() for item in _listed(request, name)]
 
 
-def build_upgrade(request: Request, path: str) -> bytes:
+def parse_origins(text: str) -> frozenset[bytes]:
+    """The setting `allowed_origins` of a listener, as origins are compared: in lower case."""
+    return frozenset(part.strip().rstrip("/").lower().encode() for part in text.split(",") if part.strip())
+
+
+def build_upgrade(request: Request, path: str, origins: frozenset[bytes] = frozenset()) -> bytes:
     """The 101 response to a request that may speak MQTT here; raises HandshakeError with the answer if it may not."""
     _check_http(request, path)
+    _check_origin(request, origins)
     key = _check_websocket(request, path)
     offered = _listed(request, b"sec-websocket-protocol")
     # The client must offer "mqtt" [MQTT-6.0.0-3] [MQTT3-6.0.0-3], and it is what we select if it does
@@ -114,6 +120,13 @@ def _check_http(request: Request, path: str) -> None:
     # A body would be read as frames: refuse it rather than guess where it ends.
     if b"transfer-encoding" in request.headers or request.headers.get(b"content-length", b"0") != b"0":
         raise HandshakeError(HTTPStatus.BAD_REQUEST, "A request to upgrade has no body.")
+
+
+def _check_origin(request: Request, origins: frozenset[bytes]) -> None:
+    """Browsers say which page asks; other clients say nothing, and need not."""
+    origin = request.headers.get(b"origin")
+    if origins and origin is not None and origin.lower() not in origins:
+        raise HandshakeError(HTTPStatus.FORBIDDEN, "Pages of this origin may not connect here (allowed_origins).")
 
 
 def _check_websocket(request: Request, path: str) -> bytes:
@@ -159,8 +172,16 @@ def build_refusal(error: HandshakeError) -> bytes:
 class Handshakes:
     """The handshakes of a listener that are under way: bounded, and closed with it."""
 
-    def __init__(self, path: str, seconds: float, limit: int, on_refused: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        path: str,
+        seconds: float,
+        limit: int,
+        on_refused: Callable[[str], None],
+        origins: frozenset[bytes] = frozenset(),
+    ) -> None:
         self.path = path
+        self.origins = origins
         self.seconds = seconds
         self.on_refused = on_refused
         self._limit = limit
@@ -236,7 +257,8 @@ class WebSocketHandshake(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _upgrade(self, end: int) -> None:
-        response = build_upgrade(parse_request(bytes(self._head[:end])), self._handshakes.path)
+        request = parse_request(bytes(self._head[:end]))
+        response = build_upgrade(request, self._handshakes.path, self._handshakes.origins)
         leftover = bytes(self._head[end + 4 : self._size])
         transport = self._transport
         assert transport is not None

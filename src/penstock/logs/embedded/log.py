@@ -23,7 +23,7 @@ from penstock.logs.embedded.reading import Load, Request, Windows, run_at_once
 from penstock.logs.embedded.recovery import RecoveredTopic, recover_all
 from penstock.logs.embedded.segments import Segment
 from penstock.logs.embedded.topic import RecentPacks, TopicView
-from penstock.logs.embedded.topic_writer import Append, Outcome, TopicWriter
+from penstock.logs.embedded.topic_writer import Append, Outcome, TopicCut, TopicWriter
 from penstock.logs.groups import GroupCoordinator
 from penstock.logs.local_consumer import LocalConsumer, Watchers
 
@@ -212,6 +212,11 @@ class EmbeddedLog:
         if isinstance(result, LogError):
             raise result
         return result  # type: ignore[no-any-return] # a Call carries the result of any function
+
+    async def cut(self) -> list[TopicCut]:
+        """How far every topic is written, all of them at one moment between two commits: see backup.py."""
+        writers = list(self.writers.values())
+        return await self.run(lambda _: [writer.cut() for writer in writers])
 
     def _on_commit(self, commit: Commit) -> None:
         self._problem = commit.problem

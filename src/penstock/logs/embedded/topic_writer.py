@@ -7,6 +7,7 @@ import errno
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock._ext.segment import HEADER_SIZE, RecordPack, build_control, encode_packs, write_packs
 from penstock.logs.base import LogUnavailable, OnAppended
@@ -28,6 +29,14 @@ class Append:
     on_done: OnAppended | None
     position: int = 0
     error: LogUnavailable | None = None
+
+
+class TopicCut(NamedTuple):
+    """How far a topic is written: so many bytes of this segment, and all of those before it."""
+
+    directory: str
+    sequence: int
+    position: int
 
 
 @dataclass(slots=True)
@@ -120,6 +129,10 @@ class TopicWriter:
             return 0 if os.pwrite(self._fd, encoded, self._position) == len(encoded) else errno.ENOSPC
         except OSError as error:
             return error.errno or errno.EIO
+
+    def cut(self) -> TopicCut:
+        """Between two commits: everything before it counts."""
+        return TopicCut(self.directory.name, self._sequence, self._position)
 
     def sync(self) -> int:
         """0, or the number of the error; on any thread, while the commit thread waits."""

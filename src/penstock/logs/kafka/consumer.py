@@ -388,6 +388,7 @@ class KafkaConsumer:
         if self._has_new_assignment:
             self._starts |= starts
         elif starts:
+            self._questions.look_up({one.topic for one in starts} - {one.topic for one in self._applied})
             self._client.incremental_assign([named(partition, start) for partition, start in starts.items()])
             self._applied.update(starts)
 

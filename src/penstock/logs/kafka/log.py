@@ -17,7 +17,7 @@ from penstock.core.errors import SettingsError
 from penstock.core.logging import RateLimited, get_logger
 from penstock.core.settings.kafka import KafkaSettings
 from penstock.logs.base import LogError
-from penstock.logs.kafka.admin import KafkaAdmin
+from penstock.logs.kafka.admin import SAFE_COPIES, KafkaAdmin
 from penstock.logs.kafka.consumer import KafkaConsumer
 from penstock.logs.kafka.health import Health
 from penstock.logs.kafka.producer import KafkaProducer
@@ -43,6 +43,7 @@ CLIENT_LOGGER.addFilter(_OnceInAWhile())
 
 START_SECONDS = 3.0
 PROBE_SECONDS = 1.0
+MOST_NAMED = 10
 
 
 class KafkaLog:
@@ -153,14 +154,25 @@ class KafkaLog:
 
     async def _warn_of_weak_topics(self) -> bool:
         try:
+            brokers = len((await self._admin.metadata()).brokers)
             weak = await self._admin.find_weak_topics()
         except LogError as error:
             log.debug("kafka topics not checked", reason=error.message)
             return False
-        for topic in weak:
+        advice = "three brokers, kafka.replication_factor = 3 and min.insync.replicas:2 in the properties of topics"
+        if brokers < SAFE_COPIES:
+            log.warning("this Kafka can lose acknowledged records when a broker dies", brokers=brokers, advice=advice)
+        elif self._settings.replication_factor < SAFE_COPIES:
+            log.warning(
+                "topics this broker makes can lose acknowledged records when a Kafka broker dies",
+                replication_factor=self._settings.replication_factor,
+                advice=advice,
+            )
+        for topic in weak[:MOST_NAMED]:
             log.warning(
                 "a topic can lose acknowledged records when a Kafka broker dies",
                 topic=topic,
+                others=max(0, len(weak) - MOST_NAMED),
                 advice="replication.factor 3 and min.insync.replicas 2",
             )
         return True

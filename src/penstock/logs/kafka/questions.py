@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Mapping
 
@@ -13,6 +14,8 @@ from penstock.logs.kafka.errors import is_passing
 
 QUERY_SECONDS = 5.0
 COMMIT_SECONDS = 10.0
+LOOK_UP_SECONDS = 1.0
+MOST_LOOKED_UP = 8
 GROUP_CHANGES = (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION)
 
 
@@ -36,6 +39,15 @@ class Questions:
         self._client = client
         self._group = group
         self._reset = auto_offset_reset
+
+    def look_up(self, topics: set[str]) -> None:
+        """librdkafka looks for the leaders of topics it does not know once a second; asked for, it knows them at once.
+        Many topics at a time come with a restart, where a second does not matter and so many questions would."""
+        if len(topics) > MOST_LOOKED_UP:
+            return
+        for topic in topics:
+            with contextlib.suppress(KafkaException):  # who reads it hears of what is wrong
+                self._client.list_topics(topic, LOOK_UP_SECONDS)
 
     def commit(self, asked: list[confluent_kafka.TopicPartition]) -> None:
         """While the group changes Kafka takes no offsets. It soon does again, and until we have agreed to give a

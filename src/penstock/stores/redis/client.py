@@ -22,7 +22,7 @@ from penstock.core.logging import RateLimited, get_logger
 from penstock.core.settings.redis import RedisSettings
 from penstock.stores.base import StoreError
 from penstock.stores.device import DeviceStatistics, StoreFull, StoreUnavailable
-from penstock.stores.redis import errors, topology
+from penstock.stores.redis import errors, safety, topology
 from penstock.stores.redis.connection import Command, Connection, Endpoint, OnReply, pack_command
 from penstock.stores.redis.node import Node
 
@@ -51,6 +51,7 @@ class RedisClient:
         self._is_closed = False
         self._problem = ""
         self._warnings = RateLimited(interval=10.0)
+        self._told: set[tuple[Endpoint, str]] = set()
         self._number = 0
         self._nodes: dict[Endpoint | None, Node] = {}
         self._slots: list[Node | None] = [None] * topology.SLOTS
@@ -232,6 +233,18 @@ class RedisClient:
             if not command.is_done:
                 self._dispatch_to(node, command)
         self.on_progress()
+
+    def on_information(self, endpoint: Endpoint, information: safety.Information) -> None:
+        """What of a server can lose messages is said once."""
+        for weakness in safety.find_weaknesses(information):
+            if (endpoint, weakness.what) not in self._told:
+                self._told.add((endpoint, weakness.what))
+                log.warning(
+                    "this Redis can lose acknowledged messages",
+                    address=str(endpoint),
+                    why=weakness.what,
+                    advice=weakness.advice,
+                )
 
     def on_trouble(self, endpoint: Endpoint | None, error: Exception) -> None:
         if self._is_closed:

@@ -13,10 +13,9 @@ import hiredis
 
 from penstock.core.settings.redis import RedisSettings
 from penstock.stores.device import DeviceStatistics
-from penstock.stores.redis import topology
+from penstock.stores.redis import safety, topology
 from penstock.stores.redis.connection import Command, Connection, Endpoint, connect
 
-OLDEST_VERSION = (6, 2)
 SHORT_LIFE_SECONDS = 1.0
 
 
@@ -31,6 +30,7 @@ class NodeOwner(Protocol):
 
     def on_answer(self, command: Command, reply: Any) -> None: ...
     def on_error_reply(self, connection: Connection, command: Command, error: hiredis.ReplyError) -> None: ...
+    def on_information(self, endpoint: Endpoint, information: safety.Information) -> None: ...
     def on_ready(self, node: Node) -> None: ...
     def on_trouble(self, endpoint: Endpoint | None, error: Exception) -> None: ...
     def on_progress(self) -> None: ...
@@ -153,22 +153,19 @@ class Node:
             role = (await connection.call("ROLE", timeout=timeout))[0]
             if role != b"master":
                 raise OSError(f"the sentinels name {connection.endpoint} as the master, but it is a {role.decode()}")
-        await self._check_version(connection, timeout)
+        await self._look_at(connection, timeout)
         await self._load_scripts(connection)
 
-    async def _check_version(self, connection: Connection, timeout: float) -> None:
+    async def _look_at(self, connection: Connection, timeout: float) -> None:
         try:
-            information = await connection.call("INFO", "server", timeout=timeout)
+            information = safety.parse_information(await connection.call("INFO", timeout=timeout))
         except hiredis.ReplyError as error:
             if str(error).startswith("NOPERM"):
-                return  # an ACL user may not be allowed to ask; it is the administrator's version then
+                return  # an ACL user may not be allowed to ask; it is the administrator's business then
             raise
-        for line in information.decode(errors="replace").splitlines():
-            name, _, value = line.partition(":")
-            if name == "redis_version":
-                version = tuple(int(part) for part in value.split(".")[:2] if part.isdigit())
-                if version < OLDEST_VERSION:
-                    raise OSError(f"{connection.endpoint} is Redis {value}; 6.2 or later is needed")
+        if "redis_version" in information and safety.version_of(information) < safety.OLDEST_VERSION:
+            raise OSError(f"{connection.endpoint} is Redis {information['redis_version']}; 6.2 or later is needed")
+        self._owner.on_information(connection.endpoint, information)
 
     async def _load_scripts(self, connection: Connection) -> None:
         for script in self._owner.scripts:

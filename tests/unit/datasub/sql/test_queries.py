@@ -154,6 +154,12 @@ def test_the_error_policy_is_part_of_the_key_and_kept_by_a_reload() -> None:
                 ("literal", BIGINT, -86_400 * 10**9),
             ),
         ),
+        (
+            "INTERVAL '1 day 03:04:05.5' + ts",
+            ("add_ns", TIMESTAMP, ("field", TIMESTAMP, "ts"), ("literal", BIGINT, 97_445_500_000_000)),
+        ),
+        ("1 / 0", ("literal", DOUBLE, None)),
+        ("qos % 0", ("literal", BIGINT, None)),
         ("ts - ts", ("sub_ts", BIGINT, ("field", TIMESTAMP, "ts"), ("field", TIMESTAMP, "ts"))),
         ("hour(ts)", ("call", BIGINT, "date_part", ("literal", VARCHAR, "hour"), ("field", TIMESTAMP, "ts"))),
         (
@@ -265,6 +271,9 @@ def test_a_database_topic_has_the_whole_message_and_with_only_meta_no_row(tables
         ('SELECT ts::DATE FROM "a"', 1, 26, "there is no type DATE"),
         ('SELECT ts::BIGINT FROM "a"', 1, 26, "TIMESTAMP cannot become BIGINT"),
         ('SELECT ts + 5 FROM "a"', 1, 26, "INTERVAL"),
+        ("SELECT ts + INTERVAL '1 day garbage' FROM \"a\"", 1, 26, "cannot be read"),
+        ("SELECT ts + INTERVAL '5' FROM \"a\"", 1, 26, "cannot be read"),
+        ('SELECT ts + INTERVAL 1 FORTNIGHT FROM "a"', 1, 26, "no unit"),
         ("SELECT date_trunc('eon', ts) FROM \"a\"", 1, 26, "one of microsecond"),
         ('SELECT ts, ts FROM "a"', 1, 30, "two columns 'ts'"),
         ('SELECT ts, * FROM "a"', 1, 30, "two columns 'ts'"),

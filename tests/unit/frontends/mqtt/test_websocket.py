@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.frontends.mqtt.websocket import HandshakeError, Request, build_refusal, build_upgrade, parse_request
+from penstock.frontends.mqtt.websocket import (
+    HandshakeError,
+    Request,
+    build_refusal,
+    build_upgrade,
+    parse_origins,
+    parse_request,
+)
 
 # The key and its answer are the example of RFC 6455, section 1.3.
 HEADERS = {
@@ -66,6 +73,20 @@ def test_refused(changes, status, says):
     with pytest.raises(HandshakeError, match=says) as caught:
         build_upgrade(request(**changes), "/mqtt")
     assert caught.value.status == status
+
+
+def test_origins():
+    """A browser names the page that asks; only those of the setting come in, and clients without a page."""
+    origins = parse_origins("https://plant.example, http://localhost:3000/ ,")
+    assert origins == {b"https://plant.example", b"http://localhost:3000"}
+    for known in (b"https://plant.example", b"HTTPS://Plant.Example", b"http://localhost:3000"):
+        assert build_upgrade(request(origin=known), "/mqtt", origins).startswith(b"HTTP/1.1 101 ")
+    assert build_upgrade(request(), "/mqtt", origins).startswith(b"HTTP/1.1 101 ")
+    for other in (b"https://evil.example", b"null", b"http://plant.example", b"https://plant.example.evil.example"):
+        with pytest.raises(HandshakeError, match="origin") as caught:
+            build_upgrade(request(origin=other), "/mqtt", origins)
+        assert caught.value.status == 403
+    assert build_upgrade(request(origin=b"https://evil.example"), "/mqtt").startswith(b"HTTP/1.1 101 ")
 
 
 def test_a_wrong_version_is_told_the_right_one():

@@ -1,0 +1,1 @@
+"""Load tests: scenarios of `penstock bench`, their figures and reports, and comparisons of brokers."""

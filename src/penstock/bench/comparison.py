@@ -1,0 +1,106 @@
+"""Brokers measured in turns: side by side, each frozen (SIGSTOP) while another is measured, in the order A B, A B."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from penstock.bench.brokers import Broker, machine_busy_seconds, wait_quiet
+from penstock.bench.summary import Run
+from penstock.bench.system import cpu_seconds
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is done to each broker in its turn."""
+
+    name: str
+    measure: Callable[[Broker], Run]
+    needs_fresh_process: bool = False  # memory is told only by a process that has served nothing yet
+    prepare: Callable[[int], None] = lambda rep: None  # before the first turn, while all brokers are frozen
+
+
+@dataclass(frozen=True)
+class Turns:
+    """How often, and how patiently."""
+
+    reps: int = 3
+    quiet: float = 20.0  # wait at most so long for the machine to be idle
+    warm: Callable[[Broker], None] = lambda broker: None  # unmeasured load after a start
+    told: Callable[[str, int, Run], None] = lambda name, rep, run: None
+
+
+class Comparison:
+    """Measures everything with every broker, repetition by repetition."""
+
+    def __init__(self, brokers: Sequence[Broker], measurements: Sequence[Measurement], turns: Turns):
+        self.brokers = brokers
+        self.measurements = measurements
+        self.turns = turns
+        self.runs: list[Run] = []
+
+    def run(self) -> list[Run]:
+        try:
+            for rep in range(self.turns.reps):
+                self._run_side_by_side(rep)
+                self._run_fresh(rep)
+        finally:
+            self._stop_all()
+        return self.runs
+
+    def _run_side_by_side(self, rep: int) -> None:
+        measurements = [each for each in self.measurements if not each.needs_fresh_process]
+        if not measurements:
+            return
+        for broker in self.brokers:
+            self._start(broker)
+            self.turns.warm(broker)
+            broker.settle()
+            broker.freeze()
+        for measurement in measurements:
+            measurement.prepare(rep)
+            for broker in self.brokers:
+                broker.thaw()
+                self._measure(rep, measurement, broker)
+                broker.settle()
+                broker.freeze()
+        self._stop_all()
+
+    def _run_fresh(self, rep: int) -> None:
+        for measurement in self.measurements:
+            for broker in self.brokers if measurement.needs_fresh_process else ():
+                self._start(broker)
+                broker.settle()
+                self._measure(rep, measurement, broker)
+                broker.stop()
+
+    def _start(self, broker: Broker) -> None:
+        # A runtime that is still starting up must not take CPU from the one before it.
+        wait_quiet(self.turns.quiet)
+        broker.start()
+
+    def _stop_all(self) -> None:
+        for broker in self.brokers:
+            broker.stop()
+
+    def _measure(self, rep: int, measurement: Measurement, broker: Broker) -> None:
+        if not broker.is_alive():
+            broker.stop()
+            self._start(broker)
+        wait_quiet(self.turns.quiet)
+        run = {"rep": rep, "test": measurement.name, "broker": broker.name, **measurement.measure(broker)}
+        self.runs.append(run)
+        self.turns.told(measurement.name, rep, run)
+
+
+def watch_others(broker: Broker, own_cpu_seconds: Callable[[], float], measure: Callable[[], Run]) -> Run:
+    """A run with what the rest of the machine did meanwhile, in `other_cores`."""
+    pids = broker.pids()
+    busy, used, own, began = machine_busy_seconds(), cpu_seconds(pids), own_cpu_seconds(), time.monotonic()
+    result = measure()
+    took = time.monotonic() - began
+    if broker.is_alive():
+        ours = cpu_seconds(pids) - used + own_cpu_seconds() - own
+        result["other_cores"] = round(max(0.0, machine_busy_seconds() - busy - ours) / took, 3)
+    return result

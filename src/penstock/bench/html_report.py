@@ -1,0 +1,87 @@
+"""The report of a run as one HTML file that needs nothing else: figures, checks, charts."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from penstock.bench.charts import Series, histogram_chart, line_chart, short
+from penstock.bench.result import latency, rows_of, settings_line, verdict
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #1f2933; max-width: 820px; margin: 2em auto; padding: 0 1em; }
+h1 { font-size: 1.5em; margin-bottom: 0; } h2 { font-size: 1.15em; margin-top: 2em; }
+.sub, footer { color: #52606d; } footer { margin-top: 2em; font-size: .85em; }
+.verdict { padding: .6em .9em; border-radius: 6px; background: #e6f4ea; } .bad { background: #fde8e8; }
+table { border-collapse: collapse; width: 100%; } td { padding: .25em .5em; border-bottom: 1px solid #e4e7eb; }
+td:last-child { text-align: right; font-variant-numeric: tabular-nums; }
+svg { width: 100%; height: auto; margin: .6em 0; font: 11px system-ui, sans-serif; fill: #52606d; }
+svg .title { font-size: 13px; font-weight: 600; fill: #1f2933; } svg .grid { stroke: #e4e7eb; }
+@media (prefers-color-scheme: dark) { body { background: #16191d; color: #e4e7eb; } .sub, footer { color: #9aa5b1; }
+ .verdict { background: #1c3a28; } .bad { background: #4a1f1f; } td { border-color: #323f4b; }
+ svg { fill: #9aa5b1; } svg .title { fill: #e4e7eb; } svg .grid { stroke: #323f4b; } }
+"""
+
+
+def render_report(document: dict[str, Any]) -> str:
+    """The whole page."""
+    broker, faults = document["broker"], document["faults"]
+    title = f"{document['scenario']} at {broker['host']}:{broker['port']}"
+    rows = "\n".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows_of(document))
+    machine = document["machine"]
+    where = (
+        f"{machine['cores']} x {machine['cpu']}, {machine['memory_gib']:g} GiB, {machine['os']}, {machine['kernel']}"
+    )
+    interrupted = "<p>The run was interrupted.</p>" if document["interrupted"] else ""
+    return f"""<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{escape(title)}</title><style>{STYLE}</style></head><body>
+<h1>{escape(title)}</h1>
+<p class="sub">{escape(document["about"])}<br>{escape(settings_line(document))}</p>
+<p class="verdict{" bad" if faults else ""}">{escape(verdict(document))}</p>{interrupted}
+<h2>Figures</h2>
+<table>{rows}</table>
+{render_charts(document)}
+<footer>Measured {escape(document["date"])} with penstock bench {escape(document["generator"])};
+the load generator ran on {escape(where)}.</footer>
+</body></html>
+"""
+
+
+def render_charts(document: dict[str, Any]) -> str:
+    """Those of each stage of which there is a timeline."""
+    parts = []
+    for stage in document["stages"]:
+        moments = [moment for moment in document["timeline"] if moment["stage"] == stage["title"]]
+        charts = [chart for chart in _timelines(moments, "rate" in stage) if chart]
+        if stage is document["stages"][-1]:
+            charts.append(histogram_chart("Latency histogram", document["latency_us"], latency))
+        if any(charts):
+            parts.append(f"<h2>{escape(stage['title'].capitalize())}</h2>")
+            parts += filter(None, charts)
+    return "\n".join(parts)
+
+
+def _timelines(moments: list[dict[str, Any]], is_traffic: bool) -> list[str]:
+    times = [moment["at"] for moment in moments]
+
+    def series(label: str, name: str) -> Series:
+        return Series(label, [moment[name] for moment in moments])
+
+    rates = [series("published", "published"), series("received", "received")]
+    measured = [moment for moment in moments if moment["count"]]
+    latencies = [
+        Series(name, [moment[f"{name}_us"] for moment in measured if moment["at"]]) for name in ("p50", "p90", "p99")
+    ]
+    charts = [
+        line_chart("Throughput, messages/s", times, rates, short)
+        if is_traffic
+        else line_chart("Connects per second", times, [series("connects", "connects")], short),
+        line_chart("Latency over time", [moment["at"] for moment in measured], latencies, latency),
+    ]
+    cores = [series("load generator", "load_cores")]
+    if any(moment["broker_cores"] is not None for moment in moments):
+        cores.insert(0, series("broker", "broker_cores"))
+        charts.append(line_chart("Broker memory, MiB resident", times, [series("resident", "rss_mb")], short))
+    charts.append(line_chart("CPU, cores", times, cores, short))
+    return charts

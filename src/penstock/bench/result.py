@@ -1,0 +1,148 @@
+"""A run as a document (JSON) and as a table for a person."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from penstock.bench.machine import describe_machine, penstock_version
+from penstock.bench.runner import Outcome
+from penstock.bench.scenarios import SCENARIOS
+from penstock.core.errors import PenstockError
+
+FORMAT = 1
+VERSION_NAMES = {4: "3.1.1", 5: "5"}
+BUSY_CORES = 0.95
+CHECKED = ("lost", "duplicates", "disordered", "corrupt", "downgraded", "refused")
+
+
+def document_of(outcome: Outcome) -> dict[str, Any]:
+    """Everything, for a script; the HTML report is made from it too."""
+    request = outcome.request
+    return {
+        "format": FORMAT,
+        "date": datetime.now(UTC).replace(microsecond=0).isoformat(),
+        "scenario": request.scenario,
+        "about": SCENARIOS[request.scenario].about,
+        "broker": {"host": request.host, "port": request.port, "pids": list(request.pids)},
+        "settings": {
+            "clients": request.clients,
+            "subscribers": request.subscribers,
+            "mqtt": VERSION_NAMES[request.version or 4],
+            "tls": request.tls is not None,
+            "qos": request.qos,
+            "payload": request.payload,
+            "rate": request.rate,
+            "duration": request.duration,
+            "window": request.window,
+            "undelivered": request.undelivered,
+            "messages": request.messages,
+            "queue": request.queue,
+        },
+        "generator": penstock_version(),
+        "machine": describe_machine(),
+        "figures": outcome.figures,
+        "stages": [{"title": title, **result} for title, result in outcome.results.items()],
+        "faults": outcome.faults(),
+        "interrupted": outcome.is_interrupted,
+        "timeline": [asdict(moment) for moment in outcome.moments],
+        "latency_us": outcome.latencies,
+    }
+
+
+def write_text(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PenstockError(f"cannot write {path}: {error.strerror}") from None
+
+
+def write_json(path: Path, document: dict[str, Any]) -> None:
+    write_text(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def settings_line(document: dict[str, Any]) -> str:
+    """`50 clients, MQTT 5, QoS 1, 64 bytes, ...`: what was asked for, in one line."""
+    settings = document["settings"]
+    words = [f"{settings['clients']:,} clients", f"MQTT {settings['mqtt']}{' over TLS' if settings['tls'] else ''}"]
+    if settings["subscribers"]:
+        words.insert(1, f"{settings['subscribers']:,} subscribers")
+    if SCENARIOS[document["scenario"]].is_traffic:
+        words += [f"QoS {settings['qos']}", f"{settings['payload']:,} bytes"]
+        words.append(f"{settings['rate']:,.0f} messages/s" if settings["rate"] else "as fast as it goes")
+    words.append(f"{settings['messages']:,} messages" if settings["messages"] else f"{settings['duration']:g} s")
+    return ", ".join(words)
+
+
+def rows_of(document: dict[str, Any]) -> list[tuple[str, str]]:
+    """The figures with their units, stage by stage, in the order of their importance."""
+    rows: list[tuple[str, str]] = []
+    stages = document["stages"]
+    for stage in stages:
+        before = f"{stage['title']}: " if len(stages) > 1 else ""
+        rows += [(before + name, value) for name, value in _stage_rows(stage, document)]
+    return rows
+
+
+def _stage_rows(stage: dict[str, Any], document: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = []
+    is_local = bool(document["broker"]["pids"])
+    if "rate" in stage:
+        rows.append(("messages/s", f"{stage['rate']:,}"))
+        rows.append(("published", f"{stage['published']:,}" if stage["published"] else "earlier"))
+        rows.append(("received", f"{stage['received']:,} of {stage['expected']:,}"))
+        rows += [(name, f"{stage[name]:,}") for name in CHECKED]
+    if "connects" in stage or "bytes_per_conn" in stage:
+        rows.append(("connects/s", f"{stage['connects_per_s']:,}"))
+    if "bytes_per_conn" in stage and is_local:
+        rows.append(("broker memory per connection", f"{stage['bytes_per_conn']:,} bytes"))
+    if stage.get("max_us"):
+        names = ("p50_us", "p90_us", "p99_us", "p999_us", "max_us")
+        rows.append(("latency p50 / p90 / p99 / p99.9 / max", " / ".join(latency(stage[name]) for name in names)))
+    if is_local:
+        rows += _broker_rows(stage)
+    rows.append(("load generator", f"{stage['load_cores']:.2f} cores{_headroom(stage)}"))
+    rows.append(("connections lost", f"{stage['disconnects']:,}"))
+    return rows
+
+
+def _headroom(stage: dict[str, Any]) -> str:
+    """How much less CPU it took than the broker; whether it was the limit itself."""
+    if stage["load_cores"] > BUSY_CORES:
+        return ", busy all the time: it may be the limit, not the broker"
+    if stage["load_cpu_s"] and stage["broker_cpu_s"] and stage.get("rate"):
+        return f", {stage['broker_cpu_s'] / stage['load_cpu_s']:.1f} times less than the broker"
+    return ""
+
+
+def _broker_rows(stage: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = [("broker", f"{stage['broker_cores']:.2f} cores, {stage['rss_kb'] / 1024:,.1f} MiB resident")]
+    if stage.get("msgs_per_cpu_s"):
+        rows.append(("messages per CPU-second of the broker", f"{stage['msgs_per_cpu_s']:,}"))
+    if stage.get("connects_per_cpu_s") and "rate" not in stage:
+        rows.append(("connects per CPU-second of the broker", f"{stage['connects_per_cpu_s']:,}"))
+    return rows
+
+
+def latency(microseconds: float) -> str:
+    """In the unit that reads best."""
+    if microseconds < 1_000:
+        return f"{microseconds:.0f} µs"
+    milliseconds = microseconds / 1_000
+    return f"{milliseconds:.1f} ms" if milliseconds < 1_000 else f"{milliseconds / 1_000:.2f} s"
+
+
+def verdict(document: dict[str, Any]) -> str:
+    """One line: was everything right?"""
+    if document["faults"]:
+        return "NOT OK: " + ", ".join(document["faults"])
+    figures = document["figures"]
+    if "rate" not in figures:
+        return "ok: every connection was served"
+    lost = sum(stage.get("lost", 0) for stage in document["stages"])
+    if lost:
+        return f"ok: {lost:,} messages were lost, as QoS 0 allows; none was duplicated, reordered or damaged"
+    return "ok: every message arrived once, in order and undamaged"

@@ -1,0 +1,157 @@
+"""Runs the stages of a scenario and watches them: what happened when, and what went wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock._ext.load import Load, LoadError
+from penstock.bench.scenarios import SCENARIOS, Request, Stage
+from penstock.bench.system import allow_open_files
+
+STEP_SECONDS = 0.1
+MOST_MOMENTS = 300
+COUNTED = ("published", "received", "connects")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What happened in one interval; rates are per second, latencies µs."""
+
+    at: float  # seconds since the stage began
+    stage: str
+    phase: str
+    ready: int  # connections
+    published: float
+    received: float
+    connects: float
+    count: int  # latencies that were measured
+    p50_us: float
+    p90_us: float
+    p99_us: float
+    broker_cores: float | None
+    load_cores: float
+    rss_mb: float | None
+
+
+@dataclass
+class Outcome:
+    """All that is known of a run."""
+
+    request: Request
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)  # by the title of the stage
+    moments: list[Moment] = field(default_factory=list)
+    latencies: list[tuple[float, int]] = field(default_factory=list)  # of the last stage with figures
+    is_interrupted: bool = False
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Those of the last stage, which is the one a scenario is about."""
+        return list(self.results.values())[-1] if self.results else {}
+
+    def total(self, name: str) -> int:
+        return sum(int(result.get(name, 0)) for result in self.results.values())
+
+    def faults(self) -> list[str]:
+        """What a correct broker does not do at this QoS."""
+        qos = self.request.qos or 0
+        wrong = {
+            "lost": qos >= 1,
+            "duplicates": qos == 2,
+            "disordered": True,
+            "downgraded": True,
+            "refused": True,
+            "corrupt": True,
+            "disconnects": True,
+            "unclosed": True,
+        }
+        return [f"{name} {self.total(name):,}" for name, counts in wrong.items() if counts and self.total(name)]
+
+
+class Watch:
+    """Turns the counters of a load into moments."""
+
+    def __init__(self, load: Load, stage: Stage, every: float):
+        self._load = load
+        self._stage = stage
+        self._every = every
+        self._is_local = bool(stage.options.pids)
+        self._counters = load.counters()
+        self._began, self._cpu, self._own, _ = load.resources()
+        self._at = self._began
+
+    def look(self, *, is_last: bool = False) -> Moment | None:
+        """The moment that has ended, when it is time for one."""
+        now, cpu, own, rss = self._load.resources()
+        took = now - self._at
+        if took < self._every and not is_last:
+            return None
+        counters, recent = self._load.counters(), self._load.take_recent()
+        rates = {name: (counters[name] - self._counters[name]) / took for name in COUNTED}
+        moment = Moment(
+            at=round(now - self._began, 3),
+            stage=self._stage.title,
+            phase=self._load.phase_name,
+            ready=self._load.ready,
+            count=int(recent["count"]),
+            p50_us=recent["p50_us"],
+            p90_us=recent["p90_us"],
+            p99_us=recent["p99_us"],
+            broker_cores=round((cpu - self._cpu) / took, 3) if self._is_local else None,
+            load_cores=round((own - self._own) / took, 3),
+            rss_mb=round(rss / 1024, 1) if self._is_local else None,
+            **{name: round(rate) for name, rate in rates.items()},
+        )
+        self._at, self._cpu, self._own, self._counters = now, cpu, own, counters
+        return moment
+
+
+def run_scenario(request: Request, shown: Callable[[Moment], None] = lambda _: None) -> Outcome:
+    """Raises LoadError when it cannot be run, UsageError when the request makes no sense."""
+    scenario = SCENARIOS[request.scenario]
+    outcome = Outcome(scenario.complete(request))
+    stages = scenario.stages(outcome.request)
+    every = max(0.25, request.duration / MOST_MOMENTS) if request.duration > 1 else STEP_SECONDS
+    try:
+        for stage in stages:
+            if not stage.options.forget and not outcome.is_interrupted:
+                _run_stage(stage, every, outcome, shown)
+    finally:
+        for stage in stages:
+            if stage.options.forget:
+                _clean_up(stage)
+    return outcome
+
+
+def _clean_up(stage: Stage) -> None:
+    try:
+        _run_stage(stage, 1.0, None, lambda _: None)
+    except LoadError:
+        return  # a broker that went away is told of already, and leaves nothing behind that could be removed
+
+
+def _run_stage(stage: Stage, every: float, outcome: Outcome | None, shown: Callable[[Moment], None]) -> None:
+    options = stage.options
+    allow_open_files(2 * options.n + options.subs * options.groups)
+    load = Load(options)
+    try:
+        watch = Watch(load, stage, every)
+        goes_on = True
+        while goes_on:
+            try:
+                goes_on = load.step(min(every, STEP_SECONDS))
+                moment = watch.look(is_last=not goes_on)
+                if moment is not None and outcome is not None and stage.is_figure:
+                    outcome.moments.append(moment)
+                    shown(moment)
+            except KeyboardInterrupt:
+                if outcome is None or outcome.is_interrupted:
+                    raise
+                outcome.is_interrupted = True
+                load.stop()
+        if outcome is not None and stage.is_figure:
+            outcome.results[stage.title] = load.result()
+            outcome.latencies = load.latencies()
+    finally:
+        load.close()

@@ -1,0 +1,233 @@
+"""What a backup is: plain files, in a directory or a tar archive, and last a manifest that lists them all.
+
+    backup.json                         version, time, and size and SHA-256 of every other file
+    log/<topic>/topic.json, tail        as in the data directory
+    log/<topic>/00…01.seg
+    state/data.mdb, clients/data.mdb …  LMDB, compacted
+
+The manifest comes last and everything gets its real name only then: what was interrupted is no backup.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import os
+import re
+import shutil
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Protocol
+
+import msgspec
+
+from penstock.core.errors import PenstockError
+
+FORMAT = 1
+MANIFEST = "backup.json"
+PARTIAL = ".partial"
+CHUNK = 1_048_576
+LARGEST_MANIFEST = 256 * CHUNK
+ARCHIVES = (".tar", ".tar.gz", ".tgz")
+NAME = re.compile(
+    r"(log/[A-Za-z0-9_%~-][A-Za-z0-9_.%~-]*/(topic\.json|tail|\d{20}\.seg)|log/\.journal-[01]|[A-Za-z0-9_-]+/data\.mdb)"
+)
+
+OnBytes = Callable[[int], None]
+
+
+class BackupError(PenstockError):
+    """A backup cannot be made, or is none."""
+
+
+class BackedUpFile(msgspec.Struct, frozen=True):
+    name: str
+    size: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What is in a backup and where it came from."""
+
+    format: int
+    version: str
+    created: str
+    node_id: str
+    was_running: bool
+    topics: int
+    records: int
+    files: list[BackedUpFile]
+
+
+class Limited(io.RawIOBase):
+    """The first `size` bytes of a file, hashed on their way."""
+
+    def __init__(self, file: IO[bytes], size: int, on_bytes: OnBytes) -> None:
+        self._file = file
+        self._left = size
+        self._on_bytes = on_bytes
+        self._hash = hashlib.sha256()
+
+    def read(self, size: int = -1, /) -> bytes:
+        data = self._file.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(data)
+        self._hash.update(data)
+        self._on_bytes(len(data))
+        return data
+
+    @property
+    def is_whole(self) -> bool:
+        return self._left == 0
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+
+class Sink(Protocol):
+    """Where a backup goes. `finish` gives it its name; without that it is removed by `discard`."""
+
+    partial: Path
+
+    def put(self, name: str, source: IO[bytes], size: int) -> None: ...
+    def finish(self) -> None: ...
+    def discard(self) -> None: ...
+
+
+def is_archive(target: Path) -> bool:
+    return target.name.endswith(ARCHIVES)
+
+
+def open_sink(target: Path) -> Sink:
+    """Raises BackupError when something is there already, OSError when nothing can be."""
+    if target.exists() and not (target.is_dir() and not any(target.iterdir()) and not is_archive(target)):
+        raise BackupError(f"{target} is there already", "Name a file or directory that does not exist yet.")
+    return _TarSink(target) if is_archive(target) else _DirectorySink(target)
+
+
+class _DirectorySink:
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self.partial = target.with_name(target.name + PARTIAL)
+        shutil.rmtree(self.partial, ignore_errors=True)
+        self.partial.mkdir(mode=0o700)
+
+    def put(self, name: str, source: IO[bytes], size: int) -> None:
+        path = self.partial / name
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_file(path, source)
+
+    def finish(self) -> None:
+        for directory in (self.partial, *(path for path in self.partial.rglob("*") if path.is_dir())):
+            sync(directory)
+        if self._target.exists():
+            self._target.rmdir()
+        self.partial.rename(self._target)
+        sync(self._target.parent)
+
+    def discard(self) -> None:
+        shutil.rmtree(self.partial, ignore_errors=True)
+
+
+class _TarSink:
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self.partial = target.with_name(target.name + PARTIAL)
+        self.partial.unlink(missing_ok=True)
+        self._file = os.fdopen(os.open(self.partial, os.O_CREAT | os.O_WRONLY | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+        # Messages are small and alike, or do not shrink at all: the quickest level is nearly as good as the best.
+        compressed = self._file if target.name.endswith(".tar") else gzip.GzipFile("", "wb", 1, self._file)
+        self._outer: IO[bytes] = compressed  # type: ignore[assignment] # gzip's stub calls it by another name
+        self._tar = tarfile.TarFile(fileobj=self._outer, mode="w")
+
+    def put(self, name: str, source: IO[bytes], size: int) -> None:
+        entry = tarfile.TarInfo(name)
+        entry.size, entry.mode = size, 0o600
+        self._tar.addfile(entry, source)
+
+    def finish(self) -> None:
+        self._tar.close()
+        if self._outer is not self._file:
+            self._outer.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self.partial.rename(self._target)
+        sync(self._target.parent)
+
+    def discard(self) -> None:
+        self._file.close()
+        self.partial.unlink(missing_ok=True)
+
+
+def write_file(path: Path, source: IO[bytes]) -> None:
+    """On the disk when it returns; for the owner only."""
+    fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        shutil.copyfileobj(source, file, CHUNK)
+        file.flush()
+        os.fsync(fd)
+
+
+def sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def explain_errors(path: Path) -> Iterator[None]:
+    """What reading an archive raises when it is none, as a BackupError: for who reads what `read_backup` gives."""
+    try:
+        yield
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise BackupError(f"{path} is no backup, or not whole: {error}") from None
+
+
+def read_backup(path: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+    """Name, size and contents of each file, the manifest last. Raises BackupError for what does not belong there."""
+    if path.is_dir():
+        yield from _read_directory(path)
+        return
+    with tarfile.open(path, "r:*") as tar:
+        for entry in tar:
+            contents = tar.extractfile(entry) if entry.isfile() else None
+            if contents is None or not _is_known(entry.name):
+                raise BackupError(f"{path} holds {entry.name!r}, which is not of a backup of Penstock")
+            yield entry.name, entry.size, contents
+
+
+def _read_directory(path: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+    names = sorted(str(file.relative_to(path)) for file in path.rglob("*") if not file.is_dir())
+    if MANIFEST not in names:
+        raise BackupError(f"{path} has no {MANIFEST}: it is no backup, or not whole")
+    names.remove(MANIFEST)
+    for name in [*names, MANIFEST]:
+        if not _is_known(name) or (path / name).is_symlink():
+            raise BackupError(f"{path} holds {name!r}, which is not of a backup of Penstock")
+        with (path / name).open("rb") as file:
+            yield name, os.fstat(file.fileno()).st_size, file
+
+
+def _is_known(name: str) -> bool:
+    return name == MANIFEST or NAME.fullmatch(name) is not None
+
+
+def parse_manifest(text: bytes, path: Path) -> Manifest:
+    """Raises BackupError."""
+    try:
+        number = msgspec.json.decode(text, type=dict[str, object]).get("format")
+        if number != FORMAT:
+            raise BackupError(
+                f"{path} has the format {number}, this version of Penstock knows {FORMAT}",
+                "Restore it with the version that made it, or a later one.",
+            )
+        return msgspec.json.decode(text, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise BackupError(f"{MANIFEST} of {path} is damaged: {error}") from None

@@ -1,0 +1,99 @@
+"""`penstock bench compare`: the same load against several brokers, in turns."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.bench.contest import check_failed, compare_brokers, parse_broker, table_of
+from penstock.bench.result import write_json
+from penstock.bench.scenarios import SCENARIOS, Request
+from penstock.bench.summary import Run
+from penstock.cli.client_options import VERSIONS
+from penstock.core.errors import UsageError
+
+SHOWN = ("error", "rate", "msgs_per_cpu_s", "connects_per_cpu_s", "bytes_per_conn", "p99_us", "lost", "other_cores")
+BrokerOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-b",
+        "--broker",
+        metavar="NAME=COMMAND",
+        help="A broker and how to start it in the foreground; {port} and {dir} (a fresh directory) are filled in."
+        " `mosquitto` and `penstock` are known. Repeatable; ratios are to the first.  [default: mosquitto, penstock]",
+    ),
+]
+ScenarioOption = Annotated[
+    list[str] | None, typer.Option("--scenario", help=f"{', '.join(SCENARIOS)}; repeatable.  [default: p2p]")
+]
+Save = Annotated[
+    Path | None,
+    typer.Option("--save", metavar="DIR", help="Write the result there, named by date and time."),
+]
+
+
+def compare(
+    *,
+    brokers: BrokerOption = None,
+    scenarios: ScenarioOption = None,
+    reps: Annotated[int, typer.Option("--reps", min=1, help="Repetitions; the table shows medians.")] = 3,
+    duration: Annotated[float, typer.Option("-d", "--duration", min=0.01, help="Seconds of each run.")] = 4.0,
+    warmup: Annotated[float, typer.Option("--warmup", min=0, help="Seconds of load before them.")] = 1.0,
+    clients: Annotated[int | None, typer.Option("-c", "--clients", min=1, help="As in the scenario.")] = None,
+    qos: Annotated[int | None, typer.Option("-q", "--qos", min=0, max=2, help="Quality of service.")] = None,
+    payload: Annotated[int, typer.Option("-s", "--payload", min=16, max=65536, help="Bytes of a message.")] = 64,
+    rate: Annotated[float, typer.Option("-r", "--rate", min=0, help="Messages/s in all; 0 = as fast as it goes.")] = 0,
+    window: Annotated[int, typer.Option("-w", "--window", min=1, max=32768, help="Unacknowledged messages.")] = 1_000,
+    undelivered: Annotated[int | None, typer.Option("--undelivered", min=0, help="Of a publisher, under way.")] = None,
+    version: Annotated[str | None, typer.Option("-V", "--protocol-version", help="mqttv311 or mqttv5.")] = None,
+    quiet: Annotated[float, typer.Option("--quiet-wait", min=0, help="Wait so long for an idle machine.")] = 20.0,
+    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")] = None,
+    save: Save = None,
+) -> None:
+    """Start several brokers, put the same load on each in turns, show medians, ratios and work per CPU-second.
+
+    While one broker is measured the others are frozen. Known brokers run without persistence, with 1,000 messages in
+    flight and 100,000 queued for a client.
+    """
+    if version is not None and VERSIONS.get(version, 0) < 4:
+        raise UsageError(f"-V {version!r}: use mqttv311 or mqttv5")
+    started = [parse_broker(text) for text in brokers or ["mosquitto", "penstock"]]
+    unknown = [name for name in scenarios or [] if name not in SCENARIOS]
+    if unknown:
+        raise UsageError(f"--scenario {unknown[0]!r}: there are {', '.join(SCENARIOS)}")
+    requests = [
+        SCENARIOS[name].complete(
+            Request(
+                name,
+                clients=clients,
+                qos=qos,
+                payload=payload,
+                rate=rate,
+                duration=duration,
+                warmup=warmup,
+                window=window,
+                undelivered=undelivered,
+                version=VERSIONS[version] if version else None,
+            )
+        )
+        for name in scenarios or ["p2p"]
+    ]
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # inherited by the brokers
+    document = compare_brokers(started, requests, reps, quiet, _tell)
+    if json is not None:
+        write_json(json, document)
+    if save is not None:
+        save.mkdir(parents=True, exist_ok=True)
+        write_json(save / f"{document['date'][:16].replace(':', '')}.json", document)
+    print(table_of(document))
+    check_failed(document)
+
+
+def _tell(name: str, rep: int, run: Run) -> None:
+    shown = ", ".join(f"{key} {run[key]}" for key in SHOWN if key in run)
+    print(f"{rep + 1}. {name} {run['broker']}: {shown}", file=sys.stderr, flush=True)

@@ -1,0 +1,171 @@
+"""TLS files of listeners: readable, belonging together, a whole chain, and for how long still good.
+
+Only the few fields that are asked about are read from a certificate: who issued it to whom, and its time.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+import stat
+from binascii import a2b_base64
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.cli.checks.finding import Finding, ok, problem, warning
+from penstock.cli.checks.network import all_listeners
+from penstock.core.settings import ListenerSettings, Settings
+from penstock.core.settings.address import TLS_TRANSPORTS
+
+SOON = timedelta(days=21)
+PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.S)
+SEQUENCE, CONTEXT_0, UTC_TIME = 0x30, 0xA0, 0x17
+COMMON_NAME = bytes.fromhex("0603550403")
+RENEW = "renew it; SIGHUP loads the new one without a restart"
+
+
+class Certificate(NamedTuple):
+    issuer: bytes
+    subject: bytes
+    not_before: datetime
+    not_after: datetime
+
+    @property
+    def name(self) -> str:
+        """Its common name, if it has one that can be shown."""
+        at = self.subject.find(COMMON_NAME)
+        if at < 0:
+            return "without a common name"
+        start = at + len(COMMON_NAME)
+        text = self.subject[start + 2 : start + 2 + self.subject[start + 1]].decode("utf-8", "replace")
+        return text if text.isprintable() else "with an unreadable name"
+
+
+def _read_element(data: bytes, at: int) -> tuple[int, bytes, int]:
+    """Tag, contents and the place behind it."""
+    tag, length, start = data[at], data[at + 1], at + 2
+    if length & 0x80:
+        count = length & 0x7F
+        length = int.from_bytes(data[start : start + count], "big")
+        start += count
+    if start + length > len(data):
+        raise ValueError("it is cut off")
+    return tag, data[start : start + length], start + length
+
+
+def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at < len(data):
+        tag, contents, at = _read_element(data, at)
+        yield tag, contents
+
+
+def _parse_time(tag: int, contents: bytes) -> datetime:
+    text = contents.decode("ascii")
+    if tag == UTC_TIME:  # two digits of the year: 50 to 99 are of the last century
+        text = ("19" if text[:2] >= "50" else "20") + text
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
+
+
+def parse_certificates(pem: bytes) -> list[Certificate]:
+    """All of a file, in their order. Raises ValueError."""
+    found = []
+    for encoded in PEM.findall(pem):
+        try:
+            whole = _read_element(a2b_base64(encoded), 0)[1]
+            fields = list(_elements(_read_element(whole, 0)[1]))
+            if fields[0][0] == CONTEXT_0:
+                fields = fields[1:]  # the version, which old ones do not have
+            _, _, issuer, validity, subject = fields[:5]
+            before, after = (_parse_time(*time) for time in _elements(validity[1]))
+            found.append(Certificate(issuer[1], subject[1], before, after))
+        except (IndexError, ValueError) as error:
+            raise ValueError(f"certificate {len(found) + 1} cannot be read: {error}") from None
+    return found
+
+
+def check_certificates(settings: Settings) -> Iterator[Finding]:
+    for listener in all_listeners(settings):
+        if listener.transport in TLS_TRANSPORTS:
+            yield from _check_listener(f"tls {listener.name}", listener)
+    if settings.device.store == "redis" and settings.redis.tls:
+        for path in (settings.redis.tls_ca, settings.redis.tls_certificate):
+            if path:
+                yield from _check_file("tls redis", Path(path), is_chain=False)
+
+
+def _check_listener(area: str, listener: ListenerSettings) -> Iterator[Finding]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(listener.certificate, listener.key or None, password=lambda: b"")
+    except ssl.SSLError as error:
+        yield problem(
+            area,
+            f"{listener.certificate} and {listener.key} are no certificate with its key: "
+            f"{(error.reason or str(error)).replace('_', ' ').lower()}",
+            "certificate is a PEM chain, the server's own first; key its private key, without a pass phrase",
+        )
+        return
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        yield problem(
+            area, f"{listener.certificate} or {listener.key}: {reason}", "the broker's user must be able to read both"
+        )
+        return
+    yield from _check_file(area, Path(listener.certificate), is_chain=True)
+    if listener.key and stat.S_IMODE(Path(listener.key).stat().st_mode) & 0o004:
+        yield warning(area, f"everybody on this machine may read the key {listener.key}", f"chmod o= {listener.key}")
+    if listener.client_ca:
+        yield from _check_file(area, Path(listener.client_ca), is_chain=False)
+
+
+def _check_file(area: str, path: Path, *, is_chain: bool) -> Iterator[Finding]:
+    try:
+        certificates = parse_certificates(path.read_bytes())
+    except OSError as error:
+        yield problem(area, f"{path}: {error.strerror}", "the broker's user must be able to read it")
+        return
+    except ValueError as error:
+        yield problem(area, f"{path}: {error}", "it is to be a PEM file")
+        return
+    if not certificates:
+        yield problem(area, f"{path} holds no certificate", "it is to be a PEM file")
+        return
+    now = datetime.now(UTC)
+    bad = [finding for one in certificates if (finding := _check_time(area, path, one, now)) is not None]
+    yield from bad
+    if is_chain:
+        yield from _check_chain(area, path, certificates)
+    if not bad:
+        first = min(certificates, key=lambda one: one.not_after)
+        yield ok(area, f"{path}: {certificates[0].name}, good until {first.not_after:%Y-%m-%d}")
+
+
+def _check_time(area: str, path: Path, one: Certificate, now: datetime) -> Finding | None:
+    if one.not_after < now:
+        return problem(area, f"{path}: {one.name} expired on {one.not_after:%Y-%m-%d}: clients refuse it", RENEW)
+    if one.not_before > now:
+        return problem(area, f"{path}: {one.name} is good from {one.not_before:%Y-%m-%d} on", "is the clock right?")
+    if one.not_after - now < SOON:
+        return warning(area, f"{path}: {one.name} expires in {(one.not_after - now).days} days", RENEW)
+    return None
+
+
+def _check_chain(area: str, path: Path, certificates: list[Certificate]) -> Iterator[Finding]:
+    for lower, upper in pairwise(certificates):
+        if lower.issuer != upper.subject:
+            yield problem(
+                area,
+                f"{path}: {upper.name} did not issue {lower.name}, which stands before it",
+                "the order is: the server's own certificate, who issued it, who issued that",
+            )
+            return
+    if len(certificates) == 1 and certificates[0].issuer != certificates[0].subject:
+        yield warning(
+            area,
+            f"{path} holds the server's certificate alone: clients that do not know its issuer refuse it",
+            "append the intermediate certificates (fullchain.pem), unless the issuer is your own root",
+        )

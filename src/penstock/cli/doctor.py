@@ -1,0 +1,133 @@
+"""`penstock doctor`: looks at everything a broker with these settings needs, and says what to change."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli.admin_client import Json
+from penstock.cli.app import make_app
+from penstock.cli.backup import is_log_open
+from penstock.cli.checks.access import check_access
+from penstock.cli.checks.backends import check_kafka, check_redis
+from penstock.cli.checks.certificates import check_certificates
+from penstock.cli.checks.finding import Finding, State, ok, problem, warning
+from penstock.cli.checks.network import check_network
+from penstock.cli.checks.storage import check_storage
+from penstock.cli.checks.system import ClockWatch, check_backlog, check_cores, check_files, check_memory
+from penstock.cli.settings_options import Config, DataDir, Listen, Port, Set, load_from_flags
+from penstock.cli.tables import print_json, shown
+from penstock.core import exit_codes
+from penstock.core.errors import PenstockError, SettingsError
+from penstock.core.settings import Settings
+from penstock.logs.embedded import files
+
+app = make_app()
+
+MARKS: dict[State, str] = {"ok": "ok      ", "warning": "warning ", "problem": "PROBLEM "}
+STYLES: dict[State, str] = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+
+
+@app.command()
+def doctor(
+    *,
+    config: Config = None,
+    listen: Listen = None,
+    port: Port = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 for warnings, too.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only what is not as it should be.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Check limits, clock, disk, ports, TLS, passwords, Kafka and Redis, and say what to change. Changes nothing.
+
+    Run it as the user, and with the settings, that the broker has; it may run meanwhile. Exit code 0 without
+    problems, 1 with one, 78 when the settings themselves are wrong.
+    """
+    flags = {"listen": listen, "port": port, "data_dir": data_dir, "assignments": assignments}
+    findings: list[Finding] = []
+    code = exit_codes.OK
+    try:
+        loaded = load_from_flags(config, **flags)  # type: ignore[arg-type] # each has the type of its parameter
+        import_module("penstock.app").check(loaded.settings)  # what only the parts themselves can judge
+        findings += [warning("settings", text, "see docs/settings.md") for text in loaded.warnings]
+        findings.append(ok("settings", "all of them can be used together"))
+        settings: Settings | None = loaded.settings
+    except PenstockError as error:
+        findings.append(problem("settings", error.message, error.hint or "`penstock check-config` says the same"))
+        code = exit_codes.CONFIGURATION
+        settings = _load_unchecked(config, flags)
+    if settings is not None:
+        findings += examine(settings)
+    states = Counter(finding.state for finding in findings)
+    if code == exit_codes.OK and (states["problem"] or (strict and states["warning"])):
+        code = exit_codes.FAILURE
+    if as_json:
+        print_json({"findings": [asdict(finding) for finding in findings], **_count(states)})
+    else:
+        _print([finding for finding in findings if not quiet or finding.state != "ok"])
+        typer.echo(", ".join(f"{number} {what}" for what, number in _count(states).items()))
+    raise typer.Exit(code)
+
+
+def _count(states: Counter[State]) -> dict[str, int]:
+    return {"ok": states["ok"], "warnings": states["warning"], "problems": states["problem"]}
+
+
+def _load_unchecked(config: Path | None, flags: Mapping[str, object]) -> Settings | None:
+    """Settings that contradict each other still say where to look for more."""
+    try:
+        return load_from_flags(config, **flags, check=False).settings  # type: ignore[arg-type] # as above
+    except SettingsError:
+        return None
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    clock = ClockWatch()
+    pid = _find_broker(Path(settings.server.data_dir))
+    if pid is not None:
+        yield ok("broker", f"one runs on {Path(settings.server.data_dir).resolve()} (pid {pid})")
+    yield from check_files(settings, pid)
+    yield from check_backlog()
+    yield from check_memory()
+    yield from check_cores()
+    yield from check_storage(settings)
+    yield from check_network(settings, pid)
+    yield from check_certificates(settings)
+    yield from check_access(settings)
+    if settings.log.provider == "kafka":
+        yield from check_kafka(settings)
+    if settings.device.store == "redis":
+        yield from check_redis(settings)
+    yield from clock.check()
+
+
+def _find_broker(data_dir: Path) -> int | None:
+    """The process that writes the log there."""
+    try:
+        if not data_dir.is_dir() or not is_log_open(data_dir):
+            return None
+        return int((files.log_directory(data_dir) / files.LOCK_FILE).read_text(encoding="ascii"))
+    except (PenstockError, OSError, ValueError):
+        return None
+
+
+def _print(findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        line = f"{finding.area}: {shown(finding.what)}"
+        if sys.stdout.isatty():
+            text = import_module("rich.text").Text
+            marked = text(MARKS[finding.state], STYLES[finding.state]).append(line, "default")
+            import_module("rich.console").Console(highlight=False).print(marked, soft_wrap=True)
+        else:
+            typer.echo(MARKS[finding.state] + line)
+        if finding.advice:
+            typer.echo(f"{' ' * len(MARKS[finding.state])}{shown(finding.advice)}")

@@ -1,0 +1,180 @@
+"""`penstock restore`: a backup becomes the data directory of a broker, or nothing changes."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli.admin_client import Json
+from penstock.cli.app import make_app
+from penstock.cli.backup import is_log_open
+from penstock.cli.backup_archive import (
+    LARGEST_MANIFEST,
+    MANIFEST,
+    BackupError,
+    Limited,
+    Manifest,
+    explain_errors,
+    parse_manifest,
+    read_backup,
+    sync,
+    write_file,
+)
+from penstock.cli.client_runner import counted
+from penstock.cli.progress import Progress
+from penstock.cli.settings_options import Config, DataDir, Set, load_from_flags
+from penstock.cli.tables import print_json
+from penstock.logs.embedded import files
+from penstock.logs.embedded.verify import verify_segment
+from penstock.stores.lmdb_copy import check_environment, find_environments
+
+app = make_app()
+
+STAGING = ".restoring"
+OLD = ".before-restore-"
+
+
+@app.command()
+def restore(
+    source: Annotated[Path, typer.Argument(metavar="BACKUP", help="What `penstock backup` made: a file or directory.")],
+    *,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where data is already: it is set aside, not deleted.")
+    ] = False,
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Put a backup back. The broker must not run.
+
+    Everything is compared with its checksums before anything of it counts.
+    """
+    settings = load_from_flags(config, data_dir=data_dir, assignments=assignments, check=False).settings
+    if settings.log.provider != "embedded":
+        raise BackupError(
+            f"log.provider = {settings.log.provider}: a broker with these settings does not use a data directory",
+            "A backup is of an embedded log: restore it for settings with log.provider = embedded.",
+        )
+    target = Path(settings.server.data_dir)
+    if target.is_dir() and is_log_open(target):
+        raise BackupError(f"a broker runs on {target.resolve()}", "Stop it first.")
+    occupied = _occupied(target)
+    if occupied and not force:
+        raise BackupError(
+            f"{target.resolve()} is not empty: there is {', '.join(occupied[:5])}",
+            "Name an empty directory with --data-dir; --force sets the data that is there aside.",
+        )
+    try:
+        manifest, aside = _restore(source, target, occupied)
+    except OSError as error:
+        raise BackupError(f"{error.filename or target}: {error.strerror}") from error
+    if as_json:
+        print_json(
+            {
+                "data_dir": str(target.resolve()),
+                "created": manifest.created,
+                "version": manifest.version,
+                "node_id": manifest.node_id,
+                "topics": manifest.topics,
+                "records": manifest.records,
+                "set_aside": None if aside is None else str(aside),
+            }
+        )
+        return
+    typer.echo(
+        f"{target}: {counted(manifest.topics, 'topic')}, {counted(manifest.records, 'record')} "
+        f"of {manifest.node_id}, as of {manifest.created}"
+    )
+    if aside is not None:
+        typer.echo(f"what was there is in {aside}: delete it when you do not need it any more")
+
+
+def _occupied(target: Path) -> list[str]:
+    """What lies there, except remains of a restore that did not end."""
+    return sorted(path.name for path in target.iterdir() if path.name != STAGING) if target.is_dir() else []
+
+
+def _restore(source: Path, target: Path, occupied: list[str]) -> tuple[Manifest, Path | None]:
+    if not source.exists():
+        raise BackupError(f"there is no {source}")
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    staging = target / STAGING
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(mode=0o700)
+    try:
+        manifest = _extract(source, staging)
+        _verify(staging)
+        aside = _set_aside(target, {path.name for path in staging.iterdir()}) if occupied else None
+        for path in sorted(staging.iterdir()):
+            path.rename(target / path.name)
+        sync(target)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return manifest, aside
+
+
+def _extract(source: Path, staging: Path) -> Manifest:
+    """Into the directory; raises BackupError unless every file is what the manifest says."""
+    found: dict[str, tuple[int, str]] = {}
+    manifest: Manifest | None = None
+    total = sum(path.stat().st_size for path in source.rglob("*")) if source.is_dir() else source.stat().st_size
+    with explain_errors(source), Progress("restoring", total, "bytes") as progress:
+        for name, size, contents in read_backup(source):
+            if name == MANIFEST:
+                manifest = parse_manifest(contents.read(LARGEST_MANIFEST), source)
+                break
+            limited = Limited(contents, size, progress.advance)
+            path = staging / name
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_file(path, limited)  # type: ignore[arg-type] # a RawIOBase reads bytes, which is all that is asked of it
+            found[name] = (size, limited.digest)
+    if manifest is None:
+        raise BackupError(f"{source} has no {MANIFEST}: it is no backup, or not whole")
+    expected = {file.name: (file.size, file.sha256) for file in manifest.files}
+    wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+    if wrong:
+        raise BackupError(
+            f"{source} is damaged: {', '.join(wrong[:5])}" + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""),
+            "Nothing was restored: take another backup.",
+        )
+    return manifest
+
+
+def _verify(staging: Path) -> None:
+    """The log's own checksums, and that the stores can be read; raises LogDamaged or StoreError."""
+    root = files.log_directory(staging)
+    has_journal = root.is_dir() and any(path.name.startswith(".journal") for path in root.iterdir())
+    for directory in sorted(root.iterdir()) if root.is_dir() else ():
+        if not directory.is_dir():
+            continue
+        topic, _ = files.read_topic(directory)
+        tail = files.read_tail(directory) or (0, 0)
+        sequences = files.list_segments(directory)
+        for sequence in sequences:
+            durable = None
+            if sequence == sequences[-1]:
+                durable = tail[1] if tail[0] == sequence and not has_journal else 0
+            verify_segment(topic, files.segment_path(directory, sequence), None, durable)
+    for directory in (staging, *(path for path in staging.rglob("*") if path.is_dir())):
+        sync(directory)
+    for environment in find_environments(staging):
+        check_environment(environment)
+
+
+def _set_aside(target: Path, restored: set[str]) -> Path | None:
+    """What a broker would take for its own; other files stay where they are."""
+    ours = {"log", *restored, *(path.name for path in find_environments(target))}
+    moved = [path for path in sorted(target.iterdir()) if path.name in ours]
+    if not moved:
+        return None
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    aside = target / f"{OLD}{stamp}"
+    aside.mkdir(mode=0o700)
+    for path in moved:
+        path.rename(aside / path.name)
+    return aside.resolve()

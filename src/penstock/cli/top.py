@@ -1,0 +1,141 @@
+"""`penstock top`: a running broker at a glance, again every second."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli.admin_client import AdminClient, Token, Url, find_admin
+from penstock.cli.app import make_app
+from penstock.cli.settings_options import Config, DataDir, Set
+from penstock.cli.tables import print_json
+from penstock.cli.top_figures import Figures, Reading
+from penstock.cli.top_view import MOST_ROWS, as_screen, as_text
+from penstock.core.errors import PenstockError
+
+app = make_app()
+
+# Lists of queues and clients cost the broker more than counters do, so they are asked for less often.
+LIST_SECONDS = 5.0
+LISTED_QUEUES = 1_000
+ENDS = ("q", "Q", "\x03", "\x04", "\x1b")
+
+
+@app.command()
+def top(
+    *,
+    interval: Annotated[float, typer.Option("-d", "--interval", min=0.1, help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Look for one interval, print, and end.")] = False,
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    url: Url = None,
+    token: Token = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; without --once an object a line.")] = False,
+) -> None:
+    """Watch a running broker: clients, rates, what waits and what is lost. q ends it.
+
+    Without a terminal it prints once, as with --once.
+    """
+    admin = find_admin(config, data_dir, assignments, url, token)
+    watcher = Watcher(admin)
+    watcher.look()
+    try:
+        if as_json and not once:
+            while True:
+                time.sleep(interval)
+                print(json.dumps(watcher.look()), flush=True)
+        elif once or not sys.stdout.isatty():
+            time.sleep(interval)
+            figures = watcher.look()
+            print_json(figures) if as_json else print(as_text(figures, admin.url))
+        else:
+            _show(watcher, admin.url, interval)
+    except (KeyboardInterrupt, BrokenPipeError):
+        sys.stdout = None  # nothing is left to be flushed at the exit
+
+
+class Watcher:
+    """Asks a broker; raises PenstockError."""
+
+    def __init__(self, admin: AdminClient) -> None:
+        self._admin = admin
+        self._last: Reading | None = None
+        self._lists: dict[str, Any] = {}
+        self._listed_at = float("-inf")
+
+    def look(self) -> dict[str, Any]:
+        """The figures since the last look; the first time, since the broker's start."""
+        reading = Reading(self._admin.get("/overview"))
+        figures = Figures(reading, self._last).describe()
+        self._last = reading
+        if time.monotonic() - self._listed_at >= LIST_SECONDS:
+            self._listed_at = time.monotonic()
+            self._lists = {
+                "deepest_queues": self._deepest_queues(figures["queues"]["count"]),
+                "furthest_behind": self._furthest_behind(figures["applications"]["clients"]),
+            }
+        return figures | self._lists
+
+    def _deepest_queues(self, there_are: int) -> list[dict[str, Any]]:
+        if not there_are:
+            return []
+        queues: list[dict[str, Any]] = self._admin.get(f"/queues?limit={LISTED_QUEUES}")["queues"]
+        queues = [queue for queue in queues if queue["depth"] or queue["pending"] or queue["dead"]]
+        return sorted(queues, key=lambda queue: (-queue["depth"], queue["name"]))[:MOST_ROWS]
+
+    def _furthest_behind(self, there_are: int) -> list[dict[str, Any]]:
+        if not there_are:
+            return []
+        clients: list[dict[str, Any]] = self._admin.get("/applications")
+        return sorted(clients, key=lambda client: (-client["lag"], client["client_id"]))[:MOST_ROWS]
+
+
+def _show(watcher: Watcher, url: str, interval: float) -> None:
+    # rich is slow to import and only wanted here.
+    live = import_module("rich.live").Live(screen=True, auto_refresh=False, transient=True)
+    figures: dict[str, Any] = watcher.look()
+    problem = ""
+    with _keys() as wait_for_key, live:
+        while True:
+            live.update(as_screen(figures, url, problem), refresh=True)
+            if wait_for_key(interval) in ENDS:
+                return
+            try:
+                figures, problem = watcher.look(), ""
+            except PenstockError as error:
+                problem = error.message  # it may come back: the last figures stay
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """Waits so long for a key, which is not shown; nothing without a keyboard."""
+    if not sys.stdin.isatty():
+
+        def sleep(seconds: float) -> str:
+            time.sleep(seconds)
+            return ""
+
+        yield sleep
+        return
+    termios, tty = import_module("termios"), import_module("tty")
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+
+    def wait(seconds: float) -> str:
+        ready, _, _ = select.select([descriptor], [], [], seconds)
+        return sys.stdin.read(1) if ready else ""
+
+    try:
+        tty.setcbreak(descriptor)
+        yield wait
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

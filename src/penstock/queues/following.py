@@ -1,0 +1,76 @@
+"""Queues that other brokers of the cluster made, changed or deleted: each knows them all a moment later."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.core.logging import get_logger
+from penstock.logs.base import Log, LogError
+from penstock.persistence.state_tail import StateTail
+from penstock.queues.definitions import QueueError, decode
+from penstock.queues.state import DEFINITIONS
+
+if TYPE_CHECKING:
+    from penstock.queues.manager import QueueManager
+
+log = get_logger("penstock.queues")
+
+RETRY_SECONDS = 1.0
+
+
+class Follower:
+    """Reads the topic of definitions. What this broker wrote itself comes back there, too, and is passed over."""
+
+    def __init__(self, manager: QueueManager, log_provider: Log, node: str, prefix: str) -> None:
+        self._manager = manager
+        self._tail = StateTail(log_provider, [DEFINITIONS], f"queues of {node}", self._on_change, prefix=prefix)
+        self._own: dict[str, bytes | None] = {}
+        self._news: asyncio.Queue[tuple[str, bytes | None]] = asyncio.Queue()
+
+    def wrote(self, name: str, value: bytes | None) -> None:
+        """Until it is read here, what others wrote before counts for nothing: this comes behind it."""
+        self._own[name] = value
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._tail.start()
+                break
+            except LogError as error:
+                log.warning("queues of other nodes are not known yet", error=str(error))
+                await self._tail.stop()
+                await asyncio.sleep(RETRY_SECONDS)
+        while True:
+            name, value = await self._news.get()
+            try:
+                await self._follow(name, value)
+            except (LogError, QueueError) as error:
+                log.error("a queue of another node cannot be followed", queue=name, error=str(error))
+
+    async def stop(self) -> None:
+        await self._tail.stop()
+
+    def _on_change(self, topic: str, key: bytes, value: bytes | None) -> None:
+        name = key.decode()
+        if name in self._own:
+            if self._own[name] == value:
+                del self._own[name]
+            return
+        self._news.put_nowait((name, value))
+
+    async def _follow(self, name: str, value: bytes | None) -> None:
+        known = self._manager.queues.get(name)
+        if name in self._own:
+            return  # changed here meanwhile
+        if value is None:
+            if known is not None and known.definition.durable:
+                log.info("a queue was deleted by another node", queue=name)
+                await self._manager.forget(known)
+            return
+        definition = decode(value)
+        if known is None:
+            log.info("a queue was made by another node", queue=name)
+            await self._manager.adopt(definition)
+        elif known.definition != definition:
+            self._manager.apply(known, definition)

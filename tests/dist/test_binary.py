@@ -1,0 +1,246 @@
+"""The single-file executable, run where there is nothing else: no Python, no environment, an empty directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import paho.mqtt.client as mqtt
+import pytest
+from paho.mqtt import publish, subscribe
+
+from penstock.cli.app import COMMANDS
+from penstock.core.settings import Settings, flatten
+from tests.support.broker import free_port
+from tests.support.deployment import ROOT, VERSION
+from tests.support.notify_socket import NotifySocket
+from tests.support.redis_server import RedisServer
+
+BINARY = ROOT / "dist/penstock"
+# The same unpacked: what it can do is the same, and it starts in half the time.
+UNPACKED = ROOT / "build/dist/made/penstock-unpacked/penstock"
+SOURCES = ("src/**/*.py", "src/**/*.so", "src/**/*.lua", "docker/binary/*", "pyproject.toml", "constraints.txt")
+# Another broker may have the usual port of query topics.
+NAMES = dict(flatten(Settings()))
+FREE_PORTS = [f"--set={name}=127.0.0.1:0" for name in ("data_subscription.address",) if name in NAMES]
+BUILD_SECONDS = 600
+SECONDS = 120
+
+
+def is_current() -> bool:
+    """Whether the one that is there was made from what is there now."""
+    if not (BINARY.is_file() and UNPACKED.is_file()):
+        return False
+    made = BINARY.stat().st_mtime
+    return all(path.stat().st_mtime <= made for pattern in SOURCES for path in ROOT.glob(pattern))
+
+
+@pytest.fixture(scope="module")
+def binary() -> Path:
+    if not is_current():
+        command = [sys.executable, str(ROOT / "docker/binary/build.py"), "binary"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return BINARY
+
+
+@dataclass
+class Alone:
+    """The executable in an empty directory with an empty environment, as `env -i` gives it."""
+
+    binary: Path
+    directory: Path
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        # Where it unpacks itself: so that the test sees what it leaves behind.
+        (self.directory / "unpacked").mkdir(exist_ok=True)
+        return {"TMPDIR": str(self.directory / "unpacked"), **variables}
+
+    def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(self.binary), *arguments],
+            cwd=self.directory,
+            env=self.environment(**variables),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+
+    def serve(self, *arguments: str, **variables: str) -> int:
+        """Starts a broker and waits until it listens; its port."""
+        port = free_port()
+        with (self.directory / "broker.log").open("wb") as log:
+            process = subprocess.Popen(
+                [str(self.binary), "serve", "--listen", f"127.0.0.1:{port}", "--admin", "", *FREE_PORTS, *arguments],
+                cwd=self.directory,
+                env=self.environment(**variables),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self.started.append(process)
+        deadline = time.monotonic() + SECONDS
+        while True:
+            assert process.poll() is None, self.log()
+            assert time.monotonic() < deadline, self.log()
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                return port
+            except OSError:
+                time.sleep(0.01)
+
+    def log(self) -> str:
+        return (self.directory / "broker.log").read_text()
+
+    def stop(self) -> int:
+        process = self.started.pop()
+        process.send_signal(signal.SIGTERM)
+        return process.wait(SECONDS)
+
+
+@pytest.fixture
+def alone(binary: Path, tmp_path: Path) -> Iterator[Alone]:
+    place = Alone(binary, tmp_path)
+    yield place
+    while place.started:
+        place.stop()
+
+
+@pytest.fixture
+def unpacked(alone: Alone) -> Alone:
+    alone.binary = UNPACKED
+    return alone
+
+
+# The first test builds it if it has to.
+pytestmark = pytest.mark.timeout(BUILD_SECONDS + 60)
+
+
+def test_it_is_one_file_without_symbols(binary: Path) -> None:
+    assert binary.read_bytes()[:4] == b"\x7fELF"
+    assert os.access(binary, os.X_OK)
+    sections = subprocess.run(
+        ["readelf", "--sections", "--wide", str(binary)], capture_output=True, text=True, check=True
+    )
+    assert ".symtab" not in sections.stdout
+    assert ".debug_info" not in sections.stdout
+
+
+def test_version_and_commands(alone: Alone) -> None:
+    """Every command is inside, and says what it does."""
+    assert alone.run("--version").stdout == f"penstock {VERSION}\n"
+    listed = alone.run("--help").stdout
+    for command in COMMANDS:
+        assert f" {command} " in listed
+    assert not list((alone.directory / "unpacked").iterdir()), "it leaves nothing behind"
+
+
+def test_every_command_can_be_imported(unpacked: Alone) -> None:
+    for command in COMMANDS:
+        done = unpacked.run(command, "--help")
+        assert done.returncode == 0, done.stderr
+        assert "Usage: penstock" in done.stdout
+
+
+def test_bad_settings_are_named(unpacked: Alone) -> None:
+    (unpacked.directory / "penstock.toml").write_text("[limits]\nmax_paket_size = 1\n")
+    done = unpacked.run("serve")
+    assert done.returncode == 78
+    assert "max_packet_size" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_spark_is_not_inside_and_says_so(unpacked: Alone) -> None:
+    done = unpacked.run("spark", "sql", "SELECT 1")
+    assert done.returncode == 1
+    assert "pip install 'penstock[spark]'" in done.stderr
+
+
+def test_real_clients(alone: Alone) -> None:
+    """paho, mosquitto's clients and its own talk through it; what was published is in its log; it drains."""
+    port = alone.serve()
+    publish.single("demo/state", "on", qos=1, retain=True, hostname="127.0.0.1", port=port, protocol=mqtt.MQTTv5)
+    message = subscribe.simple("demo/state", hostname="127.0.0.1", port=port, protocol=mqtt.MQTTv5)
+    assert (message.topic, message.payload, message.retain) == ("demo/state", b"on", True)
+    where = ["-h", "127.0.0.1", "-p", str(port)]
+    subprocess.run(["mosquitto_pub", *where, "-q", "2", "-r", "-t", "demo/m", "-m", "two"], timeout=SECONDS, check=True)
+    heard = subprocess.run(
+        ["mosquitto_sub", *where, "-t", "demo/m", "-C", "1", "-W", "60"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=True,
+    )
+    assert heard.stdout == "two\n"
+    assert alone.run("pub", *where, "-t", "demo/own", "-m", "one", "-q", "1", "-r").returncode == 0
+    assert alone.stop() == 0
+    logged = alone.run("log", "read", "tbmq.msg.all", "--json")
+    assert logged.returncode == 0, logged.stderr
+    assert {json.loads(line)["topic"] for line in logged.stdout.splitlines()} >= {"demo/state", "demo/m", "demo/own"}
+
+
+def test_argon2_is_inside(unpacked: Alone) -> None:
+    """For passwords: compiled, and loaded by name."""
+    done = subprocess.run(
+        [str(unpacked.binary), "passwd", "-c", "passwords", "alice"],
+        cwd=unpacked.directory,
+        env=unpacked.environment(),
+        input="secret\n",
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    port = unpacked.serve("--set", "access.password_file=passwords", "--set", "access.anonymous=deny")
+    where = ["-h", "127.0.0.1", "-p", str(port), "-t", "a", "-m", "b", "-q", "1"]
+    assert unpacked.run("pub", *where, "-u", "alice", "-P", "secret").returncode == 0
+
+
+def test_redis_client_is_inside(unpacked: Alone) -> None:
+    """With its scripts: a message waits in Redis for a client that is away."""
+    redis = RedisServer().start()
+    try:
+        port = unpacked.serve("--set", "device.store=redis", "--set", f"redis.addresses={redis.address}")
+        where = ["-h", "127.0.0.1", "-p", str(port)]
+        held = [*where, "-i", "away", "-c", "-q", "1", "-t", "demo/away"]
+        assert unpacked.run("sub", *held, "-E").returncode == 0
+        assert unpacked.run("pub", *where, "-t", "demo/away", "-m", "later", "-q", "1").returncode == 0
+        assert unpacked.run("sub", *held, "-C", "1", "-W", "60").stdout == "later\n"
+        assert unpacked.stop() == 0
+    finally:
+        redis.stop()
+
+
+def test_kafka_client_is_inside(unpacked: Alone) -> None:
+    """It is loaded and asks; here nobody answers."""
+    kafka = ["--set", "log.provider=kafka", "--set", f"kafka.bootstrap_servers=127.0.0.1:{free_port()}"]
+    done = unpacked.run("check-config", *kafka)
+    assert done.returncode == 0, done.stderr
+    done = unpacked.run("log", "topics", *kafka, "--set", "kafka.request_timeout_ms=1000")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "kafka" in done.stderr.lower()
+
+
+def test_systemd_hears_the_child(alone: Alone) -> None:
+    """The single file is two processes: the one that is started passes signals and the exit code on."""
+    systemd = NotifySocket(alone.directory / "notify")
+    alone.serve(NOTIFY_SOCKET=systemd.name)
+    systemd.wait_for(lambda said: said.get("READY") == "1")
+    alone.started[-1].send_signal(signal.SIGHUP)
+    systemd.wait_for(lambda said: said.get("RELOADING") == "1")
+    assert alone.stop() == 0
+    systemd.wait_for(lambda said: said.get("STOPPING") == "1")
+    systemd.close()

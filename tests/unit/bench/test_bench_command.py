@@ -1,0 +1,310 @@
+"""`penstock bench` against live brokers: every scenario, the files it writes, what it says about what is not there."""
+
+import json
+import re
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.__main__ import main
+from penstock.bench.brokers import COMMANDS
+from penstock.bench.brokers import Broker as Peer
+from penstock.bench.runner import Moment, run_scenario
+from penstock.bench.scenarios import SCENARIOS, Request
+from penstock.bench.system import listening_processes
+from penstock.cli.bench_view import describe
+from tests.support.broker import Broker, Listener
+from tests.support.certificates import Authority
+from tests.unit.bench.faulty_broker import FaultyBroker, Packets
+from tests.unit.bench.test_load import lose_one, repeat_one, swap_two
+
+BRIEF = ["-d", "0.3", "--warmup", "0.1"]
+NOT_RUN = 3
+IN_BRIEF = {"idle": ["-c", "50"], "connect-storm": ["-c", "8"], "device": ["-c", "10", "--messages", "20"]}
+IN_BRIEF |= {"fan-out": ["-c", "20"], "retained": ["-c", "3", "--messages", "200"], "fan-in": ["-c", "10"]}
+IN_BRIEF |= {"shared": ["-c", "10"], "application": ["-c", "10", "--subscribers", "2"], "queue": ["-c", "10"]}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker for everybody, with a listener that speaks TLS and wants a password."""
+    folder = tmp_path_factory.mktemp("broker")
+    authority = Authority(folder)
+    identity = authority.issue("localhost")
+    passwords = folder / "passwords"
+    assert main(["passwd", "-b", "-c", str(passwords), "alice", "secret"]) == 0
+    tls = Listener("tls", {"certificate": str(identity.certificate), "key": str(identity.key)})
+    settings = {"access.password_file": str(passwords), "access.anonymous": "allow", "logging.level": "error"}
+    broker = Broker(folder, settings, [tls])
+    try:
+        broker.wait_until_listening()
+        yield broker
+    finally:
+        broker.stop()
+
+
+def bench(scenario: str, port: int, *options: str) -> int:
+    return main(["bench", scenario, "-h", "127.0.0.1", "-p", str(port), *BRIEF, *options])
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_each_scenario_against_a_live_broker(
+    places: Broker, scenario: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "result.json"
+    code = bench(scenario, places.port, *IN_BRIEF.get(scenario, []), "--json", str(target))
+    output = capsys.readouterr().out
+    assert code == 0, output
+    document = json.loads(target.read_text())
+    assert document["scenario"] == scenario
+    assert document["faults"] == []
+    assert places.process.pid in document["broker"]["pids"], "the process that listens is found"
+    figures = document["figures"]
+    assert figures["broker_cpu_s"] > 0 or scenario == "idle"
+    assert document["timeline"]
+    assert document["timeline"][-1]["rss_mb"] > 1
+    if SCENARIOS[scenario].is_traffic:
+        assert figures["received"] == figures["expected"] > 0
+        assert (figures["lost"], figures["duplicates"], figures["corrupt"]) == (0, 0, 0)
+        assert sum(count for _, count in document["latency_us"]) > 0
+        assert "ok: every message arrived once" in output
+    else:
+        assert figures["connects_per_s"] > 0
+        assert "ok: every connection was served" in output
+
+
+def test_nothing_is_left_behind(places: Broker) -> None:
+    """Sessions that stay and retained messages are removed again."""
+    seen: list[Request] = []
+    for scenario in ("device", "retained"):
+        request = Request(scenario, port=places.port, clients=3, messages=20)
+        seen.append(request)
+        assert run_scenario(request).faults() == []
+    retained = places.client(4)
+    retained.connect("looks-for-retained")
+    retained.subscribe(f"bench-{seen[1].token}/retained/#")
+    retained.publish(f"bench-{seen[1].token}/retained/now", b"fresh")
+    assert retained.expect_publish().payload == b"fresh"
+    returned = places.client(4)
+    assert not returned.connect(f"bench-{seen[0].token}-device0", clean_start=False).session_present
+
+
+@pytest.mark.skipif(not shutil.which("mosquitto"), reason="mosquitto is not installed")
+def test_another_broker(tmp_path: Path) -> None:
+    mosquitto = Peer("mosquitto", COMMANDS["mosquitto"])
+    mosquitto.start()
+    try:
+        for qos, version in ((0, "mqttv311"), (1, "mqttv5"), (2, "mqttv5")):
+            assert bench("p2p", mosquitto.port, "-q", str(qos), "-V", version, "--quiet") == 0
+        # what is only Penstock's is lost there, and said to be
+        lost = bench("queue", mosquitto.port, "-c", "2", "-r", "50", "--quiet", "--drain", "0.2")
+        assert lost == 1
+    finally:
+        mosquitto.stop()
+
+
+def test_tls_and_a_password(places: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    port = places.listeners[0].host_and_port[1]
+    trusted = ["--cafile", str(next(places.directory.glob("Test-Authority.pem")))]
+    login = ["-u", "alice", "-P", "secret"]
+    assert bench("p2p", port, *trusted, *login, "-q", "2", "-V", "mqttv5", "-s", "4000") == 0
+    assert "MQTT 5 over TLS" in capsys.readouterr().out
+    assert bench("connect-storm", port, *trusted, *login, "-c", "4", "--quiet") == 0
+    assert bench("p2p", port, "--tls-use-os-certs") == NOT_RUN
+    assert "certificate is not trusted" in capsys.readouterr().err
+    assert bench("p2p", places.port, *trusted) == NOT_RUN
+    assert "no TLS at" in capsys.readouterr().err
+    assert bench("p2p", port) == NOT_RUN, "plain MQTT where TLS is spoken"
+    assert bench("p2p", port, *trusted, "-u", "alice", "-P", "wrong") == NOT_RUN
+    assert "refused the connection" in capsys.readouterr().err
+
+
+@contextmanager
+def server_that_answers(answer: bytes) -> Iterator[int]:
+    """Says the same to everybody."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            held = []
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                held.append(connection)
+                connection.recv(1_000)
+                connection.sendall(answer)
+                if not answer:
+                    connection.close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield int(server.getsockname()[1])
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "said"),
+    [
+        (b"\x20\x02\x00\x01", [], r"unacceptable protocol version \(1\)"),
+        (b"\x20\x02\x00\x05", [], r"not authorised \(5\)"),
+        (b"\x20\x03\x00\x84\x00", ["-V", "mqttv5"], r"\(132\)"),
+        (b"\x20\x05\x00\x00\x02\x24\x00", ["-V", "mqttv5", "-q", "1"], "takes QoS 0 at most, not 1"),
+        (b"\x20\x02\x00\x00\x90\x03\x00\x01\x00", ["-q", "1"], "grants QoS 0 instead of 1"),
+        (b"\x20\x02\x00\x00\x90\x03\x00\x01\x80", [], "refuses the subscription"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", [], "does not speak MQTT|closed|not ready|were ready"),
+        (b"", [], "closed a connection while CONNACK was awaited"),
+    ],
+    ids=["version", "authorisation", "version of 5", "maximum QoS", "granted QoS", "subscription", "http", "close"],
+)
+def test_a_broker_that_refuses(
+    answer: bytes, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if answer.startswith(b"HTTP"):
+        answer = b"\x20\xff\xff\xff\xff\xff" + answer
+    with server_that_answers(answer) as port:
+        assert bench("p2p", port, *options) == NOT_RUN
+    errors = capsys.readouterr().err
+    assert re.search(said, errors), errors
+    assert "Traceback" not in errors
+
+
+def test_a_broker_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("p2p", 1) == NOT_RUN
+    assert "cannot connect to 127.0.0.1:1: connection refused\nis the broker running?" in capsys.readouterr().err
+    assert main(["bench", "p2p", "-h", "nowhere.invalid", "-p", "1"]) == NOT_RUN
+    assert "cannot find nowhere.invalid" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["device", "-q", "0"], "device needs -q 1 or more"),
+        (["queue", "-V", "mqttv311"], "queue needs -V mqttv5"),
+        (["p2p", "--queue", "x"], "--queue has no meaning in p2p"),
+        (["p2p", "--messages", "5"], "--messages has no meaning in p2p"),
+        (["p2p", "-V", "mqttv31"], "use mqttv311 or mqttv5"),
+        (["p2p", "--broker-pid", "4194999"], "no such process"),
+        (["idle", "-c", "100000000"], "not between"),
+        (["compare", "--broker", "unheard-of"], "write NAME=COMMAND"),
+        (["compare", "--broker", "x="], "write NAME=COMMAND"),
+        (["compare", "--broker", "mosquitto", "--broker", "mosquitto"], "a name of its own"),
+        (["compare", "--scenario", "unheard-of"], "there are p2p"),
+        (["compare", "-V", "mqttv31"], "use mqttv311 or mqttv5"),
+    ],
+)
+def test_what_makes_no_sense(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *options]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("mistreat", "code", "said"),
+    [
+        (lose_one, 1, "NOT OK: lost 1$"),
+        (swap_two, 1, "NOT OK: disordered 1$"),
+        (repeat_one, 0, "^duplicates +1$"),  # at QoS 1 a broker may
+    ],
+)
+def test_a_lying_broker_is_found_out(
+    mistreat: Callable[[Packets], Packets], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FaultyBroker(mistreat, lies=1) as faulty:
+        options = ["-c", "1", "-q", "1", "-r", "200", "--drain", "0.3"]
+        assert bench("p2p", faulty.port, *options) == code
+    output = capsys.readouterr().out
+    assert re.search(said, output, re.MULTILINE), output
+
+
+def test_the_report_shows_everything_and_needs_nothing(places: Broker, tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    assert bench("p2p", places.port, "-q", "1", "--html", str(target), "--quiet") == 0
+    page = target.read_text()
+    for title in (
+        "Throughput, messages/s", "Latency over time", "Latency histogram", "Broker memory", "CPU, cores",
+    ):  # fmt: skip
+        assert f">{title}" in page
+    assert "ok: every message arrived once" in page
+    assert page.count("<svg") == page.count("</svg>") == 5
+    without_namespaces = page.replace('xmlns="http://www.w3.org/2000/svg"', "")
+    assert not re.search(r"https?://|<script|<link|src=", without_namespaces)
+    assert "nan" not in page.lower().replace("tenant", "")
+
+
+def test_a_file_that_cannot_be_written(places: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("idle", places.port, "-c", "1", "--json", "/nonexistent/result.json") == 1
+    assert "cannot write /nonexistent/result.json" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_the_load_and_tells_what_there_is(places: Broker) -> None:
+    seen: list[Moment] = []
+
+    def interrupt(moment: Moment) -> None:
+        seen.append(moment)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    outcome = run_scenario(Request("p2p", port=places.port, duration=60, warmup=0.1, qos=1), interrupt)
+    assert outcome.is_interrupted
+    assert outcome.figures["received"] == outcome.figures["expected"] > 0
+    assert outcome.faults() == []
+
+
+def test_what_is_shown_meanwhile(places: Broker) -> None:
+    moments: list[Moment] = []
+    pids = tuple(listening_processes("127.0.0.1", places.port))
+    run_scenario(Request("p2p", port=places.port, duration=0.5, warmup=0.1, rate=500, pids=pids), moments.append)
+    measured = next(moment for moment in moments if moment.count)
+    shown = dict(describe(measured, is_traffic=True))
+    assert "measuring" in shown["pairs"]
+    assert "20 connections" in shown["pairs"]
+    assert re.search(r"published [1-9]\d*, received [1-9]", shown["messages/s"])
+    assert re.fullmatch(r"p50 .*s, p90 .*s, p99 .*s", shown["latency"])
+    assert "cores" in shown["broker"]
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_idle_connections_cost_the_generator_little(places: Broker) -> None:
+    run_scenario(Request("idle", port=places.port, clients=100, duration=0.1))
+    before, grown = resident_bytes(), 0
+
+    def measure(_: Moment) -> None:
+        nonlocal grown
+        grown = max(grown, resident_bytes() - before)
+
+    outcome = run_scenario(Request("idle", port=places.port, clients=3_000, duration=0.3), measure)
+    assert outcome.faults() == []
+    assert grown < 3_000 * 2_048
+
+
+@pytest.mark.skipif(not shutil.which("mosquitto"), reason="mosquitto is not installed")
+def test_a_comparison_of_two_brokers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "compared.json"
+    brokers = ["--broker", "mosquitto", "--broker", "again=mosquitto -c {dir}/mosquitto.conf"]
+    options = ["--reps", "2", "-d", "0.1", "--warmup", "0", "--quiet-wait", "0", "-q", "1", "--scenario", "p2p"]
+    assert main(["bench", "compare", *brokers, *options, "--json", str(target), "--save", str(tmp_path / "all")]) == 0
+    document: dict[str, Any] = json.loads(target.read_text())
+    assert [(run["rep"], run["broker"]) for run in document["runs"]] == [
+        (0, "mosquitto"), (0, "again"), (1, "mosquitto"), (1, "again"),
+    ]  # fmt: skip
+    assert document["machine"].keys() >= {"cpu", "cores", "kernel"}
+    assert document["versions"].keys() >= {"penstock", "mosquitto"}
+    (saved,) = (tmp_path / "all").iterdir()
+    assert json.loads(saved.read_text()) == document
+    table = capsys.readouterr().out
+    assert re.search(r"^p2p +messages/CPU-s +[\d,]+ +[\d,]+ \(\d+\.\d\dx\)$", table, re.M), table
+
+
+def test_a_comparison_with_a_broker_that_does_not_start(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "compare", "--broker", "gone=false", "--quiet-wait", "0"]) == 1
+    assert "gone did not start" in capsys.readouterr().err
+    assert main(["bench", "compare", "--broker", "odd=echo {prt}", "--quiet-wait", "0"]) == 1
+    assert "{port}" in capsys.readouterr().err

@@ -1,0 +1,212 @@
+"""`penstock backup` and `penstock restore` of a broker that does not run: what they refuse, and what they leave."""
+
+import asyncio
+import io
+import json
+import os
+import signal
+import tarfile
+
+import pytest
+
+from penstock.__main__ import main
+from penstock._ext.segment import RecordPack
+from penstock.logs.base import Committed, TopicPartition
+from penstock.logs.embedded import EmbeddedLog, files, open_reader
+from penstock.stores.lmdb_kv import LmdbStore
+
+TOPIC = "demo"
+
+
+@pytest.fixture(autouse=True)
+def nothing_from_outside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in list(os.environ):
+        if name.startswith("PENSTOCK_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A log of three segments with a group's offset, and a file that is none of the broker's."""
+
+    async def write():
+        store = LmdbStore(directory / "state")
+        log = EmbeddedLog(directory, store.space("groups"))
+        await log.start()
+        await log.admin.create(TOPIC, 1, {"segment.bytes": "4096"})
+        for number in range(10):
+            pack = RecordPack()
+            pack.append(b"%d" % number + b"." * 1000)
+            await log.producer.send(TOPIC, 0, pack)
+        await log.offsets.commit("readers", {TopicPartition(TOPIC, 0): Committed(7, "")})
+        await log.close()
+        store.close()
+
+    directory = tmp_path / "data"
+    directory.mkdir()
+    asyncio.run(write())
+    (directory / "passwords").touch()
+    return directory
+
+
+def segments(directory):
+    return sorted((directory / "log" / TOPIC).glob("*.seg"))
+
+
+def read_all(directory):
+    reader = open_reader(directory, TOPIC)
+    found = []
+    while len(found) < reader.watermarks(0).end:
+        found += [record.value for record in reader.read(0, len(found))]
+    reader.close()
+    return [int(value.rstrip(b".")) for value in found]
+
+
+@pytest.mark.parametrize("target", ["saved", "saved.tar", "deep/saved.tar.gz"])
+def test_there_and_back(target, data, tmp_path, capsys):
+    assert main(["backup", target]) == 0
+    shown = capsys.readouterr()
+    assert "1 topic, 10 records" in shown.out
+    assert "not in the backup: passwords" in shown.err
+    assert not [path for path in tmp_path.rglob("*") if path.name.startswith(".") and path.is_dir()]
+    assert main(["restore", target, "--data-dir", "again", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["records"] == 10
+    assert sorted(path.name for path in (tmp_path / "again").iterdir()) == ["log", "state"]
+    assert len(segments(tmp_path / "again")) == len(segments(data)) >= 3
+    assert main(["log", "verify", "--data-dir", "again"]) == 0
+    assert main(["log", "lag", "--data-dir", "again"]) == 0
+    assert "readers" in capsys.readouterr().out
+    assert read_all(tmp_path / "again") == list(range(10))
+
+    async def go_on():
+        store = LmdbStore(tmp_path / "again" / "state")
+        log = EmbeddedLog(tmp_path / "again", store.space("groups"))
+        await log.start()
+        pack = RecordPack()
+        pack.append(b"10")
+        await log.producer.send(TOPIC, 0, pack)
+        await log.close()
+        store.close()
+
+    asyncio.run(go_on())
+    assert read_all(tmp_path / "again") == list(range(11))
+
+
+def test_a_tail_that_a_crash_left_torn_is_saved_and_cut_at_the_next_start(data, tmp_path):
+    with segments(data)[-1].open("ab") as file:
+        file.write(b"PSB\1 and no more")
+    assert main(["backup", "saved"]) == 0
+    assert main(["restore", "saved", "--data-dir", "again"]) == 0
+    assert read_all(tmp_path / "again") == list(range(10))
+
+
+def test_damage_is_not_saved_but_named(data, tmp_path, capsys):
+    first = segments(data)[0]
+    content = bytearray(first.read_bytes())
+    content[-10] ^= 1
+    first.write_bytes(content)
+    assert main(["backup", "saved"]) == 1
+    assert "penstock log repair demo" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+    assert not list((data / "log").glob(".backup-*"))
+    assert main(["log", "verify"]) == 1
+    assert "is damaged at byte" in capsys.readouterr().out
+
+
+def test_nothing_is_overwritten(data, tmp_path, capsys):
+    assert main(["backup", "saved"]) == 0
+    assert main(["backup", "saved"]) == 1
+    assert "saved is there already" in capsys.readouterr().err
+    assert main(["restore", "saved"]) == 1
+    assert "is not empty: there is log, passwords, state" in capsys.readouterr().err
+    segments(data)[0].unlink()
+    assert main(["restore", "saved", "--force"]) == 0
+    (aside,) = data.glob(".before-restore-*")
+    assert str(aside) in capsys.readouterr().out
+    assert sorted(path.name for path in aside.iterdir()) == ["log", "state"]
+    assert len(segments(aside)) == len(segments(data)) - 1
+    assert (data / "passwords").exists()
+    assert read_all(data) == list(range(10))
+
+
+def test_a_broker_that_runs_is_left_alone(data, capsys):
+    assert main(["backup", "saved"]) == 0
+    lock = files.DirectoryLock(files.log_directory(data))
+    assert main(["restore", "saved", "--force"]) == 1
+    assert "a broker runs on" in capsys.readouterr().err
+    assert main(["backup", "other", "--set", "admin.address="]) == 1
+    assert "takes no commands" in capsys.readouterr().err
+    lock.release()
+
+
+def spoil(archive, change):
+    """The archive with its members as `change(name, bytes)` gives them; None leaves one out."""
+    with tarfile.open(archive) as tar:
+        members = [(entry.name, tar.extractfile(entry).read()) for entry in tar]
+    with tarfile.open(archive, "w") as tar:
+        for name, content in members:
+            changed = change(name, content)
+            if changed is not None:
+                entry = tarfile.TarInfo(changed[0])
+                entry.size = len(changed[1])
+                tar.addfile(entry, io.BytesIO(changed[1]))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda name, content: (name, content[:-1] + b"x") if name.endswith(".seg") else (name, content), "is damaged"),
+        (lambda name, content: None if name.endswith("data.mdb") else (name, content), "is damaged: state/data.mdb"),
+        (lambda name, content: None if name == "backup.json" else (name, content), "has no backup.json"),
+        (lambda name, content: (name.replace("log/demo", "log/.."), content), "is not of a backup"),
+        (lambda name, content: (f"/etc/{name}", content), "is not of a backup"),
+        (
+            lambda name, content: (name, content.replace(b'"format": 1', b'"format": 2')),
+            "has the format 2, this version of Penstock knows 1",
+        ),
+    ],
+    ids=["other bytes", "missing", "no manifest", "parent", "absolute", "newer"],
+)
+def test_what_is_no_whole_backup_is_not_restored(change, said, data, tmp_path, capsys):
+    assert main(["backup", "saved.tar"]) == 0
+    spoil("saved.tar", change)
+    assert main(["restore", "saved.tar", "--data-dir", "again"]) == 1
+    assert said in capsys.readouterr().err
+    assert not list((tmp_path / "again").iterdir())
+
+
+def test_half_an_archive(data, capsys):
+    assert main(["backup", "saved.tar.gz"]) == 0
+    with open("saved.tar.gz", "r+b") as file:
+        file.truncate(os.path.getsize("saved.tar.gz") // 2)
+    assert main(["restore", "saved.tar.gz", "--data-dir", "again"]) == 1
+    assert "not whole" in capsys.readouterr().err
+    assert main(["restore", "nothing.tar", "--data-dir", "again"]) == 1
+    assert "there is no nothing.tar" in capsys.readouterr().err
+
+
+def test_where_there_is_nothing_to_save_it_says_what_to_save(data, capsys):
+    assert main(["backup", "saved", "--set", "log.provider=kafka", "--set", "device.store=redis"]) == 1
+    said = capsys.readouterr().err
+    assert "msg-all-consumer-group" in said
+    assert "Redis, where what waits for DEVICE clients is" in said
+    assert main(["backup", "saved", "--set", "log.provider=memory"]) == 1
+    assert "nothing to save" in capsys.readouterr().err
+    assert main(["backup", "saved", "--data-dir", "elsewhere"]) == 1
+    assert "there is no data directory" in capsys.readouterr().err
+    assert main(["restore", "saved", "--set", "log.provider=kafka"]) == 1
+    assert main(["backup", "saved", "--set", "device.store=redis"]) == 0
+    assert "is in Redis, not in this backup" in capsys.readouterr().err
+
+
+def test_sigterm_leaves_nothing_behind(data, tmp_path, monkeypatch):
+    def be_ended(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("penstock.logs.embedded.backup.StagedTopic.verify", be_ended)
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["backup", "saved.tar"]) == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+    assert not list((data / "log").glob(".backup-*"))

@@ -1,0 +1,117 @@
+"""Do dashboard and alerts ask for metrics that a broker really has, and do their expressions hold together?"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.broker import Listener
+from tests.support.deployment import DOCKER, ROOT, load_yaml, run_tool
+from tests.support.file_broker import FileBroker
+from tests.support.packets import V5
+
+DASHBOARD = DOCKER / "grafana/dashboards/penstock.json"
+METRIC = re.compile(r"\b(?:penstock|process)_[a-z0-9_]+")
+LABELS = {"instance", "job", "qos", "cause", "client", "share", "version"}
+
+
+def dashboard() -> dict[str, Any]:
+    return json.loads(DASHBOARD.read_text())  # type: ignore[no-any-return]  # it is a table
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """Where it is, and the expression."""
+    for panel in dashboard()["panels"]:
+        for target in panel.get("targets", []):
+            yield f"panel {panel['title']!r}", target["expr"]
+    for variable in dashboard()["templating"]["list"]:
+        yield f"variable {variable['name']!r}", variable["query"]
+    (rules,) = load_yaml(DOCKER / "prometheus/rules.yml")
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            yield f"alert {rule['alert']!r}", rule["expr"]
+
+
+def exported(broker: FileBroker) -> set[str]:
+    with urllib.request.urlopen(f"http://{broker.tables['admin']['address']}/metrics", timeout=30) as answer:
+        return set(re.findall(r"^(\w+)[ {]", answer.read().decode(), re.M))
+
+
+def test_every_metric_is_one_of_a_running_broker(
+    start_watched: Callable[..., FileBroker], connect: Callable[..., Any]
+) -> None:
+    """Metrics with labels are there from their first sample on: an APPLICATION client, and a client that is refused."""
+    web = Listener("ws")
+    broker = start_watched({"access": {"anonymous_type": "application"}}, (web,))
+    client = connect(V5, "billing", broker=broker, clean_start=False, properties={"session_expiry_interval": 60})
+    client.subscribe("orders/#", qos=1)
+    with socket.create_connection(web.host_and_port, 30) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        while stranger.recv(4096):
+            pass
+    wanted = {metric for _, expression in expressions() for metric in METRIC.findall(expression)}
+    assert len(wanted) > 40
+    # The page is made once a second at most.
+    deadline = time.monotonic() + 60
+    while missing := wanted - exported(broker):
+        assert time.monotonic() < deadline, f"not exported: {sorted(missing)}"
+        time.sleep(0.2)
+
+
+def test_expressions_are_well_formed() -> None:
+    """Counters are asked for as rates, others are not; labels exist; brackets close."""
+    for where, expression in expressions():
+        assert expression.count("(") == expression.count(")"), where
+        for metric, after in re.findall(r"\b((?:penstock|process)_[a-z0-9_]+)((?:\{[^}]*\})?\[?)", expression):
+            is_counter = metric.endswith("_total")
+            is_range = after.endswith("[") and not re.search(r"(?:min_over_time|deriv)\(" + metric, expression)
+            assert is_counter == is_range, f"{where}: {metric}"
+        for label in re.findall(r"[{,]\s*(\w+)\s*[=!]", expression):
+            assert label in LABELS, f"{where}: there is no label {label}"
+
+
+def test_dashboard_is_whole() -> None:
+    board = dashboard()
+    panels = board["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    (source,) = load_yaml(DOCKER / "grafana/provisioning/datasources/prometheus.yml")[0]["datasources"]
+    uids = {panel["datasource"]["uid"] for panel in panels if panel["type"] != "row"}
+    assert uids == {source["uid"]}
+    assert source["url"] == "http://prometheus:9090"
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, f"{panel['title']} lies over another one"
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+
+
+def test_alerts_say_what_to_do() -> None:
+    (rules,) = load_yaml(DOCKER / "prometheus/rules.yml")
+    for rule in rules["groups"][0]["rules"]:
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert rule["annotations"]["summary"]
+        assert rule["annotations"]["action"]
+        for page in re.findall(r"docs/[\w-]+\.md", rule["annotations"]["action"]):
+            assert (ROOT / page).is_file()
+
+
+def test_promtool_agrees() -> None:
+    """Where it is installed."""
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed")
+    done = run_tool("promtool", "check", "config", str(DOCKER / "prometheus/prometheus.yml"))
+    assert done.returncode == 0, done.stdout + done.stderr

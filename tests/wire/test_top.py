@@ -1,0 +1,152 @@
+"""`penstock top` on a broker with clients: once, as JSON, and on a terminal until q."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.top_figures import Figures, Reading
+from penstock.cli.top_view import as_text, count, duration, size
+from tests.support.application import AppBroker, persistent, running_app_broker, until
+from tests.support.broker import REPOSITORY
+from tests.support.packets import V5
+
+SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppBroker]:
+    with running_app_broker(
+        tmp_path_factory.mktemp("broker"), "embedded", {"limits.max_queued_messages": 5}
+    ) as running:
+        for client_id in ("app1", "device1"):
+            absent = running.client(V5)
+            absent.connect(client_id, **persistent(V5))
+            absent.subscribe("some/#", qos=1)
+            absent.disconnect()
+        running.command("queue", "create", "orders")
+        publisher = running.client(V5)
+        publisher.connect("publisher")
+        for _ in range(10):
+            publisher.publish("some/x", b"y", qos=1)
+        publisher.publish("$queue/orders", b"y", qos=1)
+        until(lambda: running.application("app1")["lag"] == 10)
+        yield running
+        publisher.close()
+
+
+def test_once(broker: AppBroker) -> None:
+    figures = json.loads(broker.command("top", "--once", "--interval", "0.1", options=["--json"]))
+    assert figures["clients"]["connections"] == 1
+    assert figures["clients"]["sessions"] == 3
+    assert figures["messages"]["received"] == 11
+    assert figures["applications"]["lag"] == 10
+    assert [(one["client_id"], one["lag"]) for one in figures["furthest_behind"]] == [("app1", 10)]
+    assert ("orders", 1) in [(one["name"], one["depth"]) for one in figures["deepest_queues"]]
+    assert figures["process"]["resident_bytes"] > 1_000_000
+    assert abs(figures["process"]["resident_bytes"] - broker.resident_bytes()) < 50_000_000
+    text = broker.command("top", "--interval", "0.1")
+    assert re.search(r"^clients +connections 1 ", text, re.M)
+    assert "app1" in text
+
+
+def test_on_a_terminal(broker: AppBroker) -> None:
+    """A pseudo-terminal: figures appear, change, and q ends it with 0 and the terminal as it was."""
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "penstock", "top", "--interval", "0.2", "--data-dir", str(broker.data_dir)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY / "src"),
+        "COLUMNS": "120",
+        "LINES": "40",
+        "TERM": "xterm",
+    }
+    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment, cwd=broker.directory)
+    os.close(slave)
+    screen = Screen(master)
+    try:
+        screen.await_text(r"connections\W+1\b")
+        other = broker.client(V5)
+        other.connect("other")
+        screen.await_text(r"connections\W+2\b")
+        other.disconnect()
+        os.write(master, b"q")
+        screen.await_end()
+        assert process.wait(SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+
+
+class Screen:
+    """What a program writes on its terminal, without the control sequences."""
+
+    def __init__(self, master: int) -> None:
+        self._master = master
+        self._text = ""
+
+    def _read(self) -> bool:
+        """False when nobody is at the other end any more."""
+        if select.select([self._master], [], [], 0.5)[0]:
+            try:
+                data = os.read(self._master, 65_536)
+            except OSError:
+                return False
+            self._text += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", data.decode(errors="replace"))
+        return True
+
+    def await_text(self, pattern: str) -> None:
+        deadline = time.monotonic() + SECONDS
+        while not re.search(pattern, self._text):
+            assert time.monotonic() < deadline, self._text[-3000:]
+            assert self._read(), self._text[-3000:]
+        self._text = ""
+
+    def await_end(self) -> None:
+        deadline = time.monotonic() + SECONDS
+        while self._read():
+            assert time.monotonic() < deadline, self._text[-3000:]
+
+
+def test_json_lines_go_on(broker: AppBroker, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock", "top", "--json", "-d", "0.1", "--data-dir", str(broker.data_dir)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src")}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, cwd=tmp_path)
+    assert process.stdout is not None
+    try:
+        for _ in range(2):
+            assert json.loads(process.stdout.readline())["clients"]["connections"] >= 1
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_rates_and_a_broker_that_was_started_again() -> None:
+    def reading(seconds: float, received: int, pid: int = 1, uptime: float = 100.0) -> Reading:
+        counters = {"messages_received_qos1": received, "messages_dropped_queue_full": 4, "messages_dropped_expired": 0}
+        process = {"pid": pid, "cpu_seconds": seconds / 2}
+        return Reading({"time": seconds, "uptime": uptime, "version": "1", "counters": counters, "process": process})
+
+    figures = Figures(reading(12.0, 300), reading(10.0, 100)).describe()
+    assert (figures["messages"]["received_per_second"], figures["process"]["cpu_percent"]) == (100.0, 50.0)
+    assert figures["messages"]["dropped"] == {"queue_full": {"total": 4, "per_second": 0.0}}
+    assert "dropped queue_full  4" in as_text(figures, "http://x")
+    restarted = Figures(reading(13.0, 20, pid=2, uptime=2.0), reading(12.0, 300)).describe()
+    assert restarted["messages"]["received_per_second"] == 10.0
+
+
+def test_how_numbers_are_written() -> None:
+    assert [count(n) for n in (0, 9_999, 12_345, 4_500_000, 2e9)] == ["0", "9,999", "12.3k", "4.5M", "2.0G"]
+    assert [size(n) for n in (0, 1536, 3 * 2**20, 5 * 2**30)] == ["0.0 KiB", "1.5 KiB", "3.0 MiB", "5.0 GiB"]
+    assert [duration(n) for n in (61, 90_061)] == ["00:01:01", "1d 01:01:01"]
