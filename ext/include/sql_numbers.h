@@ -56,6 +56,19 @@ static inline double decimal_to_double(const uint8_t *p, size_t n) {
     return value;
 }
 
+/* The decimal above "d.dde-xx" with as many digits; 0 if it would need one more. */
+static inline int raise_last_digit(char *text) {
+    for (char *p = strchr(text, 'e') - 1; p >= text; p--) {
+        if (*p == '.') continue;
+        if (*p < '9') {
+            ++*p;
+            return 1;
+        }
+        *p = '0';
+    }
+    return 0;
+}
+
 /* The fewest digits that read back as the same double: "d.dddde[+-]xx" taken apart. The value is finite. */
 static inline int shortest_digits(double value, char *digits, int *exponent) {
     char text[40];
@@ -63,6 +76,8 @@ static inline int shortest_digits(double value, char *digits, int *exponent) {
     for (;; precision++) {
         snprintf(text, sizeof text, "%.*e", precision, value);
         if (precision >= 16 || strtod(text, NULL) == value) break;
+        /* Below a power of two doubles lie closer than above: the decimal above can be the one that reads back. */
+        if (raise_last_digit(text) && strtod(text, NULL) == value) break;
     }
     char *e = strchr(text, 'e'), *p = text;
     int count = 0;

@@ -11,7 +11,7 @@ from importlib import import_module
 import msgspec
 
 from penstock._ext.connection import Connection, Hub, Session
-from penstock._ext.packets import Reason
+from penstock._ext.packets import Reason, split_share
 from penstock.access import AccessControl
 from penstock.admin.server import AdminServer, package_version
 from penstock.admin.sys_topics import SysPublisher
@@ -438,7 +438,13 @@ class Broker:
             names=self.names,
             node=node,
             publish=partial(self.hub.publish, qos=1),
+            is_taken=self._is_shared,
         )
+
+    def _is_shared(self, name: str) -> bool:
+        """Whether clients share the ordinary topic of this name: asked when a query topic is made, which is rare."""
+        topic, shares = name.encode(), self.hub.trie.shares
+        return any(split_share(one)[1] == topic for session in self.registry.sessions() for one in shares(session))
 
     def _make_data_frontend(self, datasub: DataSubscription) -> DataFrontend:
         return DataFrontend(self.settings, datasub.service, self.access, version=package_version())

@@ -18,6 +18,7 @@ import pytest
 from paho.mqtt import publish, subscribe
 
 from penstock.cli.app import COMMANDS
+from penstock.core.settings import Settings, flatten
 from tests.support.broker import free_port
 from tests.support.deployment import ROOT, VERSION
 from tests.support.notify_socket import NotifySocket
@@ -27,6 +28,9 @@ BINARY = ROOT / "dist/penstock"
 # The same unpacked: what it can do is the same, and it starts in half the time.
 UNPACKED = ROOT / "build/dist/made/penstock-unpacked/penstock"
 SOURCES = ("src/**/*.py", "src/**/*.so", "src/**/*.lua", "docker/binary/*", "pyproject.toml", "constraints.txt")
+# Another broker may have the usual port of query topics.
+NAMES = dict(flatten(Settings()))
+FREE_PORTS = [f"--set={name}=127.0.0.1:0" for name in ("data_subscription.address",) if name in NAMES]
 BUILD_SECONDS = 600
 SECONDS = 120
 
@@ -78,7 +82,7 @@ class Alone:
         port = free_port()
         with (self.directory / "broker.log").open("wb") as log:
             process = subprocess.Popen(
-                [str(self.binary), "serve", "--listen", f"127.0.0.1:{port}", "--admin", "", *arguments],
+                [str(self.binary), "serve", "--listen", f"127.0.0.1:{port}", "--admin", "", *FREE_PORTS, *arguments],
                 cwd=self.directory,
                 env=self.environment(**variables),
                 stdin=subprocess.DEVNULL,

@@ -89,10 +89,10 @@ def test_under_load_nothing_acknowledged_is_lost_and_nothing_comes_twice(
         other.disconnect()
         publisher = Publisher(broker)
         publisher.start()
-        publisher.reach(300)
+        publisher.reach(200)
         before = publisher.acknowledged
         done = json.loads(broker.command("backup", str(target), options=["--json"]))
-        publisher.reach(publisher.acknowledged + 50)
+        publisher.reach(publisher.acknowledged + 20)
         publisher.end()
         assert (done["was_running"], done["format"]) == (True, 1)
         assert not list((broker.data_dir / "log").glob(".backup-*"))

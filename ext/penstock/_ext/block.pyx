@@ -6,6 +6,7 @@ raises ValueError and nothing outside the bytes is ever read.
 
 import json
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.math cimport isfinite
 from libc.stdlib cimport calloc, free, realloc
@@ -77,6 +78,8 @@ cdef bint has_good_text(const ColumnView* view, size_t rows) noexcept nogil:
     return True
 
 
+# Bytes, texts and numbers: nothing here can be part of a cycle, and feeds have many of them.
+@cython.no_gc
 cdef class Block:
     """Rows of one query and one partition. Beside the columns each row has its source offset, and the time (ns) its
     message was received."""

@@ -1,12 +1,12 @@
 """The load generator: many MQTT connections in one thread over epoll, packets built once and written in batches.
 
 Every message carries a monotonic timestamp, its publisher and a sequence number, so one process sees loss, duplicates,
-reordering and latency. CONNECT, SUBSCRIBE and their answers go through the project's own packets module; PUBLISH and its
-acknowledgements are patched and counted here in C, without a Python object per message. `step` runs a while without the
-GIL, so that whoever shows the progress, or stops it, has its turn between the steps.
+reordering and latency. CONNECT, SUBSCRIBE and their answers go through the project's own packets module; PUBLISH and
+its acknowledgements are patched and counted here in C, without a Python object per message. `step` runs a while without
+the GIL, so that whoever shows the progress, or stops it, has its turn between the steps.
 
-Longer than other files because the connection, the traffic and the phases of a run share one state, which a nogil method
-reaches only in its own class.
+This file has what Python sees and the phases of a run, load_connection.pxi one connection and what arrives on it,
+load_traffic.pxi what is published and settled.
 """
 
 cimport cython
@@ -31,158 +31,7 @@ from penstock._ext.wire cimport get_be16, get_varint, put_be16, put_varint, vari
 from penstock._ext import packets
 
 
-cdef extern from "load_histogram.h" nogil:
-    enum:
-        HIST_BINS
-    ctypedef struct Histogram "struct histogram":
-        uint64_t* bins
-        uint64_t count
-        uint64_t max
-    void histogram_record(Histogram* h, uint64_t ns)
-    uint64_t histogram_ns(uint64_t bin)
-    double histogram_quantile_us(const Histogram* h, double q)
-    void histogram_since(const Histogram* h, Histogram* last, Histogram* part)
-
-cdef extern from "load_sequence.h" nogil:
-    enum:
-        ARRIVED_LATE
-        ARRIVED_TWICE
-    ctypedef struct Arrivals "struct stream":
-        uint64_t next
-    Arrivals* stream_new(uint64_t bits)
-    int stream_arrive(Arrivals* s, uint64_t seq)
-
-cdef extern from "load_resources.h" nogil:
-    ctypedef struct Usage "struct usage":
-        uint64_t at
-        double broker_cpu
-        double own_cpu
-        long rss_kb
-        long peak_kb
-    uint64_t now_ns()
-    Usage usage_now(const int* pids, int count)
-
-cdef extern from "sys/epoll.h" nogil:
-    enum:
-        EPOLLIN
-        EPOLLOUT
-        EPOLLERR
-        EPOLLHUP
-        EPOLL_CTL_ADD
-        EPOLL_CTL_MOD
-        EPOLL_CLOEXEC
-    ctypedef union epoll_data_t:
-        void* ptr
-    struct epoll_event:
-        uint32_t events
-        epoll_data_t data
-    int epoll_create1(int flags)
-    int epoll_ctl(int epfd, int op, int fd, epoll_event* event)
-
-cdef extern from * nogil:
-    """
-    #include <errno.h>
-    #include <netinet/tcp.h>
-    #include <netinet/in.h>
-    #include <sys/epoll.h>
-    #include <sys/prctl.h>
-    #include <sys/socket.h>
-    #include <unistd.h>
-
-    /* A socket on its way to the address, or -1. */
-    static int load_connect(const void *address, unsigned size, int family) {
-        int one = 1, fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        if (fd < 0) return -1;
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-        if (connect(fd, (const struct sockaddr *)address, size) && errno != EINPROGRESS) {
-            int error = errno;
-            close(fd);
-            errno = error;
-            return -1;
-        }
-        return fd;
-    }
-
-    static int load_socket_error(int fd) {
-        int error = 0;
-        socklen_t size = sizeof error;
-        getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
-        return error;
-    }
-
-    static void load_reset(int fd) {
-        struct linger reset = {.l_onoff = 1};
-        setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-        close(fd);
-    }
-
-    static int load_wait(int epoll_fd, struct epoll_event *events, int room, uint64_t ns) {
-        struct timespec t = {(time_t)(ns / 1000000000ull), (long)(ns % 1000000000ull)};
-        return epoll_pwait2(epoll_fd, events, room, &t, NULL);
-    }
-
-    static void load_fine_timers(void) { prctl(PR_SET_TIMERSLACK, 1); }
-    """
-    int load_connect(const void* address, unsigned size, int family)
-    int load_socket_error(int fd)
-    void load_reset(int fd)
-    int load_wait(int epoll_fd, epoll_event* events, int room, uint64_t ns)
-    void load_fine_timers()
-    ssize_t send(int fd, const void* data, size_t size, int flags)
-    ssize_t recv(int fd, void* data, size_t size, int flags)
-    int close(int fd)
-    enum:
-        MSG_NOSIGNAL
-
-cdef enum Scenario:
-    P2P
-    FANOUT
-    FANIN
-    PUBLISH_ONLY
-    IDLE
-    STORM
-
-cdef enum Part:
-    WHOLE
-    SUBSCRIBE_PART
-    PUBLISH_PART
-    RECEIVE_PART
-
-cdef enum State:
-    CONNECTING
-    HANDSHAKE
-    WAIT_CONNACK
-    WAIT_SUBACK
-    READY
-    CLOSING
-    DEAD
-
-cdef enum Phase:
-    OPENING
-    WARMING
-    MEASURING
-    DRAINING
-    DONE
-
-cdef enum:
-    STAMP_SIZE = 16             # nanoseconds, publisher, sequence number
-    SEEN_BITS = 4096
-    SEEN_BITS_MAX = 1 << 24
-    CHUNK = 64 << 10            # written at a time
-    READ_MAX = 1 << 20
-    PENDING_MAX = 64            # connections being opened at a time
-    EVENTS = 512
-    STORM_FAILURES_MAX = 1000
-    FIRST_ERROR_CODE = 0x80
-    SETTLEMENT_MAX = 63
-    UNSETTLED_MAX = 1 << 16
-    TOPIC_DIGITS = 8            # of the number at the end of a retained message's topic
-    USER_PROPERTY = 0x26
-    TLS_AGAIN = -2
-    TLS_BROKEN = -3
-
-cdef uint64_t SECOND = 1000000000
-cdef uint64_t STANDSTILL = 10 * SECOND
+include "load_declarations.pxi"
 
 SCENARIOS = ("p2p", "fanout", "fanin", "publish", "idle", "storm")
 PARTS = ("all", "subscribe", "publish", "receive")
@@ -205,53 +54,6 @@ class LoadRefused(LoadError):
     def __init__(self, connack):
         super().__init__(f"CONNACK with code {connack.reason}")
         self.connack = connack
-
-
-# The message-id of a delivery from a queue, as the property it came with.
-cdef struct Settlement:
-    uint8_t size
-    uint8_t[SETTLEMENT_MAX] property
-
-cdef struct Client:
-    int fd
-    int state
-    bint is_subscriber
-    bint wants_out              # EPOLLOUT is armed
-    uint32_t index              # number among its role, part of its topic
-    uint32_t cycle              # storm: how often it has connected
-    PyObject* tls               # the SSLSocket that owns fd, or NULL
-    uint8_t* held               # an incomplete packet
-    uint32_t held_size
-    Buffer out                  # bytes not yet written
-    uint64_t since              # when the current connection was begun, or its closing
-    uint64_t sent               # messages written; of a consumer of a queue: settlements
-    uint64_t acked
-    uint64_t received           # subscriber: arrivals in the measured time
-    uint64_t released           # messages no longer waited for after a stall
-    uint16_t packet_id
-    uint8_t* pattern            # publisher: a whole PUBLISH, patched per message
-    uint32_t pattern_size
-    uint32_t id_at
-    uint32_t stamp_at
-    uint32_t digits_at          # where the topic ends with the sequence number, 0 = it does not
-    Arrivals* arrivals          # of this publisher's messages, or in fanout at this subscriber
-    Settlement* unsettled       # consumer of a queue: a ring of deliveries yet to be settled
-    uint32_t unsettled_at
-    uint32_t unsettled_count
-
-cdef struct Totals:
-    uint64_t published
-    uint64_t received
-    uint64_t measured
-    uint64_t late
-    uint64_t twice
-    uint64_t downgraded
-    uint64_t refused
-    uint64_t corrupt
-    uint64_t stalls
-    uint64_t connects
-    uint64_t unclosed
-    uint64_t disconnects
 
 
 # A function that can raise takes the GIL only in here: one with objects of its own would take it on each return.
@@ -382,7 +184,7 @@ cdef class Load:
         cdef int i
         for i in range(self.client_count if self.clients != NULL else 0):
             if self.clients[i].fd >= 0 and self.clients[i].state != DEAD:
-                self.hang_up(&self.clients[i])
+                hang_up(self, &self.clients[i])
             free(self.clients[i].held)
             free(self.clients[i].pattern)
             free(self.clients[i].arrivals)
@@ -425,16 +227,16 @@ cdef class Load:
         self.phase = DONE
         for i in range(self.client_count):
             if self.clients[i].state == READY:
-                self.put_packet(&self.clients[i], DISCONNECT << 4)
-                self.flush(&self.clients[i])
+                put_packet(self, &self.clients[i], DISCONNECT << 4)
+                flush(self, &self.clients[i])
             else:
-                self.hang_up(&self.clients[i])
+                hang_up(self, &self.clients[i])
         try:
-            self.wait_events(20_000_000)
+            wait_events(self, 20_000_000)
         except LoadError:
             pass                        # it is over; nobody asks any more
         for i in range(self.client_count):
-            self.hang_up(&self.clients[i])
+            hang_up(self, &self.clients[i])
 
     @property
     def phase_name(self):
@@ -559,7 +361,8 @@ cdef class Load:
         if self.size:
             payload = bytes(8) + (<int> c.index).to_bytes(4, "little") + bytes(4) + b"x" * (self.size - STAMP_SIZE)
         cdef bytes packet = packets.build_publish(
-            topic, payload, qos=self.qos, retain=self.options.retain, packet_id=1 if self.qos else 0, version=self.version)
+            topic, payload, qos=self.qos, retain=self.options.retain, packet_id=1 if self.qos else 0,
+            version=self.version)
         c.pattern_size = len(packet)
         c.stamp_at = c.pattern_size - self.size
         c.id_at = c.stamp_at - (2 if self.qos else 0) - (1 if self.version == 5 else 0)
@@ -570,546 +373,6 @@ cdef class Load:
             raise MemoryError()
         memcpy(c.pattern, <const uint8_t*> packet, c.pattern_size)
         return 0
-
-    # ---- one connection ----
-
-    cdef int open(self, Client* c) except -1 nogil:
-        cdef epoll_event event
-        c.state = CONNECTING
-        c.held_size = c.out.start = c.out.end = 0
-        c.since = now_ns()
-        c.fd = load_connect(
-            self.subscriber_address_at if c.is_subscriber else self.address_at, self.address_size, self.family)
-        if c.fd < 0:
-            c.state = DEAD
-            self.fail_to_connect(errno)
-        event.events, event.data.ptr = EPOLLIN | EPOLLOUT, c
-        c.wants_out = True
-        if epoll_ctl(self.epoll_fd, EPOLL_CTL_ADD, c.fd, &event):
-            fail(b"epoll takes no more connections")
-        self.pending_count += 1
-        return 0
-
-    cdef int fail_to_connect(self, int error) except -1 with gil:
-        raise LoadError(f"cannot connect to {self.options.host}:{self.options.port}: {os.strerror(error).lower()}")
-
-    cdef int connected(self, Client* c) except -1 with gil:
-        cdef int error = load_socket_error(c.fd)
-        if error:
-            self.fail_to_connect(error)
-        if self.tls is None:
-            return self.send_connect(c)
-        plain = socket.socket(fileno=c.fd)
-        plain.setblocking(False)        # the descriptor is, but the object does not know
-        try:
-            wrapped = self.tls.wrap_socket(plain, server_hostname=self.options.host, do_handshake_on_connect=False)
-        except OSError:
-            plain.detach()
-            return self.lose(c)
-        Py_INCREF(wrapped)
-        c.tls = <PyObject*> wrapped
-        c.state = HANDSHAKE
-        return self.shake_hands(c)
-
-    cdef int shake_hands(self, Client* c) except -1 with gil:
-        try:
-            (<object> c.tls).do_handshake()
-        except ssl.SSLWantReadError:
-            return self.want_out(c, False)
-        except ssl.SSLWantWriteError:
-            return self.want_out(c, True)
-        except ssl.SSLCertVerificationError as error:
-            raise LoadError(f"the broker's certificate is not trusted: {error.verify_message}") from None
-        except OSError as error:
-            raise LoadError(f"no TLS at {self.options.host}:{self.options.port}: {error}") from None
-        self.send_connect(c)
-        return 0
-
-    cdef int send_connect(self, Client* c) except -1:
-        options = self.options
-        stays = self.has_session and c.is_subscriber
-        properties = {"session_expiry": SESSION_SECONDS} if stays and self.version == 5 and not options.forget else {}
-        self.put_bytes(c, packets.build_connect(
-            f"{options.session}{c.index}" if stays
-            else f"{options.prefix}-{options.name}-{'s' if c.is_subscriber else 'p'}{c.index}-{c.cycle}",
-            version=self.version, clean_start=not stays or options.forget, keep_alive=options.keepalive,
-            username=options.username, password=options.password, **properties))
-        c.state = WAIT_CONNACK
-        self.flush(c)
-        return 0
-
-    cdef int send_subscribe(self, Client* c) except -1:
-        options = self.options
-        asked = []
-        if self.has_queue:
-            asked = [("consumer-group", QUEUE_GROUP)]
-            if options.start:
-                asked.append(("x-stream-offset", options.start))
-            if options.prefetch:
-                asked.append(("prefetch", str(options.prefetch)))
-        self.put_bytes(c, packets.build_subscribe(
-            1, [(options.filter_of(c.index), self.qos)], version=self.version, user_properties=asked or None))
-        c.state = WAIT_SUBACK
-        self.flush(c)
-        return 0
-
-    cdef int put_bytes(self, Client* c, bytes packet) except -1:
-        memcpy(buffer_reserve(&c.out, len(packet)), <const uint8_t*> packet, len(packet))
-        return 0
-
-    cdef int put_packet(self, Client* c, int first) except -1 nogil:
-        cdef uint8_t* p = buffer_reserve(&c.out, 2)
-        p[0], p[1] = <uint8_t> first, 0
-        return 0
-
-    cdef inline int put_ack(self, Client* c, int packet_type, const uint8_t* packet_id) except -1 nogil:
-        cdef uint8_t* p = buffer_reserve(&c.out, 4)
-        p[0] = <uint8_t> (packet_type << 4 | (2 if packet_type == PUBREL else 0))
-        p[1], p[2], p[3] = 2, packet_id[0], packet_id[1]
-        return 0
-
-    cdef int want_out(self, Client* c, bint wanted) noexcept nogil:
-        cdef epoll_event event
-        if wanted == c.wants_out:
-            return 0
-        event.events, event.data.ptr = EPOLLIN | (EPOLLOUT if wanted else 0), c
-        epoll_ctl(self.epoll_fd, EPOLL_CTL_MOD, c.fd, &event)
-        c.wants_out = wanted
-        return 0
-
-    cdef int flush(self, Client* c) except -1 nogil:
-        cdef ssize_t k
-        while buffer_size(&c.out):
-            if c.tls == NULL:
-                k = send(c.fd, c.out.data + c.out.start, buffer_size(&c.out), MSG_NOSIGNAL)
-            else:
-                k = self.tls_send(c)
-            if k == -1 and errno == EINTR:
-                continue
-            if k == TLS_AGAIN or (k == -1 and errno == EAGAIN):
-                break
-            if k < 0:
-                return self.lose(c)
-            c.out.start += <uint32_t> k
-        if buffer_size(&c.out):
-            return self.want_out(c, True)
-        c.out.start = c.out.end = 0
-        if self.keeps_no_buffer:
-            buffer_free(&c.out)
-        return self.want_out(c, False)
-
-    cdef ssize_t tls_send(self, Client* c) except? -4 with gil:
-        try:
-            return (<object> c.tls).send(
-                PyMemoryView_FromMemory(<char*> c.out.data + c.out.start, buffer_size(&c.out), 0x100))
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return TLS_AGAIN
-        except OSError:
-            return TLS_BROKEN
-
-    # As recv, as much as there is: what OpenSSL has decrypted already is not announced by epoll.
-    cdef ssize_t tls_receive(self, Client* c, uint32_t at) except? -4 with gil:
-        cdef ssize_t total = 0, k
-        try:
-            while at + total < READ_MAX:
-                k = (<object> c.tls).recv_into(self.tls_view[at + total:])
-                if k <= 0:
-                    break
-                total += k
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return total or TLS_AGAIN
-        except OSError:
-            return total
-        return total
-
-    cdef void hang_up(self, Client* c) noexcept with gil:
-        if c.fd < 0 or c.state == DEAD:
-            return
-        c.state = DEAD
-        if c.tls != NULL:
-            try:
-                (<object> c.tls).close()
-            except OSError:
-                pass
-            Py_DECREF(<object> c.tls)
-            c.tls = NULL
-        else:
-            close(c.fd)
-        c.fd = -1
-
-    cdef int lose(self, Client* c) except -1 nogil:
-        if c.state == DEAD or self.phase == DONE:
-            return 0
-        if self.scenario != STORM and c.state != READY:
-            self.fail_by_close(c)
-        self.hang_up(c)
-        self.total.disconnects += 1
-        return 0
-
-    cdef int fail_by_close(self, Client* c) except -1 with gil:
-        raise LoadError(f"the broker closed a connection while {STATE_NAMES[c.state]}")
-
-    cdef int become_ready(self, Client* c, uint64_t now) except -1 nogil:
-        c.state = READY
-        self.pending_count -= 1
-        self.ready_count += 1
-        self.total.connects += 1
-        if self.scenario != STORM:
-            return 0
-        if self.is_measuring:
-            self.total.measured += 1
-            histogram_record(self.latency, now - c.since)
-        if self.is_abrupt and c.tls == NULL:
-            load_reset(c.fd)
-            c.state = DEAD
-            return 0
-        # The broker closes first, so no port of ours is left in TIME_WAIT and the whole cycle is in the measurement.
-        self.put_packet(c, DISCONNECT << 4)
-        c.since = now
-        c.state = CLOSING
-        return 0
-
-    # ---- what arrives ----
-
-    cdef int on_connack(self, Client* c, bytes body, uint64_t now) except -1:
-        connack = packets.parse_connack(body, self.version)
-        options = self.options
-        if connack.reason:
-            raise LoadRefused(connack)
-        limits = connack.properties
-        if self.qos > limits.get("maximum_qos", 2):
-            raise LoadError(f"the broker takes QoS {int(limits['maximum_qos'])} at most, not {self.qos}")
-        if self.publisher_count and self.publishers[0].pattern_size > limits.get("maximum_packet_size", UINT32_MAX):
-            raise LoadError(f"the broker takes packets of {limits['maximum_packet_size']} bytes at most")
-        self.window = min(self.window, limits.get("receive_maximum", 65535))
-        self.keep_alive = min(self.keep_alive, limits.get("server_keep_alive", 65535))
-        subscribes = self.subscribes if self.scenario in (IDLE, STORM) else c.is_subscriber
-        if self.part == RECEIVE_PART and self.has_session:
-            if not connack.session_present:
-                raise LoadError(f"the session of {options.session}{c.index} is gone")
-            subscribes = False
-        if subscribes and not options.forget:
-            self.send_subscribe(c)
-        else:
-            self.become_ready(c, now)
-        return 0
-
-    cdef int on_suback(self, Client* c, bytes body, uint64_t now) except -1:
-        (code,) = packets.parse_suback(body, self.version).reasons
-        if code >= FIRST_ERROR_CODE:
-            raise LoadError(f"the broker refuses the subscription to {self.options.filter_of(c.index)} (code {code})")
-        if code < self.qos:
-            raise LoadError(f"the broker grants QoS {code} instead of {self.qos}")
-        self.become_ready(c, now)
-        return 0
-
-    cdef int on_publish(self, Client* c, int first, const uint8_t* p, const uint8_t* end, uint64_t now) except -1 nogil:
-        cdef int qos = first >> 1 & 3, k
-        cdef uint32_t properties = 0
-        p += 2 + get_be16(p)
-        if qos:
-            self.put_ack(c, PUBACK if qos == 1 else PUBREC, p)
-            p += 2
-        if self.version == 5:
-            k = get_varint(p, end, &properties)
-            p += k
-            if k <= 0 or end - p < <int64_t> properties:
-                self.total.corrupt += 1
-                return 0
-            if self.settle >= 0 and not self.settle_delivery(c, p, p + properties):
-                self.total.corrupt += 1
-            p += properties
-        self.total.downgraded += qos < self.qos
-        if end - p == <int64_t> self.size:
-            self.count_arrival(c, p, now)
-        else:
-            self.total.corrupt += 1
-        return 0
-
-    cdef inline void count_arrival(self, Client* subscriber, const uint8_t* payload, uint64_t now) noexcept nogil:
-        cdef uint64_t stamp
-        cdef uint32_t publisher, seq
-        cdef int how
-        memcpy(&stamp, payload, 8)
-        memcpy(&publisher, payload + 8, 4)
-        memcpy(&seq, payload + 12, 4)
-        if publisher >= <uint32_t> self.publisher_count or (
-                self.size > STAMP_SIZE and payload[self.size - 1] != c"x"):
-            self.total.corrupt += 1
-            return
-        how = stream_arrive(
-            subscriber.arrivals if self.scenario == FANOUT else self.publishers[publisher].arrivals, seq)
-        self.total.received += 1
-        self.last_progress = now
-        if how == ARRIVED_TWICE:
-            self.total.twice += 1
-        elif how == ARRIVED_LATE and self.in_order:
-            self.total.late += 1
-        if self.is_measuring:
-            self.total.measured += 1
-            subscriber.received += 1
-            histogram_record(self.latency, now - stamp if now > stamp else 0)
-
-    cdef int count_ack(self, Client* c, uint64_t now) except -1 nogil:
-        c.acked += 1
-        if c.is_subscriber:
-            self.settlements_open -= 1
-            return self.settle_waiting(c)
-        if self.scenario == PUBLISH_ONLY or self.part == PUBLISH_PART:
-            self.total.received += 1
-            self.total.measured += self.is_measuring
-            self.last_progress = now
-        return 0
-
-    cdef int on_packet(self, Client* c, int first, const uint8_t* body, const uint8_t* end, uint64_t now) except -1 nogil:
-        cdef int kind = first >> 4
-        cdef bint is_refused = end - body > 2 and body[2] >= FIRST_ERROR_CODE
-        if kind == PUBLISH:
-            return self.on_publish(c, first, body, end, now)
-        if kind == PUBACK or kind == PUBCOMP:
-            self.total.refused += is_refused
-            return self.count_ack(c, now)
-        if kind == PUBREC:
-            if not is_refused:
-                return self.put_ack(c, PUBREL, body)
-            c.acked += 1
-            self.total.refused += 1
-        elif kind == PUBREL:
-            return self.put_ack(c, PUBCOMP, body)
-        elif kind == DISCONNECT:
-            return self.lose(c)
-        elif kind == CONNACK or kind == SUBACK:
-            return self.on_answer(c, kind, body, <uint32_t> (end - body), now)
-        return 0
-
-    cdef int on_answer(self, Client* c, int kind, const uint8_t* body, uint32_t size, uint64_t now) except -1 with gil:
-        try:
-            if kind == CONNACK:
-                return self.on_connack(c, body[:size], now)
-            return self.on_suback(c, body[:size], now)
-        except (packets.ProtocolViolation, ValueError) as error:
-            raise LoadError(f"what answers there does not speak MQTT as expected: {error}") from None
-
-    cdef int keep_incomplete(self, Client* c, const uint8_t* rest, uint32_t size) except -1 nogil:
-        cdef uint8_t* held
-        if size == READ_MAX:
-            fail(b"the broker sent a packet larger than 1 MiB")
-        if size:
-            held = <uint8_t*> realloc(c.held, size)
-            if held == NULL:
-                fail(b"out of memory")
-            c.held = held
-            memcpy(held, rest, size)
-        c.held_size = size
-        return 0
-
-    cdef int on_readable(self, Client* c) except -1 nogil:
-        cdef ssize_t k
-        cdef uint64_t now
-        cdef uint32_t size = 0
-        cdef int head
-        cdef const uint8_t* p = self.read_buffer
-        cdef const uint8_t* end
-        if c.held_size:
-            memcpy(self.read_buffer, c.held, c.held_size)
-        if c.tls == NULL:
-            k = recv(c.fd, self.read_buffer + c.held_size, READ_MAX - c.held_size, 0)
-        else:
-            k = self.tls_receive(c, c.held_size)
-        if k == TLS_AGAIN or (k == -1 and (errno == EAGAIN or errno == EINTR)):
-            return 0
-        if k <= 0:
-            if c.state != CLOSING:
-                return self.lose(c)
-            self.hang_up(c)
-            return 0
-        now = now_ns()
-        end = p + c.held_size + k
-        while c.state != DEAD and end - p >= 2:
-            head = get_varint(p + 1, end, &size)
-            if head < 0:
-                fail(b"what answers there does not speak MQTT")
-            if head == 0 or end - p - 1 - head < <int64_t> size:
-                break
-            self.on_packet(c, p[0], p + 1 + head, p + 1 + head + size, now)
-            p += 1 + head + size
-        if c.state == DEAD:
-            return 0
-        self.keep_incomplete(c, p, <uint32_t> (end - p))
-        if buffer_size(&c.out) and not c.wants_out:
-            self.flush(c)
-        return 0
-
-    cdef int wait_events(self, uint64_t ns) except -1 nogil:
-        cdef epoll_event[EVENTS] events
-        cdef int i, count = load_wait(self.epoll_fd, events, EVENTS, ns)
-        cdef Client* c
-        for i in range(count):
-            c = <Client*> events[i].data.ptr
-            if c.state == HANDSHAKE:
-                self.shake_hands(c)
-                continue
-            if c.state != DEAD and events[i].events & EPOLLOUT:
-                if c.state == CONNECTING:
-                    self.connected(c)
-                else:
-                    self.flush(c)
-            if c.state not in (DEAD, CONNECTING, HANDSHAKE) and events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP):
-                self.on_readable(c)
-        if self.scenario == FANOUT:
-            self.find_slowest_subscriber()
-        return 0
-
-    cdef void find_slowest_subscriber(self) noexcept nogil:
-        cdef int i
-        self.fan_min = UINT64_MAX
-        for i in range(self.subscriber_count):
-            if self.clients[i].state == READY and self.clients[i].arrivals.next < self.fan_min:
-                self.fan_min = self.clients[i].arrivals.next
-
-    # ---- consumers of a queue ----
-
-    # A PUBLISH to $queue/NAME/$ack for a delivery, in which two properties are never longer than 127 bytes.
-    cdef int put_settlement(self, Client* c, const Settlement* s) except -1 nogil:
-        cdef uint32_t size = self.ack_topic_size + (2 if self.settle else 0) + 1 + s.size + self.group_size
-        cdef uint8_t* p = buffer_reserve(&c.out, 1 + varint_size(size) + size)
-        p[0] = <uint8_t> (PUBLISH << 4 | self.settle << 1)
-        p = put_varint(p + 1, size)
-        memcpy(p, self.ack_topic_at, self.ack_topic_size)
-        p += self.ack_topic_size
-        if self.settle:
-            put_be16(p, next_packet_id(c))
-            p += 2
-        p[0] = <uint8_t> (s.size + self.group_size)
-        memcpy(p + 1, s.property, s.size)
-        memcpy(p + 1 + s.size, self.group_at, self.group_size)
-        c.sent += 1
-        if not self.settle:
-            self.settlements_open -= 1
-        return 0
-
-    cdef int settle_waiting(self, Client* c) except -1 nogil:
-        while c.unsettled_count and (not self.settle or c.sent - c.acked < self.window):
-            self.put_settlement(c, &c.unsettled[c.unsettled_at])
-            c.unsettled_at = (c.unsettled_at + 1) % UNSETTLED_MAX
-            c.unsettled_count -= 1
-        return 0
-
-    # The delivery with the properties in [at, end) is to be settled; 0 if it cannot be.
-    cdef int settle_delivery(self, Client* c, const uint8_t* at, const uint8_t* end) except -1 nogil:
-        cdef int64_t size
-        cdef Settlement* s
-        cdef const uint8_t* value = find_message_id(at, end, &size)
-        if value == NULL or size + 1 > SETTLEMENT_MAX or c.unsettled_count == UNSETTLED_MAX:
-            return 0
-        if c.unsettled == NULL:
-            c.unsettled = <Settlement*> malloc(UNSETTLED_MAX * sizeof(Settlement))
-            if c.unsettled == NULL:
-                fail(b"out of memory")
-        s = &c.unsettled[(c.unsettled_at + c.unsettled_count) % UNSETTLED_MAX]
-        c.unsettled_count += 1
-        s.size = <uint8_t> (size + 1)
-        s.property[0] = USER_PROPERTY
-        memcpy(s.property + 1, value, size)
-        self.settlements_open += 1
-        self.settle_waiting(c)
-        return 1
-
-    # ---- what is published ----
-
-    cdef uint64_t room(self, const Client* c) noexcept nogil:
-        cdef uint64_t room = UINT64_MAX, other, seen
-        if self.count:
-            room = self.count - c.sent if self.count > c.sent else 0
-        if self.qos:
-            other = remaining(self.window, c.sent, c.acked)
-            room = other if other < room else room
-        if self.e2e:
-            seen = self.fan_min if self.scenario == FANOUT else c.arrivals.next
-            other = remaining(self.e2e, c.sent, seen if seen > c.released else c.released)
-            room = other if other < room else room
-        return room
-
-    cdef int put_messages(self, Client* c, uint64_t count, uint64_t now) except -1 nogil:
-        cdef uint8_t* p = buffer_reserve(&c.out, <uint32_t> (count * c.pattern_size))
-        cdef uint32_t seq
-        self.total.published += count
-        for _ in range(count):
-            memcpy(p, c.pattern, c.pattern_size)
-            if self.qos:
-                put_be16(p + c.id_at, next_packet_id(c))
-            seq = <uint32_t> c.sent
-            c.sent += 1
-            if self.size:
-                memcpy(p + c.stamp_at, &now, 8)
-                memcpy(p + c.stamp_at + 12, &seq, 4)
-            if c.digits_at:
-                put_digits(p + c.digits_at, seq)
-            p += c.pattern_size
-        return 0
-
-    # Sends in batches of at least a quarter of the window, as a busy client does, rather than one by one as it opens.
-    cdef int pump(self, Client* c) except -1 nogil:
-        cdef uint64_t limit = self.window if self.qos else UINT64_MAX, batch, most, room
-        if self.e2e and self.e2e < limit:
-            limit = self.e2e
-        batch = 1 if limit == UINT64_MAX or limit < 4 else limit // 4
-        most = CHUNK // c.pattern_size if c.pattern_size < CHUNK else 1
-        while c.state == READY and buffer_size(&c.out) == 0:
-            room = self.room(c)
-            if room == 0 or (room < batch and not (self.count and room == self.count - c.sent)):
-                return 0
-            self.put_messages(c, room if room < most else most, now_ns())
-            self.flush(c)
-            if limit == UINT64_MAX:
-                return 0        # unlimited: give the reading side its turn
-        return 0
-
-    # Fixed total rate, round robin over the publishers. Returns the ns until the next message is due.
-    cdef int64_t pace(self) except -1 nogil:
-        cdef uint64_t now = now_ns(), lag, next_at
-        cdef uint64_t due = <uint64_t> (<double> (now - self.started_at) * (self.rate / 1e9))
-        cdef int skipped = 0
-        cdef Client* c
-        while self.planned < due and skipped < self.publisher_count:
-            c = &self.publishers[self.turn % <uint32_t> self.publisher_count]
-            self.turn += 1
-            if c.state != READY or self.room(c) == 0:
-                skipped += 1
-                continue
-            lag = now - self.started_at - <uint64_t> (<double> self.planned * 1e9 / self.rate)
-            if self.is_measuring and lag > self.lag_max:
-                self.lag_max = lag
-            self.put_messages(c, 1, now_ns())
-            if not c.wants_out:
-                self.flush(c)
-            self.planned += 1
-            skipped = 0
-        if self.planned < due:
-            return SECOND // 1000       # all windows are full: wait for the broker
-        next_at = self.started_at + <uint64_t> (<double> (self.planned + 1) * 1e9 / self.rate)
-        now = now_ns()
-        return <int64_t> (next_at - now) if next_at > now else 0
-
-    cdef int64_t drive_publishers(self) except -1 nogil:
-        cdef int i
-        if self.rate > 0:
-            return self.pace()
-        for i in range(self.publisher_count):
-            self.pump(&self.publishers[i])
-        if not self.e2e and not self.qos:
-            for i in range(self.publisher_count):   # unlimited: do not sleep while some publisher can still write
-                if self.publishers[i].state == READY and buffer_size(&self.publishers[i].out) == 0:
-                    return 0
-        return SECOND // 100
-
-    # Lost messages must not hold the end-to-end window for ever.
-    cdef void release_stalled(self, uint64_t now) noexcept nogil:
-        cdef int i
-        for i in range(self.publisher_count):
-            self.publishers[i].released = self.publishers[i].sent
-        self.total.stalls += 1
-        self.last_progress = now
 
     # ---- the phases of a run ----
 
@@ -1131,9 +394,9 @@ cdef class Load:
     cdef int opening_turn(self) except -1 nogil:
         cdef int wanted = self.subscriber_count if self.part == RECEIVE_PART else self.client_count
         while self.opened_count < wanted and self.pending_count < PENDING_MAX:
-            self.open(&self.clients[self.opened_count])
+            open_client(self, &self.clients[self.opened_count])
             self.opened_count += 1
-        self.wait_events(SECOND // 50)
+        wait_events(self, SECOND // 50)
         if self.ready_count == wanted:
             self.opened = usage_now(self.pids, self.pid_count)
             self.begin()
@@ -1189,12 +452,12 @@ cdef class Load:
             if self.options_count and self.last_progress > self.first.at:
                 self.last.at = self.last_progress
             return 0
-        pause = SECOND // 100 if self.is_published else <uint64_t> self.drive_publishers()
+        pause = SECOND // 100 if self.is_published else <uint64_t> drive_publishers(self)
         if pause > SECOND // 100:
             pause = SECOND // 100
         if not self.is_published and self.e2e and now > self.last_progress + SECOND:
-            self.release_stalled(now)
-        return self.wait_events(pause if now + pause < until else (until - now if until > now else 0))
+            release_stalled(self, now)
+        return wait_events(self, pause if now + pause < until else (until - now if until > now else 0))
 
     # PINGREQ is spread evenly over half the keep-alive.
     cdef int idle_turn(self) except -1 nogil:
@@ -1207,9 +470,9 @@ cdef class Load:
             c = &self.clients[self.pings % <uint64_t> self.client_count]
             self.pings += 1
             if c.state == READY:
-                self.put_packet(c, PINGREQ << 4)
-                self.flush(c)
-        self.wait_events(SECOND // 100)
+                put_packet(self, c, PINGREQ << 4)
+                flush(self, c)
+        wait_events(self, SECOND // 100)
         if now_ns() >= self.measure_until or self.total.disconnects >= <uint64_t> self.client_count:
             self.finish()
         return 0
@@ -1223,7 +486,7 @@ cdef class Load:
             self.finish()
             return 0
         self.reopen_closed(now)
-        return self.wait_events(SECOND // 100)
+        return wait_events(self, SECOND // 100)
 
     cdef int reopen_closed(self, uint64_t now) except -1 nogil:
         cdef int i
@@ -1232,10 +495,10 @@ cdef class Load:
             c = &self.clients[i]
             if c.state == CLOSING and now > c.since + SECOND:     # the broker ought to have closed
                 self.total.unclosed += 1
-                self.hang_up(c)
+                hang_up(self, c)
             if c.state == DEAD:
                 c.cycle += 1
-                self.open(c)
+                open_client(self, c)
         if self.total.disconnects > STORM_FAILURES_MAX:
             fail(b"more than 1,000 connections failed")
         return 0
@@ -1277,3 +540,7 @@ def resolve(host, port):
     if family == socket.AF_INET:
         return int(family), head + socket.inet_pton(family, where[0]) + bytes(8)
     return int(family), head + bytes(4) + socket.inet_pton(family, where[0]) + int(where[3]).to_bytes(4, "little")
+
+
+include "load_connection.pxi"
+include "load_traffic.pxi"

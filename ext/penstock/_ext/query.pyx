@@ -17,7 +17,7 @@ who sees which message (query_index).
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.math cimport ceil, exp, fabs, floor, fmod, isfinite, isnan, log, log2, log10, pow, round, sqrt
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset, strlen
 
 from penstock._ext.block cimport (

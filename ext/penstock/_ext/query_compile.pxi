@@ -106,6 +106,8 @@ cdef class Program:
             least, most = ARITIES.get(node.op, (2, 2))
             if not least <= node.count <= most or node.op == OP_CASE and node.count % 2 == 0:
                 raise ValueError(f"{operation} cannot have {node.count} arguments")
+            if node.op == OP_IN:
+                sort_constants(node)
         return node
 
     cdef int set_literal(self, Value* value, uint8_t type, object constant) except -1:
@@ -170,6 +172,29 @@ cdef class Program:
             args = (("literal", T_BIGINT, UNIT_NAMES.index(args[0][2])), *args[1:])
         node.op, node.value.of.i = OP_CALL, function
         return self.set_args(node, args)
+
+
+cdef int order_of_constants(const void* a, const void* b) noexcept nogil:
+    return compare(&(<const Node**> a)[0].value, &(<const Node**> b)[0].value)
+
+
+# Those of IN, for run_in: NULLs are taken out and remembered in the node's value.
+cdef int sort_constants(Node* node) except -1:
+    cdef uint32_t kept = 1
+    cdef uint32_t i
+    for i in range(1, node.count):
+        if node.args[i].op != OP_LITERAL:
+            raise ValueError("IN takes constants only")
+        if node.args[i].value.type == T_NULL:
+            node.value.of.i = 1
+        elif node.args[i].type != node.args[0].type:
+            raise ValueError("the constants of IN have another type than what is looked for")
+        else:
+            node.args[kept] = node.args[i]
+            kept += 1
+    node.count = kept
+    qsort(node.args + 1, kept - 1, sizeof(Node*), order_of_constants)
+    return 0
 
 
 cdef tuple check_path(path):

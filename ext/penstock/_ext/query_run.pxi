@@ -242,26 +242,28 @@ cdef int run_comparison(Message* m, const Node* node, Value* out) noexcept nogil
     return OK
 
 
+# The constants were sorted by `sort_constants`; NULL among them is told by the node's value.
 cdef int run_in(Message* m, const Node* node, Value* out) noexcept nogil:
-    cdef Value needle, value
-    cdef bint met_null = False
-    cdef uint32_t i
+    cdef Value needle
+    cdef uint32_t low = 1, high = node.count, middle
+    cdef int order
     cdef int fault = run(m, node.args[0], &needle)
     if fault:
         return fault
     set_null(out)
     if needle.type == T_NULL:
         return OK
-    for i in range(1, node.count):
-        fault = run(m, node.args[i], &value)
-        if fault:
-            return fault
-        if value.type == T_NULL:
-            met_null = True
-        elif value.type == needle.type and compare(&needle, &value) == 0:
+    while low < high:
+        middle = (low + high) >> 1
+        order = compare(&needle, &node.args[middle].value)
+        if order == 0:
             set_bool(out, True)
             return OK
-    if not met_null:
+        if order < 0:
+            high = middle
+        else:
+            low = middle + 1
+    if node.value.of.i == 0:
         set_bool(out, False)
     return OK
 

@@ -8,13 +8,16 @@ it, and what is delivered again after a restore is what a crash would have deliv
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import io
 import os
 import shutil
+import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Annotated
@@ -78,7 +81,8 @@ def backup(
         raise BackupError(f"there is no data directory {directory.resolve()}", "Name it with --data-dir.")
     admin = find_admin(config, data_dir, assignments, url, token) if is_log_open(directory) else None
     try:
-        manifest = _Backup(settings, directory, admin).run(target)
+        with _cleaning_up():
+            manifest = _Backup(settings, directory, admin).run(target)
     except OSError as error:
         is_denied = error.errno in (errno.EACCES, errno.EPERM)
         hint = "Run the command as the user the broker runs as." if is_denied else "Nothing was left behind."
@@ -97,6 +101,16 @@ def backup(
         f"{target}: {counted(manifest.topics, 'topic')}, {counted(manifest.records, 'record')}, "
         f"{size / 1_048_576:,.1f} MiB in {counted(len(manifest.files), 'file')}"
     )
+
+
+@contextlib.contextmanager
+def _cleaning_up() -> Iterator[None]:
+    """SIGTERM, as of a service manager, ends the copy as Ctrl-C does: nothing is left behind."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _summary(manifest: Manifest) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
@@ -12,6 +13,7 @@ from penstock.core.settings import Settings
 from penstock.core.settings.datasub import DataSubscriptionSettings
 from penstock.datasub import dead_letters
 from penstock.datasub.dead_letters import DeadLetterLog
+from penstock.datasub.errors import DataError
 from penstock.datasub.fetching import Fetching
 from penstock.datasub.groups.limits import GroupSettings
 from penstock.datasub.making import Neighbours, make_service
@@ -37,7 +39,8 @@ START_SECONDS = 5.0
 
 
 class DataSubscription:
-    """`node` where other nodes may use the same log; `publish` logs a message of the broker's own."""
+    """`node` where other nodes may use the same log; `publish` logs a message of the broker's own; `is_taken` are names
+    of ordinary topics that MQTT clients share."""
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class DataSubscription:
         names: LogNames,
         node: ClusterNode | None,
         publish: Publish,
+        is_taken: Callable[[str], bool],
     ) -> None:
         self._settings = settings.data_subscription
         self._partitions = settings.ingest.partitions
@@ -75,6 +79,7 @@ class DataSubscription:
             neighbours=neighbours,
             infer=Sampler(self.source).infer,
             errors_of=self.fetching.errors_of,
+            is_taken=is_taken,
             on_table=Announcer(publish),
         )
         self.service, self._progress = parts.service, parts.progress
@@ -92,6 +97,10 @@ class DataSubscription:
         self.fetching.start()
         self._starting = asyncio.get_running_loop().create_task(self._start())
         await asyncio.wait([self._starting], timeout=START_SECONDS)
+        if self._starting.done():
+            self._starting.result()
+        else:
+            self._starting.add_done_callback(_on_started_late)
 
     async def _start(self) -> None:
         while True:
@@ -100,7 +109,7 @@ class DataSubscription:
                 await self.service.start()
                 self.retention.start(self.source, self._progress)
                 return
-            except (LogError, StoreError) as error:
+            except (DataError, LogError, StoreError) as error:
                 log.warning("data subscription cannot start yet", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
@@ -135,3 +144,8 @@ def _group_settings(settings: DataSubscriptionSettings) -> GroupSettings:
 def new_queries() -> QuerySet:
     # Imported when the first query is evaluated: most brokers never do.
     return cast("QuerySet", import_module("penstock._ext.query").QuerySet())
+
+
+def _on_started_late(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("data subscription cannot start", error=repr(error))

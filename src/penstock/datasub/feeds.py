@@ -17,17 +17,20 @@ if TYPE_CHECKING:
 
 # What a block costs beside its columns.
 BLOCK_OVERHEAD = 512
+# Places of blocks that are gone, beyond which they are looked for.
+MOST_GONE = 1_000
 
 
 class Lane:
     """One partition of a feed."""
 
-    __slots__ = ("blocks", "feed", "start", "waiting")
+    __slots__ = ("blocks", "feed", "gone_early", "start", "waiting")
 
     def __init__(self, feed: Feed, start: int) -> None:
         self.feed = feed
         self.start = start
         self.blocks: deque[Block] = deque()
+        self.gone_early = 0  # blocks that went before their turn, see FeedMemory
         self.waiting: list[asyncio.Future[None]] = []
 
     def add(self, block: Block) -> None:
@@ -46,6 +49,7 @@ class Lane:
     def start_at(self, offset: int) -> int:
         """Forgets everything; the bytes that are free now."""
         freed = sum(block.size + BLOCK_OVERHEAD for block in self.blocks)
+        self.gone_early += len(self.blocks)
         self.blocks.clear()
         self.feed.bytes -= freed
         self.start = offset
@@ -109,37 +113,50 @@ class FeedMemory:
     def __init__(self, of_one: int, of_all: int) -> None:
         self._of_one = of_one
         self._of_all = of_all
-        self._order: deque[tuple[Lane, Block]] = deque()
+        # The lane of each block, in the order they came. One that went before its turn is passed over when it comes.
+        self._order: deque[Lane] = deque()
+        self._kept = 0
         self.bytes = 0
 
     def add(self, lane: Lane, block: Block) -> None:
         lane.add(block)
-        self._order.append((lane, block))
+        self._order.append(lane)
+        self._kept += 1
         self.bytes += block.size + BLOCK_OVERHEAD
         while lane.feed.bytes > self._of_one:
-            self.bytes -= self._longest(lane.feed).drop_first()
+            longest = max(lane.feed.lanes, key=_length)
+            self._drop_first(longest)
+            longest.gone_early += 1
         while self.bytes > self._of_all:
-            self._drop_oldest()
-        # What went out of turn is still in the order: not for long.
-        while self._order and not self._is_kept(*self._order[0]):
-            self._order.popleft()
+            oldest = self._order.popleft()
+            if oldest.gone_early:
+                oldest.gone_early -= 1
+            else:
+                self._drop_first(oldest)
+        if len(self._order) > 2 * self._kept + MOST_GONE:
+            self._pass_over()
 
-    @staticmethod
-    def _longest(feed: Feed) -> Lane:
-        return max(feed.lanes, key=lambda lane: len(lane.blocks))
+    def _drop_first(self, lane: Lane) -> None:
+        self.bytes -= lane.drop_first()
+        self._kept -= 1
 
-    @staticmethod
-    def _is_kept(lane: Lane, block: Block) -> bool:
-        return bool(lane.blocks) and lane.blocks[0] is block
-
-    def _drop_oldest(self) -> None:
-        lane, block = self._order.popleft()
-        if self._is_kept(lane, block):
-            self.bytes -= lane.drop_first()
+    def _pass_over(self) -> None:
+        """A row that stays for long must not keep all that have come and gone behind it."""
+        order, self._order = self._order, deque()
+        for lane in order:
+            if lane.gone_early:
+                lane.gone_early -= 1
+            else:
+                self._order.append(lane)
 
     def forget(self, lane: Lane, start: int) -> None:
+        self._kept -= len(lane.blocks)
         self.bytes -= lane.start_at(start)
 
     def remove(self, feed: Feed) -> None:
         for lane in feed.lanes:
             self.forget(lane, lane.start)
+
+
+def _length(lane: Lane) -> int:
+    return len(lane.blocks)

@@ -32,6 +32,8 @@ LONGEST_WAIT_MS = 60_000
 # An answer that comes so long after its deadline is counted: something keeps fetches waiting.
 OVERDUE_SECONDS = LEAST_READ_SECONDS + 1.0
 SWEEP_SECONDS = 5.0
+# Queries that nobody evaluates now and whose errors are still known.
+MOST_REMEMBERED = 10_000
 
 
 class DeadLetters(Protocol):
@@ -217,7 +219,7 @@ class Fetching:
         clock = asyncio.get_running_loop().time
         least = clock() + LEAST_READ_SECONDS
         place = self._source.place(answer.partition)
-        async with self._source.readers.at(place, answer.position) as reader:
+        async with self._source.readers.at(place, answer.position, max(deadline, least) - clock()) as reader:
             while answer.position < start and not answer.is_full and not self._is_closed:
                 packs = await reader.read(max(deadline, least) - clock())
                 for pack in packs:
@@ -252,11 +254,10 @@ class Fetching:
         return errors + (0 if history is None else history.queries.counts(history.query)[2])
 
     def _keep_counts(self, plan: Plan, counts: tuple[int, int, int]) -> None:
-        self._gone_errors[plan.key] += counts[2]
-
-    def forget(self, plan: Plan) -> None:
-        """Nobody has this query any more."""
-        self._gone_errors.pop(plan.key, None)
+        if counts[2]:
+            self._gone_errors[plan.key] += counts[2]
+        while len(self._gone_errors) > MOST_REMEMBERED:
+            del self._gone_errors[next(iter(self._gone_errors))]
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

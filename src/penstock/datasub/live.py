@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,11 @@ log = get_logger("penstock.datasub")
 POLL_RECORDS = 4_000
 POLL_SECONDS = 1.0
 RETRY_SECONDS = 0.5
+# Evaluation without a pause for others; slices are made as large as fits into it.
+TURN_SECONDS = 0.004
+LEAST_SLICE = 100
+# Between two rounds: what comes meanwhile is evaluated, sent and fetched together.
+GATHER_SECONDS = 0.002
 
 NewQueries = Callable[[], "QuerySet"]
 OnErrors = Callable[[Plan, int, "Sequence[RowError]"], None]  # plan, partition, errors
@@ -56,6 +62,8 @@ class LivePass:
         self._warnings = RateLimited(interval=10.0)
         self.feeds: dict[str, Feed] = {}
         self.positions: list[int] = []
+        self._slice = SLICE_RECORDS
+        self._turn = 0.0  # time since others had theirs
         self.records = 0
         self.restarts = 0
 
@@ -160,25 +168,34 @@ class LivePass:
                     # Whoever reads these queries comes to the same records in the log, and is told there.
                     log.exception("records cannot be evaluated", partition=item.partition, offset=item.pack.base_offset)
                     self._begin_anew(item.partition, item.pack.next_offset)
+            if fetched:
+                await asyncio.sleep(GATHER_SECONDS)
 
     async def _take(self, item: Fetched) -> None:
-        """In slices: a large pack does not keep everybody else waiting."""
-        pack, at = item.pack, item.pack.base_offset
-        count = pack.count
-        for done in range(0, count, SLICE_RECORDS):
-            if done:
+        """In slices: neither a large pack nor many queries keep everybody else waiting."""
+        at = item.pack.base_offset
+        while at < item.pack.next_offset:
+            # The time this thread has worked: that others were given the core says nothing about the queries.
+            began = time.thread_time()
+            at = self._evaluate(item.partition, item.pack, at)
+            took = time.thread_time() - began
+            self._turn += took
+            if self._turn > TURN_SECONDS:
+                self._turn = 0.0
                 await asyncio.sleep(0)
-            at = self._evaluate(item.partition, pack, at, is_last=done + SLICE_RECORDS >= count)
-        self.records += count
+            if took > TURN_SECONDS:
+                self._slice = max(LEAST_SLICE, self._slice // 2)
+            elif took < TURN_SECONDS / 4:
+                self._slice = min(SLICE_RECORDS, self._slice * 2)
+        self.records += item.pack.count
 
-    def _evaluate(self, partition: int, pack: RecordPack, at: int, *, is_last: bool) -> int:
+    def _evaluate(self, partition: int, pack: RecordPack, at: int) -> int:
+        """The next slice; where the one after it begins."""
         assert self._queries is not None
-        if is_last:
-            found = self._queries.evaluate(pack, partition, at)
-            after = pack.next_offset
-        else:
-            found = self._queries.evaluate(pack, partition, at, SLICE_RECORDS)
-            after = self._queries.next_offset
+        found = self._queries.evaluate(pack, partition, at, self._slice)
+        after = self._queries.next_offset
+        if after < 0:
+            after = pack.next_offset  # behind the last record there may be marks that only the log knows
         self.positions[partition] = after
         for query, block in found:
             feed = self._by_query.get(query)

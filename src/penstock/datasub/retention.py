@@ -32,18 +32,20 @@ class Retention:
         """Before the log looks at its segments for the first time."""
         if not self._is_holding:
             return
-        with contextlib.suppress(LogError):
-            # One that was made with other settings has another number of them.
-            partitions = (await self._log.admin.describe(self._topic)).partitions
-        for number in range(partitions):
-            self.is_held = await self._log.admin.hold(TopicPartition(self._topic, number), 0)
-            self._held[number] = 0
+        self.is_held = await self._log.admin.hold(TopicPartition(self._topic, 0), 0)
         if not self.is_held:
-            log.warning(
+            log.info(
                 "data_subscription.retention = hold is not possible with this log: its own retention decides, and a "
                 "consumer that fell behind it gets the error out-of-range",
                 topic=self._topic,
             )
+            return
+        with contextlib.suppress(LogError):
+            # One that was made with other settings has another number of them.
+            partitions = (await self._log.admin.describe(self._topic)).partitions
+        for number in range(partitions):
+            await self._log.admin.hold(TopicPartition(self._topic, number), 0)
+            self._held[number] = 0
 
     def start(self, source: Source, progress: Progress) -> None:
         if self.is_held:

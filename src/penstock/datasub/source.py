@@ -20,8 +20,9 @@ FRESH_SECONDS = 0.25
 COUNT_SECONDS = 5.0
 # Records of one slice of catching up: others get their turn between slices.
 SLICE_RECORDS = 500
-POLL_SECONDS = 1.0
 CLOSE_SECONDS = 2.0
+# How long one waits for its turn to read the log.
+TURN_SECONDS = 30.0
 
 
 class Source:
@@ -178,29 +179,31 @@ class Readers:
         self.in_use = 0
 
     @asynccontextmanager
-    async def at(self, place: TopicPartition, offset: int) -> AsyncIterator[Reader]:
-        """A reader that stands there; raises Unavailable."""
-        async with self._turns:
-            self.in_use += 1
-            reader = self._choose(place, offset)
-            is_usable = False
+    async def at(self, place: TopicPartition, offset: int, seconds: float = TURN_SECONDS) -> AsyncIterator[Reader]:
+        """A reader that stands there. Raises Unavailable, also when none is free within the time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise Unavailable("too many consumers read the log at once (data_subscription.max_readers)") from None
+        self.in_use += 1
+        reader = self._choose(place, offset)
+        is_usable = False
+        try:
             try:
-                try:
-                    await reader.go_to(place, offset)
-                except LogError as error:
-                    raise Unavailable(f"the log cannot be read: {error}") from None
-                yield reader
-                is_usable = True
-            except OutOfRange:
-                # Where it stands is known, and nothing was read: but it would fail again there.
-                raise
-            finally:
-                self.in_use -= 1
-                if is_usable:
-                    reader.idle_since = asyncio.get_running_loop().time()
-                    self._free.append(reader)
-                else:
-                    await reader.close()
+                await reader.go_to(place, offset)
+            except LogError as error:
+                raise Unavailable(f"the log cannot be read: {error}") from None
+            yield reader
+            is_usable = True
+        finally:
+            self.in_use -= 1
+            self._turns.release()
+            if is_usable:
+                reader.idle_since = asyncio.get_running_loop().time()
+                self._free.append(reader)
+            else:
+                await reader.close()
 
     def _choose(self, place: TopicPartition, offset: int) -> Reader:
         for number, reader in enumerate(self._free):

@@ -76,7 +76,9 @@ class Snapshots:
 
 def _open(path: Path) -> lmdb.Environment:
     size = max(SMALLEST_MAP, 2 * (path / FILE).stat().st_size)
-    return lmdb.open(str(path), map_size=size, max_dbs=MOST_SPACES, readonly=True, create=False)
+    environment = lmdb.open(str(path), map_size=size, max_dbs=MOST_SPACES, readonly=True, create=False)
+    environment.reader_check()  # a copy that was killed keeps no pages any longer
+    return environment
 
 
 def _begin(path: Path, environment: lmdb.Environment) -> lmdb.Transaction:

@@ -60,13 +60,19 @@ class LmdbStore:
             raise KeyError(name) from None
 
     def grow(self) -> None:
-        """Doubles the space in the file; only between transactions."""
+        """Doubles the space in the file; only between transactions. A process that was killed while it read would keep
+        old pages for ever, and the file growing: it is forgotten here."""
+        self._environment.reader_check()
         self._environment.set_mapsize(2 * self._environment.info()["map_size"])
 
     @property
     def commits(self) -> int:
         """Grows with every commit that the disk took. One that had nothing to change succeeds on any disk."""
         return int(self._environment.info()["last_txnid"])
+
+    def readers(self) -> str:
+        """Who reads, in LMDB's words: process, thread, transaction."""
+        return str(self._environment.readers())
 
     def begin(self, *, write: bool) -> lmdb.Transaction:
         return self._environment.begin(write=write)

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import os
+import signal
 import tarfile
 
 import pytest
@@ -197,3 +198,15 @@ def test_where_there_is_nothing_to_save_it_says_what_to_save(data, capsys):
     assert main(["restore", "saved", "--set", "log.provider=kafka"]) == 1
     assert main(["backup", "saved", "--set", "device.store=redis"]) == 0
     assert "is in Redis, not in this backup" in capsys.readouterr().err
+
+
+def test_sigterm_leaves_nothing_behind(data, tmp_path, monkeypatch):
+    def be_ended(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("penstock.logs.embedded.backup.StagedTopic.verify", be_ended)
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["backup", "saved.tar"]) == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+    assert not list((data / "log").glob(".backup-*"))

@@ -325,6 +325,8 @@ def test_banner_says_where_and_what_next(tmp_path):
     assert "http://127.0.0.1:9883/metrics" in plain
     assert "penstock sub -t 'demo/#' -v\n" in plain
     assert "penstock pub -t demo/hello -m hi\n" in plain
+    assert "consumers" not in plain
+    assert "consumers  127.0.0.1:6030" in render_banner([ListenerSettings()], "data", "", "127.0.0.1:6030")
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ from penstock.logs.kafka.inspect import KafkaReport, TopicReport
 from penstock.logs.kafka.log import KafkaLog
 from penstock.stores.redis import safety
 from penstock.stores.redis.store import RedisDeviceStore
+from tests.support.broker import free_port
 from tests.support.certificates import Authority
 from tests.support.kafka_fixtures import shared_cluster
 from tests.support.redis_server import RedisServer
-from tests.unit.cli.conftest import free_port
 
 
 @pytest.fixture
@@ -42,7 +42,10 @@ def examine(tmp_path, monkeypatch, capsys):
     def run(*arguments, settings=""):
         config = tmp_path / "doctor.toml"
         listeners = "" if "[[listeners]]" in settings else f'[[listeners]]\naddress = "127.0.0.1:{free_port()}"\n'
-        config.write_text(f'{listeners}{settings}\n[admin]\naddress = "127.0.0.1:{free_port()}"\n')
+        data = (
+            "" if "[data_subscription]" in settings else f'[data_subscription]\naddress = "127.0.0.1:{free_port()}"\n'
+        )
+        config.write_text(f'{listeners}{settings}\n{data}[admin]\naddress = "127.0.0.1:{free_port()}"\n')
         capsys.readouterr()
         code = main(["doctor", "--config", str(config), "--json", *arguments])
         answer = json.loads(capsys.readouterr().out)
@@ -93,6 +96,10 @@ def test_ports_that_are_taken(examine):
         assert code == 1
         assert f"is in use by {name} (pid {os.getpid()})" in found["listener mqtt", "problem"][0]
     assert find_holder(port) is None
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        data = f'[data_subscription]\naddress = "127.0.0.1:{taken.getsockname()[1]}"\n'
+        assert "is in use by" in examine(settings=data)[1]["listener data", "problem"][0]
+        assert ("listener data", "problem") not in examine("--set", "ingest.log=none", settings=data)[1]
     code, found = examine("--listen", "192.0.2.1:1883", "--set", "access.anonymous=allow")
     assert "is it an address of this machine?" in found["listener mqtt", "problem"][0]
 

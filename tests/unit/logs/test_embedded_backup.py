@@ -166,7 +166,7 @@ from penstock.stores.lmdb_kv import LmdbStore
 space = LmdbStore(sys.argv[1]).space("things")
 print("ready", flush=True)
 sys.stdin.readline()
-space.write([(b"%d" % number, b"after" * 1000) for number in range(8000)])  # larger than the map was
+space.write([(b"%d" % number, b"after" * 1000) for number in range(2500)])  # larger than the map was
 print("written", flush=True)
 sys.stdin.readline()
 """
@@ -191,4 +191,34 @@ def test_a_picture_of_a_store_is_of_the_moment_it_was_taken(tmp_path: Path) -> N
         with Snapshots(find_environments(tmp_path)) as snapshots:
             snapshots.copy("one", tmp_path / "after")
         print("end", file=writer.stdin, flush=True)
-    assert (check_environment(tmp_path / "before"), check_environment(tmp_path / "after")) == (1, 8001)
+    assert (check_environment(tmp_path / "before"), check_environment(tmp_path / "after")) == (1, 2501)
+
+
+READER = """
+import sys
+from penstock.stores.lmdb_kv import LmdbStore
+transaction = LmdbStore(sys.argv[1], is_readonly=True).begin(write=False)
+print("reading", flush=True)
+sys.stdin.readline()
+"""
+
+
+def kill_a_reader(path: Path) -> int:
+    environment = {**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1])}
+    command = [sys.executable, "-c", READER, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "reading\n"
+        reader.kill()
+        return reader.pid
+
+
+def test_who_was_killed_while_reading_keeps_no_pages(tmp_path: Path) -> None:
+    """Its entry in the table of readers would keep every page since, and the file of the broker would grow for ever."""
+    store = LmdbStore(tmp_path / "one")
+    space = store.space("things")
+    killed = kill_a_reader(tmp_path / "one")
+    assert str(killed) in store.readers()
+    space.write([(b"%d" % number, b"x" * 4000) for number in range(5000)])  # more than the map: it grows
+    assert str(killed) not in store.readers()
+    store.close()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from penstock.datasub import Consumer
 from tests.support.broker import IS_MOSQUITTO, Broker
 from tests.support.data_client import DataClient, DataFailure, rows_of
 from tests.support.packets import V5
@@ -158,3 +161,19 @@ def test_tables_of_a_namespace_are_announced(
     both = client.read_all(f"{name}_with")
     assert [row for row in both if "meta" in row] == changes
     assert [row["topic"] for row in both if "meta" not in row] == [f"{name}/1/data"]
+
+
+def test_a_consumer_tells_changes_of_tables_from_rows(
+    broker: Broker, data: Callable[..., DataClient], name: str
+) -> None:
+    data().execute(f"CREATE TOPIC {name} ONLY META AS DATABASE '{name}/#'")
+    settings = {"group.id": name, "bootstrap.servers": f"127.0.0.1:{broker.data_port}", "auto.offset.reset": "earliest"}
+    with contextlib.closing(Consumer(settings)) as consumer:
+        consumer.subscribe([name])
+        data().execute(f"CREATE TABLE {name} FROM '{name}/+/data' (n BIGINT FROM payload.n)")
+        deadline = time.monotonic() + 30
+        while (message := consumer.poll(1.0)) is None:
+            assert time.monotonic() < deadline
+        assert message.error() is None
+        assert message.value() is None
+        assert [(change["type"], change["table"]) for change in message.meta()] == [("create-table", name)]

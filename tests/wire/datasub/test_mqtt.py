@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.datasub import DataError
 from tests.support.datasub import DataWorld, wait_for
 from tests.support.packets import V5, V311, Packet, PacketType
 from tests.support.raw_client import RawClient
@@ -200,6 +201,9 @@ def test_other_names_are_ordinary_topics(world: DataWorld, connect: Callable[...
     world.create_topic()
     shared, plain = connect(), connect()
     assert shared.subscribe(f"$share/{world.group}/{world.space}/ordinary", qos=1) == [1]
+    assert shared.subscribe(f"$share/{world.group}/{world.topic}taken", qos=1) == [1]
+    with pytest.raises(DataError, match="choose another name"):
+        world.execute('CREATE TOPIC {topic}taken AS SELECT topic FROM "{space}/#"')
     assert plain.subscribe(world.topic, qos=1) == [1]
     connect().publish(world.topic, b"an ordinary message", qos=1)
     plain.expect_publish(world.topic, b"an ordinary message", qos=1, ack=True)

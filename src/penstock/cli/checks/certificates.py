@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.cli.checks.finding import Finding, ok, problem, warning
+from penstock.cli.checks.network import all_listeners
 from penstock.core.settings import ListenerSettings, Settings
 from penstock.core.settings.address import TLS_TRANSPORTS
 
@@ -87,7 +88,7 @@ def parse_certificates(pem: bytes) -> list[Certificate]:
 
 
 def check_certificates(settings: Settings) -> Iterator[Finding]:
-    for listener in settings.listeners:
+    for listener in all_listeners(settings):
         if listener.transport in TLS_TRANSPORTS:
             yield from _check_listener(f"tls {listener.name}", listener)
     if settings.device.store == "redis" and settings.redis.tls:

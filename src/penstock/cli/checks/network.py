@@ -12,7 +12,7 @@ from pathlib import Path
 from penstock.cli.checks.finding import Finding, ok, problem, warning
 from penstock.core.settings import ListenerSettings, Settings
 from penstock.core.settings.address import WEB_TRANSPORTS, Address, is_loopback, parse_address
-from penstock.core.settings.checks import is_anonymous_allowed, is_local
+from penstock.core.settings.checks import data_listener, is_anonymous_allowed, is_local
 
 LISTENING = "0A"  # the state in /proc/net/tcp
 CLEAR = ("tcp", "ws")
@@ -20,7 +20,7 @@ CLEAR = ("tcp", "ws")
 
 def check_network(settings: Settings, pid: int | None) -> Iterator[Finding]:
     """`pid` is the broker that runs on the data directory of the settings."""
-    for listener in settings.listeners:
+    for listener in all_listeners(settings):
         area = f"listener {listener.name}"
         if listener.transport == "unix":
             yield from _check_socket_file(area, Path(listener.address), pid)
@@ -36,6 +36,12 @@ def check_network(settings: Settings, pid: int | None) -> Iterator[Finding]:
                 "commands for who overhears the token",
                 "bind it to 127.0.0.1, or let only your tools reach it",
             )
+
+
+def all_listeners(settings: Settings) -> list[ListenerSettings]:
+    """Those of MQTT, and that of the consumers of SQL topics where there are such topics."""
+    has_data = settings.data_subscription.enabled and settings.ingest.log != "none"
+    return [*settings.listeners, *([data_listener(settings.data_subscription)] if has_data else [])]
 
 
 def _check_exposure(area: str, listener: ListenerSettings, settings: Settings) -> Iterator[Finding]:

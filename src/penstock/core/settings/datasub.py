@@ -77,7 +77,7 @@ class DataSubscriptionSettings(Section, frozen=True):
     )
     feed_bytes: Annotated[
         Size, about("rows of one query kept in memory; consumers further behind read the log", unit="bytes")
-    ] = 4 * MIB
+    ] = MIB
     feeds_bytes: Annotated[Size, about("rows of all queries kept in memory", unit="bytes")] = 256 * MIB
     feed_idle: Annotated[Interval, about("how long a query is evaluated after its last fetch", unit="seconds")] = 60.0
     max_readers: Annotated[

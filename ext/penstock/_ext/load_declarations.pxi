@@ -1,0 +1,200 @@
+# What load.pyx takes from C: histogram, arrivals, resources, epoll and sockets; its enumerations and structures.
+cdef extern from "load_histogram.h" nogil:
+    enum:
+        HIST_BINS
+    ctypedef struct Histogram "struct histogram":
+        uint64_t* bins
+        uint64_t count
+        uint64_t max
+    void histogram_record(Histogram* h, uint64_t ns)
+    uint64_t histogram_ns(uint64_t bin)
+    double histogram_quantile_us(const Histogram* h, double q)
+    void histogram_since(const Histogram* h, Histogram* last, Histogram* part)
+
+cdef extern from "load_sequence.h" nogil:
+    enum:
+        ARRIVED_LATE
+        ARRIVED_TWICE
+    ctypedef struct Arrivals "struct stream":
+        uint64_t next
+    Arrivals* stream_new(uint64_t bits)
+    int stream_arrive(Arrivals* s, uint64_t seq)
+
+cdef extern from "load_resources.h" nogil:
+    ctypedef struct Usage "struct usage":
+        uint64_t at
+        double broker_cpu
+        double own_cpu
+        long rss_kb
+        long peak_kb
+    uint64_t now_ns()
+    Usage usage_now(const int* pids, int count)
+
+cdef extern from "sys/epoll.h" nogil:
+    enum:
+        EPOLLIN
+        EPOLLOUT
+        EPOLLERR
+        EPOLLHUP
+        EPOLL_CTL_ADD
+        EPOLL_CTL_MOD
+        EPOLL_CLOEXEC
+    ctypedef union epoll_data_t:
+        void* ptr
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epfd, int op, int fd, epoll_event* event)
+
+cdef extern from * nogil:
+    """
+    #include <errno.h>
+    #include <netinet/tcp.h>
+    #include <netinet/in.h>
+    #include <sys/epoll.h>
+    #include <sys/prctl.h>
+    #include <sys/socket.h>
+    #include <unistd.h>
+
+    /* A socket on its way to the address, or -1. */
+    static int load_connect(const void *address, unsigned size, int family) {
+        int one = 1, fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (fd < 0) return -1;
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        if (connect(fd, (const struct sockaddr *)address, size) && errno != EINPROGRESS) {
+            int error = errno;
+            close(fd);
+            errno = error;
+            return -1;
+        }
+        return fd;
+    }
+
+    static int load_socket_error(int fd) {
+        int error = 0;
+        socklen_t size = sizeof error;
+        getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+        return error;
+    }
+
+    static void load_reset(int fd) {
+        struct linger reset = {.l_onoff = 1};
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+        close(fd);
+    }
+
+    static int load_wait(int epoll_fd, struct epoll_event *events, int room, uint64_t ns) {
+        struct timespec t = {(time_t)(ns / 1000000000ull), (long)(ns % 1000000000ull)};
+        return epoll_pwait2(epoll_fd, events, room, &t, NULL);
+    }
+
+    static void load_fine_timers(void) { prctl(PR_SET_TIMERSLACK, 1); }
+    """
+    int load_connect(const void* address, unsigned size, int family)
+    int load_socket_error(int fd)
+    void load_reset(int fd)
+    int load_wait(int epoll_fd, epoll_event* events, int room, uint64_t ns)
+    void load_fine_timers()
+    ssize_t send(int fd, const void* data, size_t size, int flags)
+    ssize_t recv(int fd, void* data, size_t size, int flags)
+    int close(int fd)
+    enum:
+        MSG_NOSIGNAL
+
+cdef enum Scenario:
+    P2P
+    FANOUT
+    FANIN
+    PUBLISH_ONLY
+    IDLE
+    STORM
+
+cdef enum Part:
+    WHOLE
+    SUBSCRIBE_PART
+    PUBLISH_PART
+    RECEIVE_PART
+
+cdef enum State:
+    CONNECTING
+    HANDSHAKE
+    WAIT_CONNACK
+    WAIT_SUBACK
+    READY
+    CLOSING
+    DEAD
+
+cdef enum Phase:
+    OPENING
+    WARMING
+    MEASURING
+    DRAINING
+    DONE
+
+cdef enum:
+    STAMP_SIZE = 16             # nanoseconds, publisher, sequence number
+    SEEN_BITS = 4096
+    SEEN_BITS_MAX = 1 << 24
+    CHUNK = 64 << 10            # written at a time
+    READ_MAX = 1 << 20
+    PENDING_MAX = 64            # connections being opened at a time
+    EVENTS = 512
+    STORM_FAILURES_MAX = 1000
+    FIRST_ERROR_CODE = 0x80
+    SETTLEMENT_MAX = 63
+    UNSETTLED_MAX = 1 << 16
+    TOPIC_DIGITS = 8            # of the number at the end of a retained message's topic
+    USER_PROPERTY = 0x26
+    TLS_AGAIN = -2
+    TLS_BROKEN = -3
+
+cdef uint64_t SECOND = 1000000000
+cdef uint64_t STANDSTILL = 10 * SECOND
+
+
+# The message-id of a delivery from a queue, as the property it came with.
+cdef struct Settlement:
+    uint8_t size
+    uint8_t[SETTLEMENT_MAX] property
+
+cdef struct Client:
+    int fd
+    int state
+    bint is_subscriber
+    bint wants_out              # EPOLLOUT is armed
+    uint32_t index              # number among its role, part of its topic
+    uint32_t cycle              # storm: how often it has connected
+    PyObject* tls               # the SSLSocket that owns fd, or NULL
+    uint8_t* held               # an incomplete packet
+    uint32_t held_size
+    Buffer out                  # bytes not yet written
+    uint64_t since              # when the current connection was begun, or its closing
+    uint64_t sent               # messages written; of a consumer of a queue: settlements
+    uint64_t acked
+    uint64_t received           # subscriber: arrivals in the measured time
+    uint64_t released           # messages no longer waited for after a stall
+    uint16_t packet_id
+    uint8_t* pattern            # publisher: a whole PUBLISH, patched per message
+    uint32_t pattern_size
+    uint32_t id_at
+    uint32_t stamp_at
+    uint32_t digits_at          # where the topic ends with the sequence number, 0 = it does not
+    Arrivals* arrivals          # of this publisher's messages, or in fanout at this subscriber
+    Settlement* unsettled       # consumer of a queue: a ring of deliveries yet to be settled
+    uint32_t unsettled_at
+    uint32_t unsettled_count
+
+cdef struct Totals:
+    uint64_t published
+    uint64_t received
+    uint64_t measured
+    uint64_t late
+    uint64_t twice
+    uint64_t downgraded
+    uint64_t refused
+    uint64_t corrupt
+    uint64_t stalls
+    uint64_t connects
+    uint64_t unclosed
+    uint64_t disconnects
