@@ -66,12 +66,7 @@ def make_service(
         node="" if neighbours is None else neighbours.name,
         is_mine=None if neighbours is None else neighbours.node.owns,
     )
-
-    def refuse(who: Identity, name: str) -> str | None:
-        topic = catalogue.topic(name)
-        owner = None if topic is None else topic.owner
-        return None if privileges.may(who, "subscribe", name, owner) else refusal(who, "subscribe", name)
-
+    refuse = _refusals(catalogue, privileges)
     local = GroupCoordinator(
         catalogue, refuse, source, book, scheduler, settings=settings, clock=clock, wall_clock=wall_clock
     )
@@ -102,6 +97,17 @@ def make_service(
         fetcher=fetcher,
     )
     return Parts(service, local, local.counters)
+
+
+def _refusals(catalogue: Catalogue, privileges: Privileges) -> Callable[[Identity, str], str | None]:
+    """Why somebody may not subscribe to a topic; None if they may."""
+
+    def refuse(who: Identity, name: str) -> str | None:
+        topic = catalogue.topic(name)
+        owner = None if topic is None else topic.owner
+        return None if privileges.may(who, "subscribe", name, owner) else refusal(who, "subscribe", name)
+
+    return refuse
 
 
 def _tail_of(neighbours: Neighbours) -> MakeTail:
