@@ -44,7 +44,6 @@ ROOT = Path(__file__).resolve().parents[3]
 FENCE = re.compile(r"^```(?P<language>[^\n`]*)\n(?P<body>.*?)^```[ \t]*$", re.M | re.S)
 LINK = re.compile(r"(?<!\\)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
 ONLY_FOR_PEOPLE = {"text", "mermaid"}
-RUN_ELSEWHERE = {"sql"}
 # Their plain `console` blocks are complete in themselves, so they are run as well.
 RUN_WHOLE = {"docs/access-control.md", "docs/monitoring.md", "docs/settings.md"}
 # What a page supposes to be there.
@@ -323,7 +322,7 @@ def needs_broker(block: Block) -> bool:
 def test_examples_are_checked(page: str, tmp_path: Path) -> None:
     """All that needs no broker, and that every block has a language this file knows."""
     for block in blocks_of(page):
-        if needs_broker(block) or block.language in ("toml", *ONLY_FOR_PEOPLE, *RUN_ELSEWHERE):
+        if needs_broker(block) or block.language in ("toml", *ONLY_FOR_PEOPLE):
             continue
         if block.language in ("console", "sh"):
             check_commands(block, make_targets())
