@@ -9,7 +9,7 @@ from typing import NamedTuple
 from penstock.core.ports import Scheduler
 from penstock.datasub.catalogue import Catalogue
 from penstock.datasub.execution import Infer, LocalExecutor, OnTable
-from penstock.datasub.groups.coordinator import GroupCoordinator
+from penstock.datasub.groups.coordinator import GroupCoordinator, Refusal
 from penstock.datasub.groups.forwarding import ClusterCoordinator, ClusterExecutor
 from penstock.datasub.groups.limits import GroupSettings
 from penstock.datasub.groups.offsets import OffsetBook
@@ -66,7 +66,7 @@ def make_service(
         node="" if neighbours is None else neighbours.name,
         is_mine=None if neighbours is None else neighbours.node.owns,
     )
-    refuse = _refusals(catalogue, privileges)
+    refuse = _refusal_of(catalogue, privileges)
     local = GroupCoordinator(
         catalogue, refuse, source, book, scheduler, settings=settings, clock=clock, wall_clock=wall_clock
     )
@@ -99,9 +99,7 @@ def make_service(
     return Parts(service, local, local.counters)
 
 
-def _refusals(catalogue: Catalogue, privileges: Privileges) -> Callable[[Identity, str], str | None]:
-    """Why somebody may not subscribe to a topic; None if they may."""
-
+def _refusal_of(catalogue: Catalogue, privileges: Privileges) -> Refusal:
     def refuse(who: Identity, name: str) -> str | None:
         topic = catalogue.topic(name)
         owner = None if topic is None else topic.owner

@@ -78,7 +78,7 @@ def test_unknown_command_and_option(capsys):
 
 def test_completion_script(cli):
     _, out, _ = cli.run(_PENSTOCK_COMPLETE="complete_bash", COMP_WORDS="penstock s", COMP_CWORD="1")
-    assert out.split() == [b"serve", b"sub", b"session", b"spark"]
+    assert out.split() == [b"serve", b"sub", b"session", b"sql", b"subscribe", b"spark"]
 
 
 def test_check_config_shows_value_and_origin(capsys, monkeypatch, tmp_path):
