@@ -370,6 +370,7 @@ cdef int run_concat(Message* m, const Node* node, Value* out) noexcept nogil:
     cdef bint has_separator = node.op == OP_CALL
     cdef Value parts[64]
     cdef uint64_t size = 0
+    cdef bint met_null = False
     cdef uint32_t i, count = 0
     cdef uint8_t* text
     cdef uint8_t* at
@@ -379,12 +380,13 @@ cdef int run_concat(Message* m, const Node* node, Value* out) noexcept nogil:
         if fault:
             return fault
         if parts[count].type == T_NULL:
-            if has_separator and i:
-                continue
-            set_null(out)
-            return OK
+            met_null |= i == 0 or not has_separator
+            continue
         size += parts[count].size
         count += 1
+    if met_null:
+        set_null(out)
+        return OK
     if has_separator:
         size += (count - 1) * <uint64_t> parts[0].size
     if size > LARGEST_TEXT:
@@ -446,6 +448,7 @@ cdef int run_extreme(Message* m, const Node* node, Value* out) noexcept nogil:
 cdef int run_call(Message* m, const Node* node, Value* out) noexcept nogil:
     cdef Value arguments[MOST_FIXED_ARGUMENTS]
     cdef uint8_t function = <uint8_t> node.value.of.i
+    cdef bint met_null = False      # the other arguments are computed all the same: their faults count
     cdef uint32_t i
     cdef int fault
     if function == F_GREATEST or function == F_LEAST:
@@ -456,9 +459,10 @@ cdef int run_call(Message* m, const Node* node, Value* out) noexcept nogil:
         fault = run(m, node.args[i], arguments + i)
         if fault:
             return fault
-        if arguments[i].type == T_NULL:
-            set_null(out)
-            return OK
+        met_null |= arguments[i].type == T_NULL
+    if met_null:
+        set_null(out)
+        return OK
     fault = call_fixed(function, arguments, node.count, out, &m.arena)
     if fault:
         return blame(m, fault, arguments, node.type)

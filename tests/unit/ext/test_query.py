@@ -358,6 +358,16 @@ def test_nesting_of_expressions_is_bounded() -> None:
         value_of(expression)
 
 
+def test_null_does_not_hide_errors_of_other_arguments() -> None:
+    bad = call(VARCHAR, "lpad", text("x"), whole(5), text(""))
+    assert value_of(call(VARCHAR, "replace", text(None), text("a"), bad)) is ERROR
+    assert value_of(("concat", VARCHAR, text(None), bad)) is ERROR
+    assert value_of(("concat", VARCHAR, text(None), text("a"))) is None
+    assert value_of(call(VARCHAR, "concat_ws", text(None), text("a"))) is None
+    assert value_of(call(VARCHAR, "concat_ws", text("-"), text(None), text("a"), text("b"))) == "a-b"
+    assert value_of(("coalesce", VARCHAR, text("a"), bad)) == "a"
+
+
 def test_large_payloads() -> None:
     document = {"skip": ["x" * 1_000] * 2_000, "v": "y" * 3_000_000, "n": 1}
     assert value_of(path("n"), json.dumps(document)) == 1
