@@ -130,14 +130,15 @@ class Fetching:
         clock = asyncio.get_running_loop().time
         deadline = clock() + min(max(request.max_wait_ms, 0), LONGEST_WAIT_MS) / 1000
         try:
-            await self._collect(plans_of(topic), answer, deadline)
+            if not request.replay or not self._replays.go_on(request, answer, topic.plan.key):
+                await self._collect(plans_of(topic), answer, deadline)
         except OutOfRange:
             self.figures["out_of_range"] += 1
             if not answer.rows:
                 raise
         if not answer.rows and clock() > deadline + OVERDUE_SECONDS:
             self.figures["overdue"] += 1
-        wait_ms = self._replays.cut(request, answer) if request.replay else 0.0
+        wait_ms = self._replays.cut(request, answer, topic.plan.key) if request.replay else 0.0
         marks = await self._source.recent_marks(request.partition)
         self.figures["fetches"] += 1
         self.figures["rows"] += answer.rows

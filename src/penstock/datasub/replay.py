@@ -3,43 +3,76 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.datasub import wire
 
 if TYPE_CHECKING:
+    from penstock._ext.query import Block
     from penstock.datasub.fetching import Answer
 
-# Consumers whose last moment is remembered; one that is forgotten does not wait once.
-MOST_REMEMBERED = 10_000
+# Consumers whose last moment is remembered; one that is forgotten does not wait once, and reads the log again.
+MOST_REMEMBERED = 1_000
+# Rows behind the moment that was given are kept for the next fetch, up to so many bytes.
+MOST_KEPT = 256 * 1024
+
+Key = tuple[str, str, int]
+
+
+class Moment(NamedTuple):
+    """Where the last answer ended, which time it had, and what was read beyond it: up to `end`, by one query."""
+
+    offset: int
+    time: int
+    query: str
+    rest: list[Block]
+    end: int
+
+
+NEVER = Moment(-1, 0, "", [], -1)
 
 
 class ReplayClock:
-    """Progress of a replay is nowhere stored: only where the last answer ended and which time it had, here."""
+    """Progress of a replay is stored nowhere but here, and whoever has moved elsewhere begins a new one."""
 
     def __init__(self) -> None:
-        self._last: OrderedDict[tuple[str, str, int], tuple[int, int]] = OrderedDict()
+        self._last: OrderedDict[Key, Moment] = OrderedDict()
 
-    def cut(self, request: wire.Fetch, answer: Answer) -> float:
+    def go_on(self, request: wire.Fetch, answer: Answer, query: str) -> bool:
+        """Whether the rows come from what was read already."""
+        last = self._last.get(_key(request), NEVER)
+        if last.offset != request.offset or last.query != query or not last.rest:
+            return False
+        answer.add(last.rest)
+        answer.position = last.end
+        return True
+
+    def cut(self, request: wire.Fetch, answer: Answer, query: str) -> float:
         """Leaves the rows of the first moment in the answer; the milliseconds since the one before it."""
-        key = (request.consumer, request.topic, request.partition)
-        offset, time = self._last.pop(key, (-1, 0))
-        wait = 0.0
-        if answer.blocks:
-            block = answer.blocks[0]
-            times = block.times()
-            rows = next((number for number, one in enumerate(times) if one != times[0]), len(times))
-            if rows < block.rows:
-                block = block.slice(block.first_offset, rows)
-            if rows < answer.rows:
-                answer.position = block.last_offset + 1
-            answer.blocks, answer.rows = [block], rows
-            # Whoever has moved elsewhere meanwhile begins a new replay.
-            wait = max(0.0, (times[0] - time) / 1e6) if offset == request.offset else 0.0
-            time = times[0]
-        elif offset != request.offset:
+        last = self._last.pop(_key(request), NEVER)
+        is_same = last.offset == request.offset
+        if not answer.blocks:
+            if is_same:
+                self._remember(request, Moment(answer.position, last.time, query, [], answer.position))
             return 0.0
-        self._last[key] = (answer.position, time)
+        whole, *others = answer.blocks
+        times = whole.times()
+        rows = next((number for number, one in enumerate(times) if one != times[0]), len(times))
+        block = whole.slice(whole.first_offset, rows) if rows < whole.rows else whole
+        rest = [whole.slice(block.last_offset + 1), *others] if rows < whole.rows else others
+        end = answer.position
+        answer.blocks, answer.rows = [block], rows
+        if rest:
+            answer.position = block.last_offset + 1
+        kept = rest if sum(one.size for one in rest) <= MOST_KEPT else []
+        self._remember(request, Moment(answer.position, times[0], query, kept, end))
+        return max(0.0, (times[0] - last.time) / 1e6) if is_same else 0.0
+
+    def _remember(self, request: wire.Fetch, moment: Moment) -> None:
+        self._last[_key(request)] = moment
         if len(self._last) > MOST_REMEMBERED:
             self._last.popitem(last=False)
-        return wait
+
+
+def _key(request: wire.Fetch) -> Key:
+    return request.consumer, request.topic, request.partition

@@ -86,6 +86,7 @@ class Source:
         task = self._asking.get(partition)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._ask(self._asker, place))
+            task.add_done_callback(_forget_failure)
             self._asking[partition] = task
         try:
             return await asyncio.shield(task)

@@ -256,6 +256,8 @@ def test_replay_gives_one_moment_at_a_time_and_how_long_it_was_after_the_last() 
             seen.append((values(fetched), fetched.wait_ms))
             offset = fetched.next_offset
         assert seen == [([1, 2], 0.0), ([3], 250.0), ([4], 2_750.0)]
+        # what was read of the log for the first was not read again for the others
+        assert (offset, world.fetching.figures["catch_up_records"]) == (4, 4)
         # from another place it begins anew
         fetched = await world.fetch(plan_of(), 2, replay=True)
         assert (values(fetched), fetched.wait_ms) == ([3], 0.0)

@@ -8,7 +8,7 @@ from penstock.datasub import DataError
 from penstock.datasub.errors import SqlError
 from tests.support.datasub import DataWorld, next_message, read, read_error, read_rows, until_assigned, wait_for
 
-TOPICS = ["topic_name", "db_name", "create_time", "sql", "schema", "errors"]
+TOPICS = ["topic_name", "db_name", "create_time", "sql", "schema"]
 SUBSCRIPTIONS = ["topic_name", "consumer_group", "vgroup_id", "consumer_id", "user", "fqdn", "offset", "rows", "lag"]
 CONSUMERS = [
     *("consumer_id", "consumer_group", "client_id", "user", "fqdn", "status", "topics", "end_point", "up_time"),
