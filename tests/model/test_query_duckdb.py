@@ -283,9 +283,32 @@ class Grammar:
             made("json_exists(j, '$.a')"),
         ]
 
+    def json_leaves(self) -> st.SearchStrategy[Both]:
+        paths = st.sampled_from(["'a'", "'$.a.b'", "'$.b[0]'", "'$[1]'", "'/a/0'", "0", "'$.c[-1]'", "'$'"])
+        return columns("j") | paths.map(lambda path: both(f"(j -> {path})")) | columns(STRICT_JSON)
 
+    def of_json_leaves(self) -> st.SearchStrategy[Both]:
+        return made("CAST({} AS VARCHAR)", self.of("json", 0), theirs="({} ->> '$')")
+
+    def of_json(self, depth: int) -> list[st.SearchStrategy[Both]]:
+        """What JSON values become."""
+        value = self.of("json", depth)
+        return [
+            *(made(f"{name}({{}} AS {kind})", value) for name in ("CAST", "TRY_CAST") for kind in JSON_BECOMES),
+            made("({} IS NULL)", value),
+            made("({} > {})", value, self.of("fraction", depth)),
+            made("CAST(json_array_length({}) AS BIGINT)", value),
+            made("json_type({})", value),
+            made("({} ->> 'a')", value),
+        ]
+
+
+# DuckDB takes nan and inf for JSON, which it is not
+STRICT_JSON = "json_extract(CASE WHEN s NOT IN ('nan', 'inf') THEN s END, 'a')"
+JSON_BECOMES = ("DOUBLE", "BIGINT", "BOOLEAN")
 GRAMMAR = Grammar()
-EXPRESSION = st.one_of([GRAMMAR.of(kind, 2) for kind in ("whole", "fraction", "text", "time", "boolean")])
+KINDS = ("whole", "fraction", "text", "time", "boolean")
+EXPRESSION = st.one_of([*(GRAMMAR.of(kind, 2) for kind in KINDS), GRAMMAR.of("of_json", 1)])
 
 
 @pytest.fixture(scope="module")

@@ -84,6 +84,12 @@ cdef class Block:
     """Rows of one query and one partition. Beside the columns each row has its source offset, and the time (ns) its
     message was received."""
 
+    def __cinit__(self):
+        self._data = b""
+
+    def __init__(self):
+        raise TypeError("a block is made by a query, or by Block.decode")
+
     def __dealloc__(self):
         free(self._views)
 

@@ -315,7 +315,7 @@ cdef class Load:
     def traffic_result(self, double secs):
         cdef int i
         result = self.counters()
-        for name in ("connects", "unclosed", "measured"):
+        for name in ("connects", "unclosed"):
             del result[name]
         rates = [self.clients[i].received / secs for i in range(self.subscriber_count)] if secs > 0 else []
         if rates:
@@ -493,7 +493,7 @@ cdef class Load:
         cdef Client* c
         for i in range(self.client_count):
             c = &self.clients[i]
-            if c.state == CLOSING and now > c.since + SECOND:     # the broker ought to have closed
+            if c.state == CLOSING and now > c.since + CLOSING_TIME:     # the broker ought to have closed
                 self.total.unclosed += 1
                 hang_up(self, c)
             if c.state == DEAD:

@@ -151,6 +151,7 @@ cdef enum:
 
 cdef uint64_t SECOND = 1000000000
 cdef uint64_t STANDSTILL = 10 * SECOND
+cdef uint64_t CLOSING_TIME = 5 * SECOND
 
 
 # The message-id of a delivery from a queue, as the property it came with.

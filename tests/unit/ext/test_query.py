@@ -312,6 +312,8 @@ def test_what_is_promised_is_kept() -> None:
     queries.add(lying)
     assert offsets_of(queries, payload()) == {}
     assert "VARCHAR" in queries.take_errors()[0].message
+    assert value_of(("concat", VARCHAR, call(VARCHAR, "length", text("x")), text("y"))) is ERROR
+    assert value_of(("case", VARCHAR, ("literal", BOOLEAN, True), whole(1), text("y"))) is ERROR
 
 
 @pytest.mark.parametrize(
@@ -326,6 +328,15 @@ def test_what_is_promised_is_kept() -> None:
         ("json", JSON, (1.5,)),
         ("like", BOOLEAN, text("a"), text("a"), "xx"),
         ("literal", 99, 1),
+        ("field", BIGINT, "topic"),
+        ("concat", VARCHAR, text("a"), whole(1)),
+        ("add", BIGINT, text("a"), whole(1)),
+        ("in", BOOLEAN, text("a"), whole(1)),
+        ("like", BOOLEAN, whole(1), text("a"), None),
+        call(VARCHAR, "upper", whole(1)),
+        call(VARCHAR, "substr", text("a"), text("b")),
+        call(VARCHAR, "greatest", text("a"), whole(1)),
+        call(VARCHAR, "json_type", text("{}")),
         ("call", TIMESTAMP, "date_trunc", text("eon"), ("field", TIMESTAMP, "ts")),
     ],
 )

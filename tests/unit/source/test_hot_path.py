@@ -134,6 +134,19 @@ HOT = {
     ],
     "buffer": ["buffer_grow"],
     "message": ["message_new"],
+    # what the load generator does for each message
+    "load": [
+        "on_readable",
+        "on_packet",
+        "on_publish",
+        "count_arrival",
+        "count_ack",
+        "put_messages",
+        "pump",
+        "pace",
+        "settle_delivery",
+        "put_settlement",
+    ],
 }
 # Calls into the interpreter that make, look up or call an object; not reference counts, not error reports, and not the
 # macros that read a pointer out of a list, or where the text of bytes is.

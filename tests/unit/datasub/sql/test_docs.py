@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from penstock._ext import query
 from penstock._ext.envelope import encode
 from penstock._ext.query import QuerySet
 from penstock._ext.segment import RecordPack
@@ -16,9 +17,10 @@ from penstock.datasub.sql.tables import FIELDS, TYPE_NAMES
 from tests.support.broker import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "data-subscription-sql.md").read_text()
+SPARK_PAGE = (REPOSITORY / "docs" / "spark-topic.md").read_text()
 STATEMENTS = [
     statement
-    for block in re.findall(r"^```sql\n(.*?)^```", PAGE, re.M | re.S)
+    for block in re.findall(r"^```sql\n(.*?)^```", PAGE + SPARK_PAGE, re.M | re.S)
     for statement in re.findall(r"[^;]+;", re.sub(r"--.*", "", block))
 ]
 EXAMPLES = [
@@ -61,6 +63,10 @@ def test_the_values(pack: RecordPack, expression: str, value: str) -> None:
     ((found, block),) = queries.evaluate(pack, 0)
     assert found == number
     assert json.loads(block.to_json())[0]["x"] == json.loads(value)
+
+
+def test_the_evaluator_has_every_function() -> None:
+    assert set(query.FUNCTION_NAMES) == FUNCTIONS.keys()
 
 
 def test_every_function_type_and_name_is_explained() -> None:
