@@ -94,18 +94,14 @@ def test_push(world: DataWorld) -> None:
 def test_replay(world: DataWorld) -> None:
     """[reference] At the speed the messages came, progress is never stored."""
     world.create_topic()
-    gaps = [0.0, 0.6, 0.2]
-    for number, gap in enumerate(gaps):
+    for number, gap in enumerate([0.0, 0.8, 0.4]):
         time.sleep(gap)
         world.publish({"n": number})
+    started = time.monotonic()
     consumer = world.consumer(enable_replay=True, enable_auto_commit=True)
-    seen = []
-    for number in range(3):
-        assert read(consumer, 1) == [number]
-        seen.append(time.monotonic())
-    # A busy machine makes a pause longer, never shorter.
-    assert seen[1] - seen[0] > 0.4, seen
-    assert seen[2] - seen[0] > 0.6, seen
+    assert [read(consumer, 1) for _ in range(3)] == [[0], [1], [2]]
+    # A busy machine makes it longer, never shorter.
+    assert time.monotonic() - started > 1.15
     with pytest.raises(Exception, match="replay"):
         consumer.commit()
 
