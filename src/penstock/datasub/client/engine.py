@@ -16,7 +16,7 @@ from penstock.datasub.client.config import ConsumerConfig
 from penstock.datasub.client.failures import TopicRefused
 from penstock.datasub.client.fetcher import Fetcher
 from penstock.datasub.client.link import Link
-from penstock.datasub.client.membership import REBALANCING, Membership
+from penstock.datasub.client.membership import READY, REBALANCING, Membership
 from penstock.datasub.client.messages import Message, make_error_message
 from penstock.datasub.client.owned import NOWHERE, Owned, take_over
 from penstock.datasub.client.partitions import OFFSET_INVALID, TopicPartition
@@ -357,7 +357,7 @@ class Engine:
         if self.config.replay:
             raise BadRequest("a replay stores no progress (enable.replay)")
         if offsets is not None:
-            await self._send_commit(offsets)
+            await self._commit_these(offsets)
             return offsets
         everything = self._everything()
         if everything:
@@ -370,6 +370,29 @@ class Engine:
                 if everything:
                     await self._send_commit(everything)
         return everything
+
+    async def _commit_these(self, offsets: Offsets) -> None:
+        """A broker that was restarted knows no members: the same consumer with the same partitions again may commit
+        what it got before. With callbacks it was told that it has lost them, and may have thrown it away."""
+        membership = self.membership
+        former = ""
+        lost = NotAMember("the consumer has lost its place in the group, and its partitions with it")
+        if membership.state == READY or not self._keeps_what_it_got:
+            former = membership.consumer
+            try:
+                await self._send_commit(offsets)
+                return
+            except NotAMember as error:
+                if not self._keeps_what_it_got:
+                    raise
+                lost = error
+        mine = [self.owned.get(each[:2]) for each in offsets] if await membership.is_back(former) else []
+        if not mine or not all(mine):
+            raise lost
+        # Another may have had the partition meanwhile and be further.
+        still = [each for owned, each in zip(mine, offsets, strict=True) if owned and owned.committed < each[2]]
+        if still:
+            await self._send_commit(still)
 
     def commit_later(self, offsets: Offsets | None) -> None:
         task = asyncio.ensure_future(self._commit_and_report(offsets))

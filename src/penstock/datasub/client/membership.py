@@ -15,7 +15,7 @@ from penstock.datasub.wire import Ask, Assignment, Heartbeat, Leave, Subscribe
 
 logger = logging.getLogger("penstock.datasub")
 
-REBALANCING = "rebalancing"
+REBALANCING, READY = "rebalancing", "ready"
 _ASK_REBALANCING, _ASK_READY = 0.5, 1.0
 _MOST_ASKS = 240
 _LEAST_BETWEEN = 0.05
@@ -94,6 +94,16 @@ class Membership:
     async def look_now(self) -> None:
         """Whether the assignment has changed. Raises NotAMember and the like."""
         await self._ask(asyncio.get_running_loop().time())
+
+    async def is_back(self, former: str) -> bool:
+        """Waits until it is known under another id than `former` and has partitions, no longer than a session lasts."""
+        deadline = asyncio.get_running_loop().time() + self._config.session_timeout_ms / 1000
+        while self.consumer in ("", former) or self.state != READY:
+            if self._task is None or self.is_expelled or asyncio.get_running_loop().time() > deadline:
+                return False
+            self.look_soon()
+            await asyncio.sleep(_LEAST_BETWEEN)
+        return True
 
     async def rejoin(self) -> None:
         """After it was put out because it did not poll."""
