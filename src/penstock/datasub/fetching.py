@@ -100,6 +100,8 @@ class Fetching:
         source.evaluated_to = self.live.evaluated_to
         self._history: dict[str, History] = {}
         self._gone_errors: Counter[str] = Counter()  # of plans whose feed is gone, by key
+        # One slice of all that catch up in each turn of the loop: as many as there are readers would be a long turn.
+        self._turn = asyncio.Lock()
         self._replays = ReplayClock()
         self._sweeping: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -226,8 +228,9 @@ class Fetching:
                 for pack in packs:
                     self.figures["catch_up_records"] += pack.count
                     while answer.position < pack.next_offset:
-                        self._take_slice(plans, answer, pack)
-                        await asyncio.sleep(0)
+                        async with self._turn:
+                            self._take_slice(plans, answer, pack)
+                            await asyncio.sleep(0)
                         if answer.is_full or clock() >= deadline or self._is_closed:
                             return
                 if not packs:

@@ -61,7 +61,7 @@ class Privileges:
         return not self._access.has_acl
 
     def may_know(self, who: Identity, name: str, owner: str | None, *, is_table: bool = False) -> bool:
-        """Whether SHOW tells of it: names and queries say what is in messages. Tables are there for who makes topics."""
+        """Whether SHOW tells of it: names and queries say what is in messages. Tables are for who makes topics."""
         actions = ("create", "drop") if is_table else ("subscribe", "drop")
         return any(self.may(who, action, name, owner) for action in actions)
 

@@ -22,7 +22,7 @@ COUNT_SECONDS = 5.0
 SLICE_RECORDS = 500
 # A slice ends early with these many bytes of rows or this time: records may be large, and queries slow.
 SLICE_BYTES = 8 << 20
-SLICE_NS = 20_000_000
+SLICE_NS = 10_000_000
 CLOSE_SECONDS = 2.0
 # How long one waits for its turn to read the log.
 TURN_SECONDS = 30.0
