@@ -99,7 +99,12 @@ class QuerySet:
         del self._plans[query], self._counts[query]
 
     def evaluate(
-        self, pack: RecordPack, partition: int, from_offset: int = -1, max_records: int = 0xFFFFFFFF
+        self,
+        pack: RecordPack,
+        partition: int,
+        from_offset: int = -1,
+        max_records: int = 0xFFFFFFFF,
+        *_: int,
     ) -> list[tuple[int, Block]]:
         self.evaluations += 1
         records = [record for record in pack if record.offset >= from_offset][:max_records]

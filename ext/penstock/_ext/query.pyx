@@ -19,6 +19,7 @@ from libc.math cimport ceil, exp, fabs, floor, fmod, isfinite, isnan, log, log2,
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset, strlen
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from penstock._ext.block cimport (
     BLOCK_HEADER,
@@ -132,6 +133,7 @@ include "query_index.pxi"
 cdef enum:
     MOST_REPORTED = 1_000       # errors kept until somebody takes them
     IN_WHERE = 0x7FFFFFFF       # stands for a column in `fail`
+    MOST_BYTES = 0x10000000     # of rows that one `evaluate` may make, before the last
     EXCERPT = 60                # of a value in an error's message
 
 
@@ -164,6 +166,12 @@ cdef object show(const Value* value):
         arena_free(&arena)
 
 
+cdef inline int64_t monotonic_ns() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return now.tv_sec * NS_PER_SECOND + now.tv_nsec
+
+
 # The head of a block without rows: header, column headers, names.
 cdef bytes block_head(columns):
     cdef list names = [name.encode() for name, _, _ in columns]
@@ -192,6 +200,7 @@ cdef class QuerySet:
     cdef Buffer _scratch
     cdef Value* _values         # one row
     cdef uint32_t _widest
+    cdef size_t _row_bytes      # of the texts in rows of this `evaluate`
     cdef Query* _active         # those with rows, newest first
     cdef readonly uint64_t passed_over      # records that were no envelopes
     cdef readonly int64_t next_offset       # behind the last record of the last `evaluate`, -1: there was none
@@ -316,13 +325,16 @@ cdef class QuerySet:
         return 0
 
     def evaluate(self, RecordPack pack not None, int64_t partition, int64_t from_offset=-1,
-                 uint32_t max_records=0xFFFFFFFF):
-        """Those queries that have rows, with them. Records that are no envelopes are passed over and counted."""
+                 uint32_t max_records=0xFFFFFFFF, size_t max_bytes=MOST_BYTES, int64_t max_ns=INT64_MAX):
+        """Those queries that have rows, with them. Records that are no envelopes are passed over and counted. Ends
+        behind the record (one at least) that reached a limit: `max_bytes` of texts in rows, `max_ns` of time."""
         cdef RecordView record
         cdef size_t position = 0
         cdef uint32_t seen = 0
+        cdef int64_t end = INT64_MAX if max_ns == INT64_MAX else monotonic_ns() + max_ns
         self.prepare()
         self.next_offset = -1
+        self._row_bytes = 0
         self._message.partition = partition
         try:
             while seen < max_records and pack.next(&position, &record):
@@ -330,6 +342,8 @@ cdef class QuerySet:
                     seen += 1
                     self.next_offset = record.offset + 1
                     self.look_at(&record)
+                    if self._row_bytes >= max_bytes or end != INT64_MAX and monotonic_ns() >= end:
+                        break
         except BaseException:
             self.drop_rows()
             raise
@@ -390,6 +404,7 @@ cdef class QuerySet:
         cdef uint32_t i
         cdef int fault = OK
         cdef bint has_error = False
+        cdef size_t size = 0
         query.evaluated += 1
         message.forgives = query.policy == GIVE_NULL
         message.met_bad_json = False
@@ -404,6 +419,11 @@ cdef class QuerySet:
             fault = run(message, query.columns[i], self._values + i)
             if fault == OK and self._values[i].type != query.rows.columns[i].type and self._values[i].type != T_NULL:
                 fault = blame(message, BAD_TYPE, self._values + i, query.rows.columns[i].type)
+            if fault == OK and has_text(self._values[i].type):
+                size += self._values[i].size
+                if size > LARGEST_ROW:
+                    size -= self._values[i].size
+                    fault = blame(message, TOO_LARGE, self._values + i, query.rows.columns[i].type)
             if fault:
                 has_error = True
                 if query.policy != GIVE_NULL:
@@ -413,6 +433,7 @@ cdef class QuerySet:
                     return 0
                 set_null(self._values + i)
         query.errors += has_error or message.met_bad_json
+        self._row_bytes += size
         return self.put_row(query)
 
     cdef int put_row(self, Query* query) except -1:

@@ -161,7 +161,7 @@ cdef int call_text(uint8_t function, const Value* a, uint32_t count, Value* out,
         return call_substr(function, a, count, out)
     elif function == F_TRIM or function == F_LTRIM or function == F_RTRIM:
         set_text(&space, T_VARCHAR, <const uint8_t*> b" ", 1)
-        trim_text(a, a + 1 if count > 1 else &space, function != F_RTRIM, function != F_LTRIM, out)
+        return trim_text(a, a + 1 if count > 1 else &space, function != F_RTRIM, function != F_LTRIM, out)
     elif function == F_REPLACE:
         return replace_text(a, a + 1, a + 2, out, arena)
     elif function == F_STARTS_WITH:

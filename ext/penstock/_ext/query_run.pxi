@@ -270,7 +270,7 @@ cdef int run_in(Message* m, const Node* node, Value* out) noexcept nogil:
 
 cdef int run_like(Message* m, const Node* node, Value* out) noexcept nogil:
     cdef Value text, pattern
-    cdef bint ends_badly = False
+    cdef bint matches
     cdef int fault = run(m, node.args[0], &text)
     if fault == OK:
         fault = run(m, node.args[1], &pattern)
@@ -282,9 +282,9 @@ cdef int run_like(Message* m, const Node* node, Value* out) noexcept nogil:
     if node.op == OP_ILIKE:
         if change_case(&text, False, &text, &m.arena) or change_case(&pattern, False, &pattern, &m.arena):
             return NO_MEMORY
-    set_bool(out, matches_like(text.of.p, text.of.p + text.size, pattern.of.p, pattern.of.p + pattern.size,
-                               <uint32_t> node.value.of.i, &ends_badly))
-    return BAD_PATTERN if ends_badly else OK
+    fault = match_like(&text, &pattern, <uint32_t> node.value.of.i, &matches)
+    set_bool(out, matches)
+    return fault
 
 
 cdef int int_arithmetic(uint8_t op, int64_t a, int64_t b, Value* out) noexcept nogil:

@@ -62,22 +62,30 @@ cdef int change_case(const Value* text, bint is_upper, Value* out, Arena* arena)
 
 
 # LIKE: `%` any letters, `_` one; a letter behind `escape` (0 = none) is itself. With two places to go back to at most:
-# only the last `%` matters. `ends_badly` tells of a pattern that ends with its escape.
-cdef bint matches_like(const uint8_t* t, const uint8_t* t_end, const uint8_t* p, const uint8_t* p_end, uint32_t escape,
-                       bint* ends_badly) noexcept nogil:
+# only the last `%` matters. A fault for a pattern that ends with its escape, and for texts (a client may have sent both)
+# that would keep everybody waiting.
+cdef int match_like(const Value* text, const Value* pattern, uint32_t escape, bint* matches) noexcept nogil:
+    cdef const uint8_t* t = text.of.p
+    cdef const uint8_t* t_end = t + text.size
+    cdef const uint8_t* p = pattern.of.p
+    cdef const uint8_t* p_end = p + pattern.size
+    cdef uint64_t steps = MOST_STEPS + 4 * <uint64_t> text.size
     cdef const uint8_t* star = NULL         # behind the last %
     cdef const uint8_t* star_text = NULL
     cdef uint32_t letter, size
     cdef bint is_literal
+    matches[0] = False
     while True:
+        steps -= 1
+        if steps == 0:
+            return TOO_MUCH_WORK
         if p < p_end:
             letter = read_letter(p)
             size = letter_size(p[0])
             is_literal = escape != 0 and letter == escape
             if is_literal:
                 if p + size >= p_end:
-                    ends_badly[0] = True
-                    return False
+                    return BAD_PATTERN
                 p += size
                 letter = read_letter(p)
                 size = letter_size(p[0])
@@ -90,9 +98,10 @@ cdef bint matches_like(const uint8_t* t, const uint8_t* t_end, const uint8_t* p,
                 t += letter_size(t[0])
                 continue
         elif t == t_end:
-            return True
+            matches[0] = True
+            return OK
         if star == NULL or star_text == t_end:
-            return False
+            return OK
         star_text += letter_size(star_text[0])
         p, t = star, star_text
 
@@ -146,10 +155,12 @@ cdef inline bint has_letter(const Value* set_, uint32_t letter) noexcept nogil:
     return False
 
 
-cdef void trim_text(const Value* text, const Value* letters, bint at_start, bint at_end, Value* out) noexcept nogil:
+cdef int trim_text(const Value* text, const Value* letters, bint at_start, bint at_end, Value* out) noexcept nogil:
     cdef const uint8_t* p = text.of.p
     cdef const uint8_t* end = p + text.size
     cdef const uint8_t* last
+    if <uint64_t> letters.size * text.size > 16 * MOST_STEPS:
+        return TOO_MUCH_WORK
     while at_start and p < end and has_letter(letters, read_letter(p)):
         p += letter_size(p[0])
     while at_end and end > p:
@@ -160,6 +171,7 @@ cdef void trim_text(const Value* text, const Value* letters, bint at_start, bint
             break
         end = last
     set_text(out, T_VARCHAR, p, end - p)
+    return OK
 
 
 cdef int replace_text(const Value* text, const Value* old, const Value* new, Value* out, Arena* arena) noexcept nogil:

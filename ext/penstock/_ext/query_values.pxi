@@ -16,17 +16,22 @@ cdef struct Value:
 
 # What can be wrong with a row. OK is 0.
 cdef enum Fault:
-    OK, NOT_JSON, BAD_CAST, BAD_RANGE, BAD_OVERFLOW, BAD_ARGUMENT, BAD_PATTERN, TOO_LARGE, NO_MEMORY, BAD_TYPE
+    OK, NOT_JSON, BAD_CAST, BAD_RANGE, BAD_OVERFLOW, BAD_ARGUMENT, BAD_PATTERN, TOO_LARGE, NO_MEMORY, BAD_TYPE,
+    TOO_MUCH_WORK
 
 FAULTS = (
     "", "the payload is not JSON", "cannot convert {value} from {source} to {target}", "{value} is out of range",
     "overflow of BIGINT", "an argument of {value} is not possible", "a pattern must not end with its escape character",
     "the value is too large", "no memory for the value", "a value of type {source} where {target} was promised",
+    "comparing these texts would take too long",
 )
 
 cdef enum:
     ARENA_CHUNK = 16_384
     LARGEST_TEXT = 0x04000000       # what a function may build: 64 MiB
+    LARGEST_ROW = 0x04000000        # all texts of a row
+    LARGEST_ARENA = 0x20000000      # what all functions over one message may build
+    MOST_STEPS = 4_000_000          # letters that one operation may compare, besides four for each byte of its text
     KEPT_CHUNK = 0x100000           # a larger arena is given back with the message that needed it
 
 
@@ -38,18 +43,22 @@ cdef struct Chunk:
 
 cdef struct Arena:
     Chunk* chunk
+    size_t size             # of all chunks
 
 
 cdef uint8_t* arena_more(Arena* arena, size_t size) noexcept nogil:
     cdef size_t capacity = ARENA_CHUNK if arena.chunk == NULL else 2 * arena.chunk.size
     cdef Chunk* chunk
-    if capacity < size:
+    if capacity < size or arena.size + capacity > LARGEST_ARENA:
         capacity = size
+    if arena.size + capacity > LARGEST_ARENA:
+        return NULL
     chunk = <Chunk*> malloc(sizeof(Chunk) + capacity)
     if chunk == NULL:
         return NULL
     chunk.before, chunk.size, chunk.used = arena.chunk, capacity, size
     arena.chunk = chunk
+    arena.size += capacity
     return <uint8_t*> (chunk + 1)
 
 
@@ -75,6 +84,7 @@ cdef void arena_free(Arena* arena) noexcept nogil:
         chunk = arena.chunk
         arena.chunk = chunk.before
         free(chunk)
+    arena.size = 0
 
 
 # The newest chunk is the largest, and is kept for the messages to come.
@@ -88,6 +98,7 @@ cdef inline void arena_reset(Arena* arena) noexcept nogil:
         return
     before = chunk.before
     chunk.before, chunk.used = NULL, 0
+    arena.size = chunk.size
     while before != NULL:
         chunk = before
         before = chunk.before

@@ -25,9 +25,16 @@ class QuerySet:
     def remove(self, query: int) -> None: ...
     def __len__(self) -> int: ...
     def evaluate(
-        self, pack: RecordPack, partition: int, from_offset: int = -1, max_records: int = 0xFFFFFFFF
+        self,
+        pack: RecordPack,
+        partition: int,
+        from_offset: int = -1,
+        max_records: int = 0xFFFFFFFF,
+        max_bytes: int = 0x10000000,
+        max_ns: int = 0x7FFFFFFFFFFFFFFF,
     ) -> list[tuple[int, Block]]:
-        """Those queries that have rows, with them. Records that are no envelopes are passed over and counted."""
+        """Those queries that have rows, with them. Records that are no envelopes are passed over and counted. Ends
+        behind the record (one at least) that reached a limit: `max_bytes` of texts in rows, `max_ns` of time."""
     def take_errors(self) -> list[RowError]:
         """At most 1,000 since the last call, of queries whose policy is dead-letter; see `counts` for how many."""
     def counts(self, query: int) -> tuple[int, int, int]:

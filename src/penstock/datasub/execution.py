@@ -115,10 +115,11 @@ class LocalExecutor:
         self._on_table("drop-table", table.table, who)
         return said(f"table {name} dropped")
 
-    async def _show_tables(self, _: s.ShowTables, __: Identity) -> Table:
+    async def _show_tables(self, _: s.ShowTables, who: Identity) -> Table:
         rows: list[list[Any]] = [
             [record.table.name, record.table.filter, views.time_text(record.created), record.table.to_sql()]
             for record in self._catalogue.tables()
+            if self._privileges.may_know(who, record.table.name, record.owner, is_table=True)
         ]
         return Table(["table_name", "db_name", "create_time", "sql"], rows)
 
@@ -194,7 +195,11 @@ class LocalExecutor:
     def _find(self, name: str) -> QueryTopic | None:
         return self._catalogue.topic(name)
 
-    async def _show_topics(self, _: s.ShowTopics, __: Identity) -> Table:
+    def _is_known(self, who: Identity, name: str) -> bool:
+        topic = self._find(name)
+        return self._privileges.may_know(who, name, None if topic is None else topic.owner)
+
+    async def _show_topics(self, _: s.ShowTopics, who: Identity) -> Table:
         rows: list[list[Any]] = [
             [
                 topic.name,
@@ -205,26 +210,34 @@ class LocalExecutor:
                 self._errors_of(topic.plan),
             ]
             for topic in self._catalogue.topics()
+            if self._privileges.may_know(who, topic.name, topic.owner)
         ]
         return Table(["topic_name", "db_name", "create_time", "sql", "schema", "errors"], rows)
 
-    async def _describe(self, statement: s.Describe, _: Identity) -> Table:
+    async def _describe(self, statement: s.Describe, who: Identity) -> Table:
         topic = self._find(statement.name)
-        if topic is not None:
+        if topic is not None and self._privileges.may_know(who, topic.name, topic.owner):
             return Table(["column", "type"], [[name, SqlType(type_).name] for name, type_ in topic.schema])
         record = self._catalogue.table(statement.name.lower())
-        if record is None:
+        if record is None or not self._privileges.may_know(who, record.table.name, record.owner, is_table=True):
             raise NotFound(f"there is no topic and no table {statement.name}")
         rows: list[list[Any]] = [[each.name, each.type.name, each.is_tag] for each in record.table.columns]
         return Table(["column", "type", "is_tag"], rows)
 
     # ---- consumers ----
 
-    async def _show_consumers(self, _: s.ShowConsumers, __: Identity) -> Table:
-        return Table(list(views.CONSUMERS), await self._coordinator.consumers())
+    async def _show_consumers(self, _: s.ShowConsumers, who: Identity) -> Table:
+        user, topics = views.CONSUMERS.index("user"), views.CONSUMERS.index("topics")
+        rows: list[list[Any]] = []
+        for row in await self._coordinator.consumers():
+            names = [name for name in str(row[topics]).split(",") if name and self._is_known(who, name)]
+            if names or who.is_operator or (who.user is not None and who.user == row[user]):
+                rows.append([*row[:topics], ",".join(names), *row[topics + 1 :]])
+        return Table(list(views.CONSUMERS), rows)
 
-    async def _show_subscriptions(self, _: s.ShowSubscriptions, __: Identity) -> Table:
-        return Table(list(views.SUBSCRIPTIONS), await self._coordinator.subscriptions())
+    async def _show_subscriptions(self, _: s.ShowSubscriptions, who: Identity) -> Table:
+        rows = [row for row in await self._coordinator.subscriptions() if self._is_known(who, str(row[0]))]
+        return Table(list(views.SUBSCRIPTIONS), rows)
 
     # ---- privileges ----
 
@@ -248,10 +261,11 @@ class LocalExecutor:
         for privilege in privileges:
             self._privileges.check(who, privilege, name, owner)
 
-    async def _show_grants(self, _: s.ShowGrants, __: Identity) -> Table:
+    async def _show_grants(self, _: s.ShowGrants, who: Identity) -> Table:
         rows: list[list[Any]] = [
             [user, topic, privilege, is_granted]
             for (user, topic), given in sorted(self._privileges.given().items())
+            if user == who.user or self._is_known(who, topic)
             for privilege, is_granted in sorted(given.items())
         ]
         return Table(["user_name", "topic_name", "privilege", "is_granted"], rows)

@@ -19,7 +19,7 @@ from penstock.datasub.live import LivePass, NewQueries
 from penstock.datasub.meta import plans_of
 from penstock.datasub.plan import Plan
 from penstock.datasub.replay import ReplayClock
-from penstock.datasub.source import Source, out_of_range
+from penstock.datasub.source import SLICE_BYTES, SLICE_NS, SLICE_RECORDS, Source, out_of_range
 
 if TYPE_CHECKING:
     from penstock._ext.query import Block, QuerySet, RowError
@@ -100,6 +100,8 @@ class Fetching:
         source.evaluated_to = self.live.evaluated_to
         self._history: dict[str, History] = {}
         self._gone_errors: Counter[str] = Counter()  # of plans whose feed is gone, by key
+        # One slice of all that catch up in each turn of the loop: as many as there are readers would be a long turn.
+        self._turn = asyncio.Lock()
         self._replays = ReplayClock()
         self._sweeping: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -224,26 +226,41 @@ class Fetching:
             while answer.position < start and not answer.is_full and not self._is_closed:
                 packs = await reader.read(max(deadline, least) - clock())
                 for pack in packs:
-                    for plan in plans:
-                        answer.add(self._evaluate(plan, answer, pack))
-                    answer.position = pack.next_offset
                     self.figures["catch_up_records"] += pack.count
-                if len(plans) > 1:
-                    answer.blocks.sort(key=_first_offset)
-                if clock() >= deadline or not packs:
+                    while answer.position < pack.next_offset:
+                        async with self._turn:
+                            self._take_slice(plans, answer, pack)
+                            await asyncio.sleep(0)
+                        if answer.is_full or clock() >= deadline or self._is_closed:
+                            return
+                if not packs:
                     return
-                await asyncio.sleep(0)
 
-    def _evaluate(self, plan: Plan, answer: Answer, pack: RecordPack) -> list[Block]:
+    def _take_slice(self, plans: Sequence[Plan], answer: Answer, pack: RecordPack) -> None:
+        """As many records of the pack as one may do before others have their turn."""
+        found = [self._evaluate(plan, answer, pack) for plan in plans]
+        after = min(after for _, after in found)
+        if len(plans) == 1:
+            answer.add(found[0][0])
+        else:
+            answer.add([cut for part, _ in found for block in part if (cut := _before(block, after))])
+            answer.blocks.sort(key=_first_offset)
+        answer.position = after
+
+    def _evaluate(self, plan: Plan, answer: Answer, pack: RecordPack) -> tuple[list[Block], int]:
+        """The rows, and where the next slice begins."""
         history = self._history.get(plan.key)
         if history is None:
             history = self._history[plan.key] = History(plan, self._new_queries())
         history.used_at = asyncio.get_running_loop().time()
-        found = history.queries.evaluate(pack, answer.partition, answer.position)
+        found = history.queries.evaluate(pack, answer.partition, answer.position, SLICE_RECORDS, SLICE_BYTES, SLICE_NS)
+        after = history.queries.next_offset
+        if after < 0 or after >= pack.next_offset:
+            after = pack.next_offset
         errors = history.queries.take_errors()
         if errors:
             self._dead_letters.report(plan, answer.partition, errors)
-        return [block for _, block in found]
+        return [block for _, block in found], after
 
     def errors_of(self, plan: Plan) -> int:
         """Rows of this query with an error, since the start of this node, as often as they were evaluated."""

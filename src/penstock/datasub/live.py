@@ -13,7 +13,7 @@ from penstock.core.logging import RateLimited, get_logger
 from penstock.datasub.errors import Unavailable
 from penstock.datasub.feeds import Feed, FeedMemory, Lane
 from penstock.datasub.plan import Plan
-from penstock.datasub.source import SLICE_RECORDS, Source, close_consumer
+from penstock.datasub.source import SLICE_BYTES, SLICE_NS, SLICE_RECORDS, Source, close_consumer
 from penstock.logs.base import Consumer, Fetched, LogError, OffsetOutOfRange
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class LivePass:
     def _evaluate(self, partition: int, pack: RecordPack, at: int) -> int:
         """The next slice; where the one after it begins."""
         assert self._queries is not None
-        found = self._queries.evaluate(pack, partition, at, self._slice)
+        found = self._queries.evaluate(pack, partition, at, self._slice, SLICE_BYTES, SLICE_NS)
         after = self._queries.next_offset
         if after < 0:
             after = pack.next_offset  # behind the last record there may be marks that only the log knows

@@ -60,6 +60,11 @@ class Privileges:
                     return given
         return not self._access.has_acl
 
+    def may_know(self, who: Identity, name: str, owner: str | None, *, is_table: bool = False) -> bool:
+        """Whether SHOW tells of it: names and queries say what is in messages. Tables are for who makes topics."""
+        actions = ("create", "drop") if is_table else ("subscribe", "drop")
+        return any(self.may(who, action, name, owner) for action in actions)
+
     def check(self, who: Identity, action: str, topic: str, owner: str | None = None) -> None:
         """Raises NotAllowed."""
         if not self.may(who, action, topic, owner):

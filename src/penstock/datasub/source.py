@@ -20,6 +20,9 @@ FRESH_SECONDS = 0.25
 COUNT_SECONDS = 5.0
 # Records of one slice of catching up: others get their turn between slices.
 SLICE_RECORDS = 500
+# A slice ends early with these many bytes of rows or this time: records may be large, and queries slow.
+SLICE_BYTES = 8 << 20
+SLICE_NS = 10_000_000
 CLOSE_SECONDS = 2.0
 # How long one waits for its turn to read the log.
 TURN_SECONDS = 30.0

@@ -38,12 +38,13 @@ class World:
         self.log = log
         self.settings = msgspec.structs.replace(DataSubscriptionSettings(), **settings)
         self.sets: list[QuerySet] = []
+        self.new_set: Callable[[], QuerySet] = QuerySet
         self.dead_letters = DeadLetterLog(log, ERRORS, "retention.ms:1000000")
         self.source = Source(log, TOPIC, self.settings.max_readers)
         self.fetching = Fetching(self.source, self._new_set, self.settings, self.dead_letters)
 
     def _new_set(self) -> Any:
-        self.sets.append(QuerySet())
+        self.sets.append(self.new_set())
         return self.sets[-1]
 
     async def publish(self, *values: Any, partition: int = 0, topic: str = "s/1", at: list[int] | None = None) -> None:
@@ -148,6 +149,34 @@ def test_the_log_is_read_in_slices_until_the_fetch_is_full() -> None:
             seen += values(fetched)
             position = fetched.next_offset
         assert seen == list(range(3_000))
+
+    run(scenario)
+
+
+def test_however_many_catch_up_the_loop_has_its_turns() -> None:
+    """One slice in a turn of the loop, not one for each reader."""
+
+    async def scenario(world: World) -> None:
+        turns, turn = [], 0
+
+        async def count() -> None:
+            nonlocal turn
+            while True:
+                turn += 1
+                await asyncio.sleep(0)
+
+        def evaluate(queries: Any, *arguments: Any) -> Any:
+            turns.append(turn)
+            return QuerySet.evaluate(queries, *arguments)
+
+        world.new_set = type("Watched", (QuerySet,), {"evaluate": evaluate})
+        await world.publish(*range(1_200))
+        counting = asyncio.create_task(count())
+        plans = [plan_of(least=least) for least in range(8)]
+        fetched = await asyncio.gather(*(world.fetch(plan, min_rows=1_100) for plan in plans))
+        counting.cancel()
+        assert [len(values(one)) for one in fetched] == [1_200 - least for least in range(8)]
+        assert len(turns) == len(set(turns)) >= 24
 
     run(scenario)
 

@@ -9,7 +9,7 @@ import pytest
 from penstock.access.acl_file import AclFile
 from penstock.core.errors import AccessFileError
 from penstock.datasub import wire
-from penstock.datasub.errors import NotAllowed
+from penstock.datasub.errors import NotAllowed, NotFound
 from penstock.datasub.ports import Identity
 from penstock.datasub.privileges import covers
 from tests.support.datasub_world import ALICE, BOB, OPERATOR, DataWorld, in_world
@@ -47,6 +47,25 @@ def test_with_one_nothing_is_that_nobody_has_allowed() -> None:
             await world.service.handle(ALICE, "watermarks", wire.Positions("g", [("hot", 0)]))
 
     in_world(work, {"rules": [EVERYTHING]})
+
+
+def test_who_may_nothing_is_told_nothing() -> None:
+    async def work(world: DataWorld) -> None:
+        await world.service.execute(TOPIC, ALICE)
+        await world.service.execute("CREATE TABLE secret FROM 'sensors/#' (n BIGINT)", ALICE)
+        await world.service.execute("GRANT SUBSCRIBE ON hot TO carol", ALICE)
+        await world.ready((await world.join("hot")).consumer)
+        for what in ("TOPICS", "TABLES", "CONSUMERS", "SUBSCRIPTIONS", "GRANTS"):
+            shown = [len((await world.service.execute(f"SHOW {what}", who)).rows) for who in (ALICE, OPERATOR, BOB)]
+            assert shown[0] == shown[1] > shown[2] == 0, what
+        for name in ("hot", "secret"):
+            assert (await world.service.execute(f"DESCRIBE {name}", ALICE)).rows
+            with pytest.raises(NotFound, match="there is no topic and no table"):
+                await world.service.execute(f"DESCRIBE {name}", BOB)
+        await world.service.execute("GRANT SUBSCRIBE ON hot TO bob", ALICE)
+        assert [row[0] for row in (await world.service.execute("SHOW TOPICS", BOB)).rows] == ["hot"]
+
+    in_world(work, {"rules": [EVERYTHING], "data": [CREATES]})
 
 
 def test_the_owner_gives_and_takes() -> None:

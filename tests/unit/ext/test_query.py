@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ from tests.support.queries import (
 
 OFFSET = ("field", BIGINT, "offset")
 ID = cast(BIGINT, path("id"))
+A, B = (call(VARCHAR, "json_text", path(name)) for name in "ab")
 PROPS = (
     b"\x03\x00\x04text\x08\x00\x01r\x09\x00\x02\x00\x01"
     b"\x26\x00\x01a\x00\x011\x26\x00\x01b\x00\x012\x26\x00\x01a\x00\x013"
@@ -374,3 +376,47 @@ def test_large_payloads() -> None:
     assert (
         value_of(call(VARCHAR, "upper", call(VARCHAR, "json_text", path("v"))), json.dumps(document)) == "Y" * 3_000_000
     )
+
+
+def test_rows_are_bounded_in_one_call_and_each_alone() -> None:
+    """Large payloads in many columns: an evaluation ends early, and a row that is too large is an error of its own."""
+    queries = QuerySet()
+    number = queries.add(make_plan([("field", BLOB, "payload")] * 5))
+    records = [make_message(payload=b"x" * 1_000)] * 10
+    assert offsets_of(queries, *records, max_bytes=11_000) == {number: [0, 1, 2]}
+    assert queries.next_offset == 3
+    assert offsets_of(queries, *records, from_offset=3, max_bytes=0) == {number: [3]}, "one at least"
+    assert offsets_of(queries, *records, from_offset=4, max_ns=0) == {number: [4]}
+    large = make_message(payload=b"x" * (13 << 20))
+    fits = queries.add(make_plan([("field", BLOB, "payload")] * 4))
+    assert offsets_of(queries, large) == {fits: [0]}
+    assert queries.counts(number)[2] == 1
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        ("like", BOOLEAN, A, B, None),
+        ("ilike", BOOLEAN, A, B, None),
+        eq(call(VARCHAR, "trim", A, B), text("")),
+    ],
+)
+def test_no_message_makes_a_query_slow(condition: Expression) -> None:
+    """Both texts are a client's: what takes their product is an error of the row, not half a minute of the broker."""
+    queries = QuerySet()
+    number = queries.add(make_plan(where=condition))
+    began = time.thread_time()
+    found = offsets_of(queries, payload(a="a" * 500_000, b="%" + "a" * 40_000 + "b"), payload(a="abc", b="a%"))
+    assert (found.get(number, []), queries.counts(number)[2]) == ([1] if condition[0] != "eq" else [], 1)
+    assert time.thread_time() - began < 5
+
+
+def test_what_functions_build_of_one_message_is_bounded() -> None:
+    queries = QuerySet()
+    padded = [
+        call(BIGINT, "length", call(VARCHAR, "lpad", text(str(i)), whole(9_000_000), text("x"))) for i in range(40)
+    ]
+    number = queries.add(make_plan(padded, on_error="null"))
+    ((_, block),) = queries.evaluate(make_pack([make_message()]), 0)
+    assert {9_000_000, None} == {block.column(i)[0] for i in range(40)}
+    assert queries.counts(number)[2] == 1

@@ -15,6 +15,8 @@ from penstock.datasub.sql.positions import refuse
 
 MAX_STATEMENT = 65_536  # characters
 MAX_TOKENS = 8_000
+MAX_DIGITS = 400  # no number of SQL has more
+MAX_INTERVAL = 200  # characters: the parser's time grows with their square
 MAX_NESTING = 64  # brackets in brackets: the parser recurses into them
 
 _OPEN = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE)
@@ -33,9 +35,15 @@ def read_tokens(text: str) -> list[Token]:
     if len(tokens) > MAX_TOKENS:
         refuse(text, tokens[MAX_TOKENS].start, f"the statement has more than {MAX_TOKENS:,} words: shorten it")
     depth = 0
+    is_interval = False
     for token in tokens:
+        if is_interval and len(token.text) > MAX_INTERVAL:
+            refuse(text, token.start, f"the text of an INTERVAL has at most {MAX_INTERVAL} characters")
+        is_interval = token.token_type is TokenType.INTERVAL
         if token.token_type is TokenType.SEMICOLON:
             refuse(text, token.start, "one statement at a time: remove what follows the semicolon")
+        if token.token_type is TokenType.NUMBER and len(token.text) > MAX_DIGITS:
+            refuse(text, token.start, f"a number has at most {MAX_DIGITS} digits")
         depth += (token.token_type in _OPEN) - (token.token_type in _CLOSE)
         if depth > MAX_NESTING:
             refuse(text, token.start, f"brackets are nested deeper than {MAX_NESTING}: simplify the expression")

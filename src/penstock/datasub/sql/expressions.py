@@ -30,6 +30,7 @@ from penstock.datasub.sql.tables import TYPE_NAMES
 from penstock.datasub.types import SqlType
 
 MAX_DEPTH = 100
+MOST_DIGITS = 9  # of an element's number, as in a path
 
 _COMPARISONS: dict[type[exp.Expr], str] = {
     exp.EQ: "eq",
@@ -155,12 +156,17 @@ class Translator:
     def _index(self, node: exp.Expr) -> str | int:
         index = node.expressions[0] if len(node.expressions) == 1 else None
         if isinstance(index, exp.Neg) and isinstance(index.this, exp.Literal) and index.this.name.isdigit():
-            return -int(index.this.name)
+            return -self._place(node, index.this.name)
         if isinstance(index, exp.Literal) and (index.is_string or index.name.isdigit()):
-            return str(index.name) if index.is_string else int(index.name)
+            return str(index.name) if index.is_string else self._place(node, index.name)
         if isinstance(index, exp.Column) and len(index.parts) == 1 and index.this.args.get("quoted"):
             return str(index.name)
         self.refuse(node, "the number or name in [ ] is written out: payload.list[0], payload['odd name']")
+
+    def _place(self, node: exp.Expr, digits: str) -> int:
+        if len(digits) > MOST_DIGITS:
+            self.refuse(node, f"no list has so many elements: use at most {MOST_DIGITS} digits in [ ]")
+        return int(digits)
 
     def _member_of_expression(self, node: exp.Expr) -> Expression:
         if isinstance(node, exp.Dot):
