@@ -57,7 +57,7 @@ class QueueWorld:
             session, _ = self._registry.open(Opening(client_id, None, False, 3600, None, 5))
             address = f"{queue.address}/{filter}" if filter else queue.address
             pairs = [("consumer-group", group)]
-            assert await self.manager.subscribe(session, address, qos=1, identifier=0, properties=pairs) == 1
+            assert await self.manager.subscribe(session, address, qos=1, identifier=0, properties=pairs) == (1, "")
         return queue.group(group, filter)
 
     def claim(self, group: Group, count: int) -> None:

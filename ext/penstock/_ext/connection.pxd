@@ -358,6 +358,7 @@ cdef class DurableQueue(Subscriber):
     cdef public uint64_t max_depth      # 0 = no limit
     cdef public bint drops_oldest       # at max_depth, instead of refusing
     cdef public bint is_closed          # to publishers: a dead-letter queue
+    cdef public bint is_spare           # the reserved queue: when it is full, others do without it
     cdef readonly int64_t tail          # the offset of the next message
     cdef public int64_t floor           # what is before it, every group has done with
     cdef list groups

@@ -140,6 +140,15 @@ cdef void drop_queue_topics(Connection c) noexcept:
 
 
 # The answer is 0 and *text TEXT_NONE when every queue of the match takes the message.
+# Nobody may read the reserved queue, which takes a copy of everything: it must not stop the others when it is full.
+cdef inline bint does_without(DurableQueue queue, const Match* match) noexcept:
+    return queue.is_spare and match.target_count > 1 and is_full_queue(queue)
+
+
+cdef inline bint is_full_queue(DurableQueue queue) noexcept:
+    return queue.max_depth and not queue.drops_oldest and queue.tail - queue.floor >= <int64_t> queue.max_depth
+
+
 cdef uint8_t refusal_of(const PublishView* view, const Match* match, uint8_t* text) noexcept:
     cdef DurableQueue queue
     cdef uint32_t i
@@ -148,9 +157,12 @@ cdef uint8_t refusal_of(const PublishView* view, const Match* match, uint8_t* te
         if queue.is_closed:
             text[0] = TEXT_CLOSED
             return NOT_AUTHORIZED
+        if does_without(queue, match):
+            queue.refused += 1
+            continue
         if view.payload_size > queue.max_message_size:
             text[0] = TEXT_TOO_LARGE
-        elif queue.max_depth and not queue.drops_oldest and queue.tail - queue.floor >= <int64_t> queue.max_depth:
+        elif is_full_queue(queue):
             text[0] = TEXT_FULL
         else:
             continue
@@ -161,8 +173,11 @@ cdef uint8_t refusal_of(const PublishView* view, const Match* match, uint8_t* te
 
 cdef int enqueue_all(const PublishView* view, const Match* match, Session origin, int64_t expires_at) except -1:
     cdef uint32_t i
+    cdef DurableQueue queue
     for i in range(match.target_count):
-        (<DurableQueue> match.targets[i].owner).take(view, origin, expires_at)
+        queue = <DurableQueue> match.targets[i].owner
+        if not does_without(queue, match):
+            queue.take(view, origin, expires_at)
     return 0
 
 

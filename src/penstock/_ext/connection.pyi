@@ -350,6 +350,7 @@ class DurableQueue(Subscriber):
     max_depth: int
     drops_oldest: bool
     is_closed: bool
+    is_spare: bool
     floor: int
     primary: QueueGroup | None
     primary_name: bytes

@@ -136,7 +136,9 @@ def table_of(document: dict[str, Any]) -> str:
 
 
 def _cell(cell: dict[str, Any], is_base: bool) -> str:
-    ratio = f" ({cell['ratio']:.2f}x)" if cell["ratio"] is not None and not is_base else ""
+    # a small ratio would be 0.00 with two decimals
+    digits = ".2f" if cell["ratio"] is None or cell["ratio"] >= 0.1 else ".2g"
+    ratio = f" ({cell['ratio']:{digits}}x)" if cell["ratio"] is not None and not is_base else ""
     return number(cell["median"]) + ratio
 
 

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock._ext import packets
 from penstock._ext.fields import ProtocolViolation, reason_name
@@ -53,6 +53,20 @@ class Message:
     properties: Mapping[str, Any]
 
 
+class Answer(NamedTuple):
+    """The broker's code for each filter, or for the message, and what MQTT 5 brokers say about it in words."""
+
+    reasons: list[int]
+    words: str = ""
+
+    def refusal(self, which: int = 0) -> str:
+        """Why it was refused, nothing if it was not."""
+        reason = self.reasons[which]
+        if reason < _FIRST_FAILURE:
+            return ""
+        return f"{reason_name(reason)}: {self.words}" if self.words else reason_name(reason)
+
+
 class ConnectionClosed(PenstockError):
     """The broker ended the connection."""
 
@@ -69,7 +83,7 @@ class Client:
         self._request = request
         self._version = request.version
         self._debug = debug
-        self._answers: dict[int, asyncio.Future[list[int]]] = {}
+        self._answers: dict[int, asyncio.Future[Answer]] = {}
         self._connack: asyncio.Future[packets.ConnackPacket] = asyncio.get_running_loop().create_future()
         self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
         self._room = asyncio.Event()
@@ -116,8 +130,8 @@ class Client:
 
     async def subscribe(
         self, filters: Iterable[str], options: int, *, identifier: int = 0, user_properties: Any = None
-    ) -> list[int]:
-        """The broker's code for each filter: the granted QoS, or 0x80 and above for a refusal."""
+    ) -> Answer:
+        """The answer has for each filter the granted QoS, or 0x80 and above for a refusal."""
         packet_id, answer = self._expect_answer()
         entries = [(name, options) for name in filters]
         self._send(
@@ -128,7 +142,7 @@ class Client:
         )
         return await answer
 
-    async def unsubscribe(self, filters: Iterable[str], *, user_properties: Any = None) -> list[int]:
+    async def unsubscribe(self, filters: Iterable[str], *, user_properties: Any = None) -> Answer:
         packet_id, answer = self._expect_answer()
         self._send(
             f"UNSUBSCRIBE (Mid: {packet_id})",
@@ -144,18 +158,18 @@ class Client:
         qos: int = 0,
         retain: bool = False,
         properties: Mapping[str, Any] | None = None,
-    ) -> int:
+    ) -> Answer:
         """Publish and wait until the broker has it (QoS 1 and 2); gives its reason code, 0 for QoS 0."""
         given = dict(properties or {}) if self._version == 5 else {}
         if qos == 0:
             self._send_publish(topic, payload, qos=0, retain=retain, **given)
             await self._stream.drain()
-            return 0
+            return Answer([0])
         async with self._window:
             packet_id, answer = self._expect_answer()
             self._send_publish(topic, payload, qos=qos, retain=retain, packet_id=packet_id, **given)
             await self._stream.drain()
-            return (await answer)[0]
+            return await answer
 
     def _send_publish(self, topic: str, payload: bytes, **fields: Any) -> None:
         self._send(
@@ -196,14 +210,14 @@ class Client:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._stream.close()
 
-    def _expect_answer(self) -> tuple[int, asyncio.Future[list[int]]]:
+    def _expect_answer(self) -> tuple[int, asyncio.Future[Answer]]:
         if self._ended is not None:
             raise self._ended
         for _ in range(65_535):
             self._last_id = self._last_id % 65_535 + 1
             if self._last_id not in self._answers:
                 break
-        answer: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answers[self._last_id] = answer
         self._room.set()
         return self._last_id, answer
@@ -258,7 +272,7 @@ class Client:
             parse = packets.parse_suback if packet_type == SUBACK else packets.parse_unsuback
             answer = parse(body, self._version)
             self._note(f"received {'SUBACK' if packet_type == SUBACK else 'UNSUBACK'} {answer.reasons}")
-            self._resolve(answer.packet_id, answer.reasons)
+            self._resolve(answer.packet_id, Answer(answer.reasons, answer.properties.get("reason_string", "")))
         elif packet_type == PINGRESP:
             self._awaits_pong = False
             self._note("received PINGRESP")
@@ -307,15 +321,23 @@ class Client:
         elif packet_type == PUBREC and reason < _FIRST_FAILURE:
             self._send(f"PUBREL (Mid: {packet_id})", self._ack(PUBREL, packet_id))
         else:
-            self._resolve(packet_id, [reason])
+            self._resolve(packet_id, Answer([reason], _words_of_ack(body)))
 
     def _ack(self, packet_type: int, packet_id: int) -> bytes:
         return packets.build_ack(packet_type, packet_id, version=self._version)
 
-    def _resolve(self, packet_id: int, codes: list[int]) -> None:
+    def _resolve(self, packet_id: int, given: Answer) -> None:
         answer = self._answers.pop(packet_id, None)
         if answer is not None and not answer.done():
-            answer.set_result(codes)
+            answer.set_result(given)
+
+
+def _words_of_ack(body: bytes) -> str:
+    """The reason string of a PUBACK, PUBREC or PUBCOMP. SUBACK has the same parts, its code behind the properties."""
+    if len(body) <= 3:
+        return ""
+    words: str = packets.parse_suback(body[:2] + body[3:] + body[2:3], 5).properties.get("reason_string", "")
+    return words
 
 
 def _hint_at_transport(target: Target) -> str:

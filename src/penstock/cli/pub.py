@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock._ext.fields import reason_name
 from penstock.cli import client_options as shared
 from penstock.cli.app import make_app
 from penstock.cli.client import Client, ConnectionClosed
@@ -23,7 +22,6 @@ from penstock.core import exit_codes
 from penstock.core.errors import UsageError
 
 app = make_app()
-_FIRST_FAILURE = 0x80
 
 
 @app.command(cls=MosquittoCommand)
@@ -176,10 +174,11 @@ async def _publish_one(
 ) -> None:
     tally.started += 1
     properties: dict[str, Any] = connection.properties["publish"]
-    reason = await client.publish(topic, payload, qos=options.qos, retain=options.retain, properties=properties)
-    if reason >= _FIRST_FAILURE:
-        warn(f"publishing to {topic!r} failed: {reason_name(reason)}", quiet=options.quiet)
-    tally.note(is_accepted=reason < _FIRST_FAILURE)
+    answer = await client.publish(topic, payload, qos=options.qos, retain=options.retain, properties=properties)
+    refusal = answer.refusal()
+    if refusal:
+        warn(f"publishing to {topic!r} failed: {refusal}", quiet=options.quiet)
+    tally.note(is_accepted=not refusal)
 
 
 async def _payloads(options: PublishOptions) -> AsyncIterator[bytes]:

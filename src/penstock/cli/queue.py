@@ -166,7 +166,10 @@ def delete(
         return
     typer.echo(f"{shown(name)} deleted, with {counted(entry['messages'], 'message')}")
     if entry["origin"] == "config":
-        typer.echo("it comes back with the next start: take it out of the settings file")
+        # the reserved queue is in no file
+        reserved = "there are [[queues]] in the settings file, or queue_manager.default_queue = false"
+        way = reserved if name == "mqtt" else "it is taken out of the settings file"
+        typer.echo(f"it comes back with the next start, unless {way}")
 
 
 @app.command()

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from penstock._ext.fields import reason_name
 from penstock.cli import client_options as shared
 from penstock.cli.app import make_app
 from penstock.cli.client import Client, Message
@@ -20,7 +19,6 @@ from penstock.core import exit_codes
 from penstock.core.errors import UsageError
 
 app = make_app()
-_FIRST_FAILURE = 0x80
 Settle = Annotated[
     Literal["ack", "nack", "reject"] | None,
     typer.Option("--settle", help="What becomes of each message of a durable queue once it is printed (MQTT 5)."),
@@ -161,17 +159,18 @@ async def _subscribe(client: Client, connection: Connection, options: SubscribeO
     if not filters:
         return True
     properties = connection.properties["subscribe"]
-    codes = await client.subscribe(
+    answer = await client.subscribe(
         filters,
         options.qos,
         identifier=properties.get("subscription_identifiers", 0),
         user_properties=properties.get("user_properties"),
     )
-    for name, code in zip(filters, codes, strict=False):
-        if code >= _FIRST_FAILURE:
-            why = reason_name(code) if connection.request.version == 5 else "refused"
+    refusals = [answer.refusal(number) for number in range(len(answer.reasons))]
+    for name, refusal in zip(filters, refusals, strict=False):
+        if refusal:
+            why = refusal if connection.request.version == 5 else "refused"
             warn(f"subscribing to {name!r} failed: {why}", quiet=options.quiet)
-    return any(code < _FIRST_FAILURE for code in codes)
+    return not all(refusals)
 
 
 async def _print_messages(client: Client, options: SubscribeOptions) -> None:
@@ -202,6 +201,6 @@ async def _settle(client: Client, message: Message, options: SubscribeOptions) -
         return
     pairs = [(name, found[name]) for name in ("message-id", "group-id")]
     topic = f"$queue/{found['queue']}/${options.settle}"
-    code = await client.publish(topic, b"", qos=1, properties={"user_properties": pairs})
-    if code >= _FIRST_FAILURE:
-        warn(f"the {options.settle} of {found['message-id']} was refused: {reason_name(code)}", quiet=options.quiet)
+    answer = await client.publish(topic, b"", qos=1, properties={"user_properties": pairs})
+    if refusal := answer.refusal():
+        warn(f"the {options.settle} of {found['message-id']} was refused: {refusal}", quiet=options.quiet)

@@ -17,6 +17,7 @@ from penstock.cli.app import make_app
 from penstock.cli.client_options import pick
 from penstock.cli.client_runner import run, warn
 from penstock.cli.data_options import DEFAULT_SERVER, DataConnection
+from penstock.cli.log_records import as_text
 from penstock.cli.tables import shown
 from penstock.core import exit_codes
 from penstock.core.errors import UsageError
@@ -181,7 +182,10 @@ class TablePrinter:
 
     def print(self, block: Block, rows: int) -> None:
         names = [field.name for field in block.fields()]
+        blobs = [number for number, field in enumerate(block.fields()) if field.type == "BLOB"]
         lines = [[_text(row.get(name)) for name in names] for row in _VALUES.decode(block.to_json())[:rows]]
+        if blobs:
+            _read_blobs(lines, blobs, block.fetchall())
         if self._is_named:
             names = ["", *names]
             lines = [[shown(block.table()), *line] for line in lines]
@@ -200,6 +204,15 @@ class TablePrinter:
     def _write(self, cells: Sequence[str]) -> None:
         padded = [cell.ljust(width) for cell, width in zip(cells, self._widths, strict=True)]
         sys.stdout.write("  ".join(padded).rstrip() + "\n")
+
+
+def _read_blobs(lines: list[list[str]], blobs: list[int], rows: list[tuple[Any, ...]]) -> None:
+    """Payloads are BLOBs and mostly text: what is text is shown as such, the rest stays base64."""
+    for line, row in zip(lines, rows, strict=False):
+        for number in blobs:
+            text = None if row[number] is None else as_text(row[number])
+            if text is not None:
+                line[number] = shown(text)
 
 
 def _text(value: Any) -> str:

@@ -317,8 +317,8 @@ class QueueManager:
         identifier: int,
         properties: Iterable[tuple[str, str]] = (),
         receive_maximum: int = MOST_PREFETCH,
-    ) -> int:
-        """The client becomes a consumer; the QoS granted, or the reason code of the refusal."""
+    ) -> tuple[int, str]:
+        """The client becomes a consumer; the QoS granted, or the reason code of the refusal and its words."""
         try:
             address = parse_subscription(topic_filter)
             record, position = read_properties(session, properties, qos, identifier, receive_maximum)
@@ -326,15 +326,16 @@ class QueueManager:
                 parse_position(position)
         except ValueError as error:
             log.info("a subscription to a queue is refused", client_id=session.client_id, error=str(error))
-            return int(Reason.TOPIC_FILTER_INVALID)
+            return int(Reason.TOPIC_FILTER_INVALID), str(error)
         if not self._is_there(address) and self._make_ephemeral(address.queue) is None:
             return self._await_dead_letters(address, session, topic_filter, record, position)
         queues = self._queues_of(address)
+        unable = int(Reason.IMPLEMENTATION_SPECIFIC_ERROR) if session.version == 5 else 0x80
         if not await self._serve_here(queues):
             log.info("a queue is served by another node", client_id=session.client_id, filter=topic_filter)
-            return int(Reason.IMPLEMENTATION_SPECIFIC_ERROR) if session.version == 5 else 0x80
+            return unable, "the queue is served by another node: connect to that one"
         if qos == 0 and any(queue.definition.type == "classic" for queue in queues):
-            return int(Reason.IMPLEMENTATION_SPECIFIC_ERROR) if session.version == 5 else 0x80
+            return unable, "a classic queue is consumed with QoS 1 or 2"
         self.unsubscribe(session, topic_filter, forget=False)
         membership = Membership(session, topic_filter, address, record, position, [])
         self._memberships.add(membership)
@@ -344,11 +345,11 @@ class QueueManager:
         except LogError as error:
             log.warning("a queue cannot be consumed now", client_id=session.client_id, error=str(error))
             self.unsubscribe(session, topic_filter)
-            return int(Reason.UNSPECIFIED_ERROR)
+            return int(Reason.UNSPECIFIED_ERROR), "the queue cannot be consumed now"
         if session.expiry_interval:
             key = member_key(session.client_id, topic_filter)
             self.state.store([(names.MEMBERS, key, msgspec.json.encode(record))])
-        return qos
+        return qos, ""
 
     async def _serve_here(self, queues: Iterable[Queue]) -> bool:
         """Whether this node owns all of them. What another node did with one before is read first."""
@@ -397,13 +398,15 @@ class QueueManager:
 
     def _await_dead_letters(
         self, address: Address, session: Session, topic_filter: str, record: MemberRecord, position: str
-    ) -> int:
+    ) -> tuple[int, str]:
         """Dead letters may be waited for before there are any; other queues that are not there are refused."""
         if not is_dead_letters(address.queue) or address.queue.removeprefix("$dlq/") not in self.queues:
-            return int(Reason.QUOTA_EXCEEDED) if self.settings.auto_create else int(Reason.TOPIC_FILTER_INVALID)
+            if self.settings.auto_create:
+                return int(Reason.QUOTA_EXCEEDED), "there is no such queue, and one more cannot be made"
+            return int(Reason.TOPIC_FILTER_INVALID), "there is no such queue"
         membership = Membership(session, topic_filter, address, record, position, [])
         self._memberships.add(membership)
-        return record.qos
+        return record.qos, ""
 
     def _queues_of(self, address: Address) -> list[Queue]:
         if not address.spans_queues:

@@ -18,7 +18,7 @@ from penstock.core.ports import Scheduler
 from penstock.logs.base import Appended, Log, LogError, TopicNotFound, TopicPartition
 from penstock.queues import state
 from penstock.queues.dead_letters import dead_letter
-from penstock.queues.definitions import QueueDefinition, dead_letters
+from penstock.queues.definitions import ALL_QUEUES, DEFAULT_QUEUE, QueueDefinition, dead_letters
 from penstock.queues.group import Group
 from penstock.queues.names import ROOT, group_id, is_dead_letters, parse_publish, topic_of
 from penstock.queues.readers import Readers
@@ -76,6 +76,7 @@ class Queue:
         core.max_depth = 0 if definition.type == "stream" else limits.max_depth
         core.drops_oldest = definition.overflow == "drop-oldest"
         core.is_closed = is_dead_letters(self.name)
+        core.is_spare = self.name == DEFAULT_QUEUE and definition.topics == (ALL_QUEUES,)
         if definition.retention.max_length_bytes and self.sizes is None:
             self.sizes = Sizes()
         for group in self.groups.values():

@@ -214,3 +214,18 @@ def test_sub_settles_what_it_prints(broker, client, capfd):
     group = broker.group("given", "printers@s")
     assert (group["acked"], group["nacked"], group["rejected"], group["pending"]) == (1, 1, 1, 0)
     assert main(["sub", "-p", str(broker.port), "-t", "x", "--settle", "ack"]) == 2
+
+
+def test_pub_and_sub_show_what_the_broker_says_in_words(broker, capfd):
+    """Reason codes are few; the reason strings of PUBACK, PUBREC and SUBACK say what is wrong."""
+    to = ["-p", str(broker.port), "-V", "mqttv5"]
+    for arguments, words in (
+        (["pub", *to, "-q", "1", "-n", "-t", "$queue/given/$ack"], "error: the user property group-id is missing"),
+        (["pub", *to, "-q", "2", "-n", "-t", "$queue/given/$ack"], "error: the user property group-id is missing"),
+        (["sub", *to, "-q", "0", "-t", "$queue/given"], "specific error: a classic queue is consumed with QoS 1 or 2"),
+    ):
+        assert main(arguments) == 1
+        assert words in capfd.readouterr().err
+    prefetch = ["-D", "subscribe", "user-property", "prefetch", "none"]
+    assert main(["sub", *to, "-q", "1", "-t", "$queue/given", *prefetch]) == 1
+    assert "topic filter invalid: prefetch 'none' is no number" in capfd.readouterr().err

@@ -159,6 +159,21 @@ class TestOwnBrokers:
             assert own.topic == "$queue/mqtt/own"
             client.close()
 
+    def test_the_reserved_queue_stops_nobody_when_it_is_full(self, tmp_path, connect):
+        """It takes a copy of everything and nobody may read it: the queues that are read go on without it."""
+        with running_queue_broker(tmp_path) as broker:
+            broker.command("queue", "update", "mqtt", "-o", "limits.max_depth=3")
+            broker.command("queue", "create", "orders")
+            client = QueueClient(connect(V5, broker=broker))
+            for number in range(10):
+                client.publish(f"$queue/orders/{number}", b"%d" % number)
+            client.consume("$queue/orders", "workers")
+            client.take_and_ack(*(b"%d" % number for number in range(10)))
+            assert broker.counter("mqtt", "depth") == 3
+            refused = client.raw.publish("$queue/mqtt/own", b"", qos=1)
+            assert refused.reason == 0x97
+            client.close()
+
     def test_configured_queues_have_no_mqtt_beside_them(self, tmp_path, connect):
         """Row "nothing configured": only if there are no `queues`."""
         with running_queue_broker(tmp_path, queues=[{"name": "orders"}]) as broker:

@@ -107,8 +107,7 @@ class Link:
         except DataError as error:
             raise self._failed(error) from None
         except OSError as error:  # TimeoutError is one
-            why = "no answer" if isinstance(error, TimeoutError) else str(error)
-            raise self._failed(Unavailable(f"cannot connect to {address[0]}:{address[1]}: {why}")) from None
+            raise self._failed(Unavailable(f"cannot connect to {address[0]}:{address[1]}: {_why(error)}")) from None
         self._failures = 0
         return self._connection
 
@@ -131,6 +130,14 @@ class Link:
 
     def _shown(self) -> str:
         return ", ".join(f"{host}:{port}" for host, port in self._addresses)
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused; does the broker run, and is this its data_subscription.address?"
+    return str(error)
 
 
 def _look_at(task: asyncio.Task[Connection]) -> None:

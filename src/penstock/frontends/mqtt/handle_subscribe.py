@@ -72,11 +72,9 @@ async def _join_others(front: MqttFrontend, connection: Connection, packet: Subs
                     identifier=packet.identifier,
                     properties=packet.user_properties,
                 )
-            joined.reasons[topic_filter] = reason
-            joined.words = joined.words or words
         elif not _refusal(front, session, topic_filter, packet.identifier):
             assert front.queues is not None
-            joined.reasons[topic_filter] = await front.queues.subscribe(
+            reason, words = await front.queues.subscribe(
                 session,
                 topic_filter.decode(),
                 qos=qos,
@@ -84,6 +82,10 @@ async def _join_others(front: MqttFrontend, connection: Connection, packet: Subs
                 properties=packet.user_properties,
                 receive_maximum=session.quota,
             )
+        else:
+            continue  # refused as any filter, with the others
+        joined.reasons[topic_filter] = reason
+        joined.words = joined.words or words
     if connection.is_connected:
         _prepare(front, connection, packet, joined)
         if connection.is_writable and not connection.is_blocked:
