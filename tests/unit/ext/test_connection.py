@@ -131,10 +131,10 @@ def test_a_packet_id_is_free_when_its_release_is_stored() -> None:
     bring the id back, and the next message with it would count as received."""
 
     async def scenario(broker: Broker, port: int) -> None:
-        tickets: list[int] = []
+        tickets: asyncio.Queue[int] = asyncio.Queue()
 
         def submit(ticket: int, *_: object) -> None:
-            tickets.append(ticket)
+            tickets.put_nowait(ticket)
 
         await broker.restore_sessions()
         broker.hub.log_to(
@@ -149,18 +149,15 @@ def test_a_packet_id_is_free_when_its_release_is_stored() -> None:
 
         reader, writer = await open_session()
         writer.write(b"\x34\x05\x00\x01t\x00\x01")
-        while not tickets:
-            await asyncio.sleep(0.01)
-        broker.hub.log_committed(tickets[-1], 0, 0)
+        broker.hub.log_committed(await tickets.get(), 0, 0)
         assert await reader.readexactly(4) == b"\x50\x02\x00\x01"
         writer.write(b"\x62\x02\x00\x01")
-        while len(tickets) < 2:
-            await asyncio.sleep(0.01)
+        released = await tickets.get()
         writer.close()
         reader, writer = await open_session()
         writer.write(b"\x62\x02\x00\x01" + packets.build_pingreq())
         assert await reader.readexactly(2) == packets.build_pingresp()
-        broker.hub.log_committed(tickets[-1], 0, 0)
+        broker.hub.log_committed(released, 0, 0)
         assert await reader.readexactly(4) == b"\x70\x02\x00\x01"
 
     run(scenario)
