@@ -78,6 +78,13 @@ cdef bint has_good_text(const ColumnView* view, size_t rows) noexcept nogil:
     return True
 
 
+cdef object read_json(bytes text):
+    try:
+        return json.loads(text)
+    except ValueError:      # Python makes no int of so many digits, and whoever sent them must not stop the reader
+        return json.loads(text, parse_int=float)
+
+
 # Bytes, texts and numbers: nothing here can be part of a cycle, and feeds have many of them.
 @cython.no_gc
 cdef class Block:
@@ -225,7 +232,7 @@ cdef class Block:
         if view.type == T_VARCHAR:
             return (view.text + start)[:end - start].decode()
         if view.type == T_JSON:
-            return json.loads((view.text + start)[:end - start])
+            return read_json((view.text + start)[:end - start])
         return [(name, text) for name, text in json.loads((view.text + start)[:end - start])]
 
     def buffers(self, Py_ssize_t number):

@@ -62,7 +62,7 @@ cdef int change_case(const Value* text, bint is_upper, Value* out, Arena* arena)
 
 
 # LIKE: `%` any letters, `_` one; a letter behind `escape` (0 = none) is itself. With two places to go back to at most:
-# only the last `%` matters. A fault for a pattern that ends with its escape, and for texts (a client may have sent both)
+# only the last `%` matters. A fault for a pattern that ends with its escape, and for texts (a client may send both)
 # that would keep everybody waiting.
 cdef int match_like(const Value* text, const Value* pattern, uint32_t escape, bint* matches) noexcept nogil:
     cdef const uint8_t* t = text.of.p

@@ -241,7 +241,9 @@ cdef int handle_ack(Connection c, uint8_t packet_type, uint8_t flags, const uint
     if packet_type == PUBREL:  # [MQTT-4.3.3-12] [MQTT-4.3.3-13]
         # releasing an id that is not held is answered all the same [MQTT-4.3.3-11] [MQTT3-4.3.3-2]
         if not ids_discard(&s.received, ack.packet_id):
-            return send_ack(c, PUBCOMP, ack.packet_id, PACKET_IDENTIFIER_NOT_FOUND)
+            # Released a moment ago, perhaps, over a connection that is gone: not free before that is stored.
+            return answer(c, PUBCOMP, ack.packet_id, PACKET_IDENTIFIER_NOT_FOUND,
+                          c.hub.ticket + (1 if s.received_changed else 0) if c.hub.keeps_state and s._keeps else 0)
         if not (c.hub.keeps_state and s._keeps):
             return send_ack(c, PUBCOMP, ack.packet_id, SUCCESS)
         # The client may use the id again as soon as it is told: after a crash it must not count as held.

@@ -39,6 +39,7 @@ class _Batch:
     waiting: int
     received: list[tuple[Session, bytes]] = field(default_factory=list)
     failures: int = 0
+    is_logged: bool = False
 
 
 class Ingest:
@@ -69,6 +70,7 @@ class Ingest:
         self._partitions = partitions
         self._properties = properties
         self._batches: deque[_Batch] = deque()
+        self._logging: deque[_Batch] = deque()  # those whose packet ids were not handed to the store yet
         self._warnings = RateLimited(interval=10.0)
         self._preparing: asyncio.Task[None] | None = None
         self._ends: dict[int, int] = {}  # of each partition, behind the last record of ours that is durable
@@ -136,6 +138,7 @@ class Ingest:
         waiting = len(packs) + (retained is not None) + len(queued) + bool(changed)
         batch = _Batch(ticket, size, waiting, received)
         self._batches.append(batch)
+        self._logging.append(batch)
         producer = self._log.producer
         if self._queues is not None:
             for queue, pack in queued:
@@ -178,10 +181,18 @@ class Ingest:
 
     def _on_logged(self, batch: _Batch) -> None:
         """The packet ids of QoS 2 are stored after their messages: what was not logged must not count as received."""
+        batch.is_logged = True
+        batch.waiting = 1
+        # In their order: a batch that has only ids to release is logged at once, and what an earlier one says of the
+        # same session must not be stored over it.
+        while self._logging and self._logging[0].is_logged:
+            self._store_ids(self._logging.popleft())
+
+    def _store_ids(self, batch: _Batch) -> None:
         if batch.received and not batch.failures and self._received is not None:
-            batch.waiting = 1
             self._received.store(batch.received, partial(self._on_stored, batch))
             return
+        batch.waiting = 0
         self._finish()
 
     def _on_stored(self, batch: _Batch, error: StoreError | None) -> None:

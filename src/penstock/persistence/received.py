@@ -40,8 +40,10 @@ class ReceivedIds:
 
     def mark(self, ends: Ends) -> None:
         """The ids of everything before these offsets of the log are stored."""
-        if ends != self._marked:
-            self._marked = dict(ends)
+        # Of a partition that nobody has written to since the start nothing is said: what was known of it stays.
+        marked = {**self._marked, **ends}
+        if marked != self._marked:
+            self._marked = marked
             self._store.store([(TABLE, self._key, msgspec.json.encode(self._marked))])
 
     def forget(self, client_id: str) -> None:

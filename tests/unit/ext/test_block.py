@@ -196,3 +196,12 @@ def test_a_text_that_is_no_utf8() -> None:
     data[bytes(data).index(b"x" * 300)] = 0xFF
     with pytest.raises(ValueError, match="column 4"):
         Block.decode(bytes(data))
+
+
+def test_a_number_with_more_digits_than_python_likes() -> None:
+    """Any client can send one: it must not be the end of those who read."""
+    queries = QuerySet()
+    queries.add(make_plan([path("a")]))
+    payload = b'{"a": [1, -' + b"9" * 5_000 + b"]}"
+    ((_, block),) = queries.evaluate(make_pack([make_message(payload=payload)]), 0)
+    assert block.to_pylist() == [{"c0": [1, -math.inf]}]

@@ -124,3 +124,40 @@ def test_a_packet_larger_than_the_headroom_is_put_together() -> None:
         await ping(publisher)
 
     run(scenario)
+
+
+def test_a_packet_id_is_free_when_its_release_is_stored() -> None:
+    """[MQTT-4.3.3-12]: a PUBREL that comes again over a new connection waits for the first one. Else a crash would
+    bring the id back, and the next message with it would count as received."""
+
+    async def scenario(broker: Broker, port: int) -> None:
+        tickets: asyncio.Queue[int] = asyncio.Queue()
+
+        def submit(ticket: int, *_: object) -> None:
+            tickets.put_nowait(ticket)
+
+        await broker.restore_sessions()
+        broker.hub.log_to(
+            submit, mode="all", partitions=1, hash_function="murmur3_128", max_pending=1 << 20, keeps_state=True
+        )
+
+        async def open_session() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(packets.build_connect("keeper", version=4, clean_start=False))
+            assert (await reader.readexactly(4))[3] == 0
+            return reader, writer
+
+        reader, writer = await open_session()
+        writer.write(b"\x34\x05\x00\x01t\x00\x01")
+        broker.hub.log_committed(await tickets.get(), 0, 0)
+        assert await reader.readexactly(4) == b"\x50\x02\x00\x01"
+        writer.write(b"\x62\x02\x00\x01")
+        released = await tickets.get()
+        writer.close()
+        reader, writer = await open_session()
+        writer.write(b"\x62\x02\x00\x01" + packets.build_pingreq())
+        assert await reader.readexactly(2) == packets.build_pingresp()
+        broker.hub.log_committed(released, 0, 0)
+        assert await reader.readexactly(4) == b"\x70\x02\x00\x01"
+
+    run(scenario)

@@ -30,7 +30,7 @@ def infer_table(name: str, topic_filter: str, samples: Iterable[Sample]) -> Tabl
         properties.update(dict.fromkeys(key for key, _ in pairs))
         try:
             value = msgspec.json.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         if isinstance(value, dict):
             _look(value, (), members)

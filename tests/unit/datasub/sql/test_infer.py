@@ -46,3 +46,14 @@ def test_types_nested_members_levels_and_properties() -> None:
 def test_messages_without_members_tell_nothing() -> None:
     with pytest.raises(NotFound, match="CREATE TABLE"):
         infer_table("t", "a", [("a", b"12", []), ("a", b"[]", []), ("a", b"{}", [])])
+
+
+def test_hostile_messages_do_not_hide_the_others() -> None:
+    deep = b'{"a":' * 10_000 + b"1" + b"}" * 10_000
+    samples = [
+        ("a", deep, []),
+        ("a", b"[" * 10_000, []),
+        ("a", b'{"a":' + b"9" * 10_000 + b"}", []),
+        ("a", b'{"b":1}', []),
+    ]
+    assert '"b" BIGINT' in infer_table("t", "a", samples).to_sql()
