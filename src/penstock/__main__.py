@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from penstock.core import exit_codes
 from penstock.core.errors import PenstockError
+from penstock.core.starting import no_collections
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; what we know how to explain is one line on standard error, never a traceback."""
-    from penstock.cli.app import app  # noqa: PLC0415 - so that Ctrl-C during the imports is handled below as well
-
     try:
+        with no_collections():
+            from penstock.cli.app import app  # noqa: PLC0415 - so that Ctrl-C during the imports is handled as well
         app(args=None if arguments is None else list(arguments), prog_name="penstock")
     except SystemExit as leaving:
         return _exit_code(leaving)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SECONDS = int(os.environ.get("PENSTOCK_FUZZ_SECONDS", "15"))
+SECONDS = int(os.environ.get("PENSTOCK_FUZZ_SECONDS", "8"))
 
 
 @pytest.mark.slow

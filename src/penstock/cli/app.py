@@ -9,6 +9,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from penstock.core.starting import no_collections
+
 COMMANDS = {
     "serve": ("penstock.cli.serve", "Run the broker."),
     "pub": ("penstock.cli.pub", "Publish messages, with the flags of mosquitto_pub."),
@@ -41,7 +43,8 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        command = get_command(import_module(COMMANDS[cmd_name][0]).app)
+        with no_collections():
+            command = get_command(import_module(COMMANDS[cmd_name][0]).app)
         command.name = cmd_name
         return command
 

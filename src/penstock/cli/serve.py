@@ -19,6 +19,7 @@ from penstock.cli.settings_options import (
     load_from_flags,
 )
 from penstock.core.logging import configure_logging, get_logger
+from penstock.core.starting import no_collections
 
 app = make_app()
 
@@ -51,4 +52,6 @@ def serve(
     for warning in loaded.warnings:
         log.warning(warning)
     # The composition root imports every layer: only a broker that starts pays for it.
-    raise typer.Exit(import_module("penstock.cli.serving").run(loaded))
+    with no_collections():
+        serving = import_module("penstock.cli.serving")
+    raise typer.Exit(serving.run(loaded))

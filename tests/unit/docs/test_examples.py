@@ -66,7 +66,7 @@ METRIC_PAGES = tuple(
 SECONDS = 60
 
 PENSTOCK = """#!{python}
-import os, sys
+import os, runpy, sys
 arguments = sys.argv[1:]
 given = {{word.split("=")[0] for word in arguments}}
 if arguments[:1] in (["pub"], ["sub"]) and not given & {{"-p", "--port", "-L", "--url", "--unix"}}:
@@ -80,7 +80,8 @@ if arguments[:1] == ["bench"] and arguments[1:2] != ["--help"]:
 files = [word for word in arguments if word.endswith(".toml") and os.path.exists(word)]
 if arguments[:1] == ["serve"] and "--admin" not in given and not any("[admin]" in open(name).read() for name in files):
     arguments += ["--admin", ""]
-os.execv("{python}", ["{python}", "-m", "penstock", *arguments])
+sys.argv[1:] = arguments
+runpy.run_module("penstock", run_name="__main__", alter_sys=True)
 """
 MOSQUITTO = """#!/bin/sh
 case " $* " in *" -p "*) exec {real} "$@" ;; *) exec {real} -h 127.0.0.1 -p {port} "$@" ;; esac
