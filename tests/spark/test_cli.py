@@ -51,7 +51,7 @@ SIGNS = ("_penstock/job.json", "_penstock/checkpoint/offsets/0", "_penstock/stag
 def test_lake_killed_and_run_again(data_dir: Path, tmp_path: Path) -> None:
     """kill -9 at a random point of the work, of the driver and all that it started; then once more until it is done.
 
-    Several kills of one job, at every point there is, are in test_lake.py: there Spark need not start again for each.
+    Several kills of one job, at many points, are in test_lake.py: there Spark need not start again for each.
     """
     output = tmp_path / "lake"
     write_embedded(data_dir, telemetry(20_000, step_ms=1), properties={"segment.bytes": "1048576"}, pack=200)
