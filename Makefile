@@ -22,7 +22,8 @@ run: $(STAMPS)/build ## start the broker on 127.0.0.1:1883; everything it needs 
 
 build: $(STAMPS)/build ## virtual environment and compiled modules
 
-test: $(STAMPS)/build $(STAMPS)/dev $(STAMPS)/services ## everything installed, built, started and tested
+test: ## everything installed, built, started and tested
+	@$(MAKE) --no-print-directory -j3 $(STAMPS)/build $(STAMPS)/dev $(STAMPS)/services
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(STAMPS)/build $(STAMPS)/dev ## style of Python and Cython, types, layers
@@ -84,10 +85,10 @@ $(STAMPS)/build: $(STAMPS)/runtime $(SOURCES)
 $(STAMPS)/dev: $(STAMPS)/runtime
 	@echo "Penstock: installing what the tests need"
 	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["dev"], sep="\n")' > $(STAMPS)/dev.txt
-	@$(PIP) -r $(STAMPS)/dev.txt
+	@$(PIP) --no-compile -r $(STAMPS)/dev.txt  # what is imported is compiled then; most of it never is
 	@touch $@
 
-$(STAMPS)/services:
+$(STAMPS)/services: | $(STAMPS)/venv  # behind it: both may need apt, which runs once at a time
 	@mkdir -p $(STAMPS)
 	@{ command -v mvn && command -v java; } >/dev/null || { $(call apt,$(APT_JAVA)); }
 	@command -v mosquitto_sub >/dev/null && command -v openssl >/dev/null && command -v redis-server >/dev/null && command -v redis-sentinel >/dev/null && { command -v mosquitto >/dev/null || test -x /usr/sbin/mosquitto; } || { $(call apt,$(APT_TEST)); }
