@@ -106,7 +106,8 @@ def test_a_reader_that_stops_and_goes_on(broker, connect, new_name, topic):
         publisher.publish(f"{topic}/bystander", b"%d" % part, qos=1)
         bystander.expect_publish(f"{topic}/bystander", b"%d" % part, ack=True)
         assert time.monotonic() - start < 15
-    assert broker.resident_bytes() - before < 64 * MIB
+    # what the log and the store keep of the newest in memory is bounded, too, and some 50 MiB of it
+    assert broker.resident_bytes() - before < 96 * MIB
     for client in stuck:
         for number in range(count):
             packet = client.expect_publish(topic, timeout=20, ack=True)

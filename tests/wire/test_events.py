@@ -84,8 +84,8 @@ def test_what_expired_while_the_client_was_away(broker, connect):
     client = connect(V5, "sleeper", broker=broker, clean_start=True, properties={"session_expiry_interval": 3600})
     client.subscribe("late", qos=1)
     client.disconnect()
-    connect(V5, broker=broker).publish("late", b"old", qos=1, properties={"message_expiry_interval": 1})
-    time.sleep(1.2)  # the time of the message, not of the broker
+    connect(V5, broker=broker).publish("late", b"old", qos=1, properties={"message_expiry_interval": 5})
+    time.sleep(5.2)  # the time of the message, not of the broker
     client = connect(V5, "sleeper", broker=broker, clean_start=False, properties={"session_expiry_interval": 3600})
     client.ping()
     client.disconnect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
@@ -36,6 +37,7 @@ log = get_logger("penstock.datasub")
 RETRY_SECONDS = 1.0
 # A log or a store that cannot be reached must not keep MQTT clients out.
 START_SECONDS = 5.0
+STOP_SECONDS = 5.0
 
 
 class DataSubscription:
@@ -122,8 +124,10 @@ class DataSubscription:
             self._starting.cancel()
             await asyncio.wait([self._starting])
         await self.retention.stop()
-        await self.fetching.close()
-        await self.service.stop()
+        with contextlib.suppress(TimeoutError):  # a Kafka that is away must not keep the process from ending
+            async with asyncio.timeout(STOP_SECONDS):
+                await self.fetching.close()
+                await self.service.stop()
         await self.dead_letters.close()
 
     def counters(self) -> dict[str, int | float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -63,7 +64,9 @@ class StateTail:
             self._task.cancel()
             await asyncio.wait([self._task], timeout=STOP_SECONDS)
         if self._consumer is not None:
-            await self._consumer.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STOP_SECONDS):
+                    await self._consumer.close()
 
     def get(self, topic: str, key: bytes) -> bytes | None:
         return self._values[topic].get(key)
