@@ -24,7 +24,7 @@ build: $(STAMPS)/build ## virtual environment and compiled modules
 
 test: ## everything installed, built, started and tested
 	@$(MAKE) --no-print-directory -j3 $(STAMPS)/build $(STAMPS)/dev $(STAMPS)/services
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(STAMPS)/build $(STAMPS)/dev ## style of Python and Cython, types, layers
 	$(BIN)/python -m pytest tests/unit/source $(ARGS)
