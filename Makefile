@@ -12,7 +12,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 JOBS := $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint types format dist bench bench-check bench-micro fuzz conformance docs-check annotate clean
+.PHONY: help run build test test-dist lint types format dist bench bench-check bench-micro fuzz conformance docs-check annotate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -24,7 +24,10 @@ build: $(STAMPS)/build ## virtual environment and compiled modules
 
 test: ## everything installed, built, started and tested
 	@$(MAKE) --no-print-directory -j3 $(STAMPS)/build $(STAMPS)/dev $(STAMPS)/services
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/dist $(ARGS)
+
+test-dist: $(STAMPS)/build $(STAMPS)/dev $(STAMPS)/services ## the single-file binary, wheel and sdist, built and tried out
+	$(BIN)/python -m pytest tests/dist $(ARGS)
 
 lint: $(STAMPS)/build $(STAMPS)/dev ## style of Python and Cython, types, layers
 	$(BIN)/python -m pytest tests/unit/source $(ARGS)
