@@ -79,3 +79,20 @@ def test_nothing_that_was_released_is_held_after_a_kill(broker, connect):
         publish(client, b"again %d" % number, number + 1)
         release(client, number + 1)
     assert len(broker.logged_payloads()) == 400
+
+
+def test_ids_of_an_earlier_session_are_not_held_by_the_next(broker, connect):
+    """The end of the log has messages of both: what came before the session began was not its own."""
+    client = connect(V5, "sender", broker=broker, clean_start=False, **KEEP[V5])
+    for packet_id in (1, 2, 3):
+        publish(client, b"old %d" % packet_id, packet_id)
+        release(client, packet_id)
+    client.disconnect()
+    connect(V5, "sender", broker=broker, clean_start=True, **KEEP[V5]).close()
+    broker.kill()
+    broker.restart()
+    client = connect(V5, "sender", broker=broker, clean_start=False, **KEEP[V5])
+    for packet_id in (1, 2, 3):
+        publish(client, b"new %d" % packet_id, packet_id)
+        release(client, packet_id)
+    assert sorted(broker.logged_payloads())[:3] == [b"new 1", b"new 2", b"new 3"]

@@ -29,11 +29,6 @@ cdef class Courier:
         return c is not None and c.state == CONNECTED and not self.is_closed
 
     @property
-    def is_over(self):
-        """The session has ended."""
-        return self.session._ended
-
-    @property
     def has_room(self):
         cdef Session s = self.session
         cdef Connection c = s.connection

@@ -227,7 +227,7 @@ cdef class Hub:
             self.log_committed(self.ticket, size, len(batch))
 
     def find_received(self, RecordPack pack not None):
-        """The QoS 2 messages of persistent sessions in it: (client id, sequence number, packet id) of each."""
+        """The QoS 2 messages of persistent sessions in it: (client id, sequence number, packet id, ms) of each."""
         return received_of(self, pack)
 
     cdef int await_log(self, Connection c) except -1:

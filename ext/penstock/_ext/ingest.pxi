@@ -201,7 +201,7 @@ cdef int release_acks(Connection c, bint failed) except -1:
     return 0
 
 
-# The QoS 2 messages of persistent sessions in a pack: (client id, sequence number, packet id) of each.
+# The QoS 2 messages of persistent sessions in a pack: (client id, sequence number, packet id, when it came) of each.
 cdef list received_of(Hub hub, RecordPack pack):
     cdef size_t position = 0
     cdef RecordView record
@@ -211,7 +211,8 @@ cdef list received_of(Hub hub, RecordPack pack):
         if (record.value_size != NO_VALUE and not get_envelope(record.value, record.value_size, &view, &hub._lane_props)
                 and view.received_mark):
             found.append(((<const char*> view.client_id)[:view.client_id_size].decode("utf-8"),
-                          <uint32_t> (view.received_mark >> 16), <uint16_t> (view.received_mark & 0xFFFF)))
+                          <uint32_t> (view.received_mark >> 16), <uint16_t> (view.received_mark & 0xFFFF),
+                          view.received_at))
     return found
 
 

@@ -382,12 +382,13 @@ cdef class Session(Subscriber):
             at += 2
 
     def add_received(self, late):
-        """(sequence number, packet id) of messages that the log has: those that were not stored any more are received,
-        too. Their senders have not been told so and send them again."""
+        """(sequence number, packet id, when it came) of messages that the log has: those that were not stored any more
+        are received, too. Their senders have not been told so and send them again. What came before this session began
+        was another one's of the same client."""
         cdef uint32_t stored = self.received_sequence
         added = 0
-        for sequence, packet_id in late:
-            if sequence > stored:
+        for sequence, packet_id, received_at in late:
+            if sequence > stored and received_at >= self.since:
                 ids_add(&self.received, packet_id)
                 self.received_sequence = max(self.received_sequence, <uint32_t> sequence)
                 added += 1

@@ -74,15 +74,15 @@ class ReceivedIds:
             places = [TopicPartition(topic, number) for number in range((await log.admin.describe(topic)).partitions)]
             marks = {place: await consumer.watermarks(place) for place in places}
             ends = {place: mark.end for place, mark in marks.items()}
-            late: dict[str, list[tuple[int, int]]] = {}
+            late: dict[str, list[tuple[int, int, int]]] = {}
             if self._marked:  # else nothing is known of an earlier time, when the ids were all there was
                 starts = {place: self._start(place, marks[place]) for place in places}
                 unread = {place: start for place, start in starts.items() if start < ends[place]}
                 await consumer.add(unread)
                 while unread:
                     for fetched in await consumer.poll(RECORDS_AT_ONCE, READ_SECONDS):
-                        for client_id, sequence, packet_id in hub.find_received(fetched.pack):
-                            late.setdefault(client_id, []).append((sequence, packet_id))
+                        for client_id, *message in hub.find_received(fetched.pack):
+                            late.setdefault(client_id, []).append((message[0], message[1], message[2]))
                         place = TopicPartition(fetched.topic, fetched.partition)
                         if fetched.next_offset >= ends[place]:
                             unread.pop(place, None)
