@@ -320,6 +320,7 @@ cdef int send_stored_one(Session s, Connection c, uint16_t packet_id, bytes valu
     if c.aliases_out_max:
         hash = hash_bytes(copy.topic, copy.topic_size, hub.trie.seed)
     slot = window_put(&s.window, packet_id)
+    s.window.last_id = packet_id        # messages that are sent directly go on from the counter of the store
     slot.flags = SLOT_STORED | (DELIVERY_RETAIN if d.retain else 0)
     slot.state = AWAIT_PUBACK if d.qos == 1 else AWAIT_PUBREC
     # It is sent again from here should the client come back: an expiry is not looked at any more [MQTT-4.3.3-7].

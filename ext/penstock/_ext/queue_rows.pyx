@@ -264,7 +264,7 @@ cdef class RowWriter:
         cdef Newest* newest = NULL
         cdef Mark* mark
         cdef uint16_t packet_id
-        cdef bint knows_last_id = True
+        cdef bint is_given, knows_last_id = True
         cdef list packet_ids = []
         cdef object known
         try:
@@ -298,9 +298,12 @@ cdef class RowWriter:
                     passed_over -= 1
                     packet_ids.append(0)
                     continue
-                knows_last_id = packet_id == 0 or self._is_taken(counters, packet_id)
-                if knows_last_id:
+                is_given = packet_id == 0 or self._is_taken(counters, packet_id)
+                if is_given:
                     packet_id = self._next_id(counters, taken)
+                elif (packet_id + IDS - counters.last_id) % IDS < IDS // 2:
+                    counters.last_id = packet_id    # it was sent with the next one, or one further on
+                knows_last_id = counters.last_id == packet_id
                 e.score = score_after(counters.last_score, packet_id)
                 e.value = record.value
                 e.size = 0 if record.value_size == NO_VALUE else record.value_size

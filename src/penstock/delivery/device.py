@@ -46,6 +46,7 @@ class Backlog:
     is_last: bool = False
     is_fetching: bool = False
     moving: int = 0
+    groups: list[Queue] = field(default_factory=list)  # to be drained when nothing is on its way into the store
     settled: set[int] = field(default_factory=set)  # acknowledged since the page that comes was asked for
 
 
@@ -57,6 +58,18 @@ class _Given:
     session: Session | None
     dispatched: Round | None = None
     sent: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A queue whose calls go one at a time: what is to be added, in order, because something before it has failed; and
+    before all of it, if it `must_clear`, what an earlier session has left goes."""
+
+    items: list[_Given] = field(default_factory=list)
+    settled: array[int] = field(default_factory=lambda: array("H"))  # acknowledged meanwhile: removed behind them
+    must_clear: bool = False
+    is_busy: bool = False
+    session: Session | None = None  # the new one, that begins when it is cleared
 
 
 def _group_of(share_filter: bytes) -> Queue:
@@ -74,7 +87,9 @@ class DeviceDelivery:
         self._backlogs: dict[Session, Backlog] = {}
         self._adding: dict[Session, int] = {}  # additions on their way, of sessions that have any
         self._waiting = 0
-        self._held: dict[Queue, list[_Given]] = {}  # additions behind one that failed
+        self._held: dict[Queue, _Held] = {}
+        # Messages that were sent under one id and are stored under another: ids of those sessions that have any.
+        self._renamed: dict[Session, dict[int, int]] = {}
         self._sweeper: asyncio.Task[None] | None = None
         self._warnings = RateLimited(interval=10.0)
         self._started_ms = 0
@@ -122,11 +137,15 @@ class DeviceDelivery:
                 self._sent_before[session.client_id] = connected_until(session.client_id) or self._started_ms
         return count
 
-    def opened(self, session: Session) -> None:
+    def opened(self, session: Session, *, is_new: bool = False) -> None:
         """The session is there, CONNACK was not sent yet."""
         session.via_log = True
         session.live = False
         self._known.add(session)
+        if is_new:
+            # Nothing of an earlier session of the client, though the store was away when that one ended
+            # [MQTT-3.1.2-4] [MQTT3-3.1.2-6].
+            self._clear(client_queue(session.client_id), session)
 
     def attached(self, session: Session) -> None:
         """CONNACK was sent: what is stored comes first."""
@@ -136,22 +155,36 @@ class DeviceDelivery:
         self._backlogs[session] = backlog
         for topic_filter, _, _ in self._hub.trie.subscriptions(session):
             if split_share(topic_filter)[0] is not None:
-                self._drain_group(backlog, _group_of(topic_filter))
+                backlog.groups.append(_group_of(topic_filter))
+        self._drain_groups(backlog)
         self._step(backlog)
+
+    def _drain_groups(self, backlog: Backlog) -> None:
+        """Behind everything that was sent: its ids must not be given to others before it is stored under them."""
+        if backlog.session not in self._adding:
+            groups, backlog.groups = backlog.groups, []
+            for group in groups:
+                self._drain_group(backlog, group)
 
     def _drain_group(self, backlog: Backlog, group: Queue) -> None:
         """What was stored for a share group while everybody was away, is this client's now."""
         backlog.moving += 1
 
         def on_done(result: int | StoreError) -> None:
-            backlog.moving -= 1
             if isinstance(result, StoreError):
                 self._warn("messages of a share group cannot be read", result)
+                asyncio.get_running_loop().call_later(RETRY_SECONDS, drain_on)
             elif result:
                 backlog.is_last = False
-                if self._is_current(backlog):
-                    self._drain_group(backlog, group)
+                drain_on()
+            else:
+                backlog.moving -= 1
             self._step(backlog)
+
+        def drain_on() -> None:
+            backlog.moving -= 1
+            if self._is_current(backlog):
+                self._drain_group(backlog, group)
 
         self._store.move(group, backlog.queue, MOVED_AT_ONCE, on_done)
 
@@ -163,11 +196,15 @@ class DeviceDelivery:
     def ended(self, session: Session) -> None:
         if session not in self._known:
             return
+        self._forget(session)
+        self._clear(client_queue(session.client_id))
+        self.left(session.left_shares)
+
+    def _forget(self, session: Session) -> None:
         self._known.discard(session)
         self._backlogs.pop(session, None)
+        self._renamed.pop(session, None)
         self._sent_before.pop(session.client_id, None)
-        self._store.remove_all([client_queue(session.client_id)], self._on_removed_all)
-        self.left(session.left_shares)
 
     def left(self, filters: Iterable[bytes]) -> None:
         """Somebody has left these, share groups among them; what is stored for a group goes with its last member."""
@@ -178,9 +215,7 @@ class DeviceDelivery:
 
     def moved_away(self, session: Session) -> None:
         """Another broker delivers what is stored."""
-        self._known.discard(session)
-        self._backlogs.pop(session, None)
-        self._sent_before.pop(session.client_id, None)
+        self._forget(session)
 
     def is_storing(self, session: Session) -> bool:
         return session in self._adding
@@ -188,7 +223,9 @@ class DeviceDelivery:
     def _on_removed_all(self, results: Sequence[int | StoreError]) -> None:
         for result in results:
             if isinstance(result, StoreError):
-                self._warn("the messages of a session that ended stay in the store until they expire", result)
+                self._warn(
+                    "the messages of a share group that nobody is in stay in the store until they expire", result
+                )
 
     # ---- into the store ----
 
@@ -226,7 +263,7 @@ class DeviceDelivery:
             if held is None:
                 free.append(item)
             else:
-                held.append(item)
+                held.items.append(item)
         self._store_all(free)
 
     def _store_all(self, given: list[_Given]) -> None:
@@ -243,39 +280,60 @@ class DeviceDelivery:
 
     def _hold(self, item: _Given) -> None:
         """Tried again after a pause, and whatever comes for the queue meanwhile behind it."""
-        if item.addition.queue in self._held:
-            self._held[item.addition.queue].append(item)
+        self._held.setdefault(item.addition.queue, _Held()).items.append(item)
+        self._go_on_later(item.addition.queue)
+
+    def _clear(self, queue: Queue, session: Session | None = None) -> None:
+        """What a session leaves in the store goes, and whatever comes for the queue waits until it has."""
+        held = self._held.setdefault(queue, _Held())
+        held.must_clear, held.session = True, session
+        self._go_on(queue)
+
+    def _go_on_later(self, queue: Queue) -> None:
+        asyncio.get_running_loop().call_later(RETRY_SECONDS, self._go_on, queue)
+
+    def _go_on(self, queue: Queue) -> None:
+        """The next call for a queue that is held."""
+        held = self._held.get(queue)
+        if held is None or held.is_busy:
             return
-        self._held[item.addition.queue] = [item]
-        asyncio.get_running_loop().call_later(RETRY_SECONDS, self._retry, item.addition.queue)
+        if held.must_clear:
+            held.is_busy = True
+            self._store.remove_all([queue], lambda results: self._on_cleared(queue, held, results[0]))
+            return
+        while held.items and held.items[0].session is not None and held.items[0].session not in self._known:
+            self._added(held.items.pop(0), Added([], 0))  # its session has ended: nobody waits for it
+        if held.items:
+            # One call after the other: the second must not succeed where the first has failed.
+            held.is_busy = True
+            addition = held.items[0].addition
+            self._store.add([addition], lambda results: self._on_held_added(queue, held, results[0]))
+            return
+        del self._held[queue]
+        if held.settled:
+            self._store.remove([(queue, held.settled)], self._on_removed)
 
-    def _retry(self, queue: Queue) -> None:
-        held = self._held.pop(queue)
-        alive = [item for item in held if item.session is None or item.session in self._known]
-        for item in held:
-            if item not in alive:
-                self._added(item, Added([], 0))  # its session has ended: nobody waits for it
-        # One call after the other: the second must not succeed where the first has failed.
-        first, rest = alive[:1], alive[1:]
-        if rest:
-            self._held[queue] = rest
+    def _on_cleared(self, queue: Queue, held: _Held, result: int | StoreError) -> None:
+        held.is_busy = False
+        if isinstance(result, StoreError):
+            self._warn("the messages of a session that ended cannot be removed, it is tried again", result)
+            self._go_on_later(queue)
+            return
+        held.must_clear = False
+        self._go_on(queue)
+        backlog = self._backlogs.get(held.session) if held.session is not None else None
+        if backlog is not None:
+            backlog.is_last = not held.items  # else they are about to be stored
+            self._step(backlog)
 
-        def on_done(results: list[Added | StoreError]) -> None:
-            result = results[0]
-            if isinstance(result, StoreError):
-                self._warn("messages of clients cannot be stored, they are tried again", result)
-                self._held[queue] = [*first, *self._held.get(queue, [])]
-                asyncio.get_running_loop().call_later(RETRY_SECONDS, self._retry, queue)
-                return
-            self._added(first[0], result)
-            if self._held.get(queue):
-                self._retry(queue)
-            else:
-                self._held.pop(queue, None)
-
-        if first:
-            self._held.setdefault(queue, [])
-            self._store.add([first[0].addition], on_done)
+    def _on_held_added(self, queue: Queue, held: _Held, result: Added | StoreError) -> None:
+        held.is_busy = False
+        if isinstance(result, StoreError):
+            self._warn("messages of clients cannot be stored, they are tried again", result)
+            self._go_on_later(queue)
+        else:
+            self._added(held.items.pop(0), result)
+            self._go_on(queue)
 
     def _added(self, item: _Given, added: Added) -> None:
         self._waiting -= 1
@@ -295,15 +353,16 @@ class DeviceDelivery:
         backlog = self._backlogs.get(session)
         if backlog is not None and not session.live:
             backlog.is_last = False
+            self._drain_groups(backlog)
             self._step(backlog)
 
     def _sent_ones_stored(self, session: Session, pack: RecordPack, packet_ids: list[int], sent: int) -> None:
         asked = [SOURCE.unpack(record.key)[4] for record in islice(pack, sent) if record.key is not None]
         session.stored(asked)
-        # An id the store has given to another message is one nobody waits for.
-        odd = [given for given, wanted in zip(packet_ids, asked, strict=False) if given and given != wanted]
-        if odd:
-            self._store.remove([(client_queue(session.client_id), odd)], self._on_removed)
+        # Where a message has its id still, that was acknowledged and could not be removed, the store gives another.
+        renamed = {wanted: given for given, wanted in zip(packet_ids, asked, strict=False) if given not in (0, wanted)}
+        if renamed:
+            self._renamed.setdefault(session, {}).update(renamed)
 
     def _on_removed(self, results: Sequence[int | StoreError]) -> None:
         for result in results:
@@ -331,6 +390,9 @@ class DeviceDelivery:
         if not self._is_current(backlog) or backlog.is_fetching:
             return
         session = backlog.session
+        held = self._held.get(backlog.queue)
+        if held is not None and held.must_clear:
+            return
         dup_before = self._sent_before.get(session.client_id, 0)
         backlog.at = session.send_stored(backlog.packet_ids, backlog.values, backlog.at, dup_before)
         if backlog.at < len(backlog.packet_ids):
@@ -342,7 +404,7 @@ class DeviceDelivery:
                 self._sent_before.pop(session.client_id, None)
             return
         backlog.is_fetching = True
-        backlog.settled.clear()
+        backlog.settled = set() if held is None else set(held.settled)
         self._store.fetch(
             backlog.queue,
             backlog.score,
@@ -363,6 +425,7 @@ class DeviceDelivery:
             return
         # What was acknowledged since the page was read, or is under way (and sent again with the rest of the window).
         known = backlog.settled.union(array("H", backlog.session.ids_in_flight(is_stored=True)))
+        known.update(self._renamed.get(backlog.session, {}).values())
         fresh = [(one, value) for one, value in zip(page.packet_ids, page.values, strict=True) if one not in known]
         fresh.sort(key=lambda message: bool(message[1]))  # PUBRELs first [MQTT-4.4.0-1]
         backlog.packet_ids, backlog.values, backlog.at = [one for one, _ in fresh], [value for _, value in fresh], 0
@@ -387,13 +450,27 @@ class DeviceDelivery:
             backlog = self._backlogs.get(session)
             if settled:
                 ids = array("H", settled)
-                removed.append((queue, ids))
+                if session in self._renamed:
+                    ids = self._find_stored(session, ids)
+                held = self._held.get(queue)
+                if held is None:
+                    removed.append((queue, ids))
+                else:
+                    held.settled += ids
                 if backlog is not None and backlog.is_fetching:
                     backlog.settled.update(ids)
             if released:
                 self._release(session, queue, array("H", released))
         if removed:
             self._store.remove(removed, self._on_removed)
+
+    def _find_stored(self, session: Session, packet_ids: array[int]) -> array[int]:
+        """The ids under which messages are stored that were sent under these."""
+        renamed = self._renamed[session]
+        found = array("H", [renamed.pop(packet_id, packet_id) for packet_id in packet_ids])
+        if not renamed:
+            del self._renamed[session]
+        return found
 
     def _release(self, session: Session, queue: Queue, packet_ids: array[int]) -> None:
         """PUBREC came: PUBREL leaves when that is stored."""

@@ -67,6 +67,8 @@ class Dispatcher:
         self._hub = hub
         self._devices = devices
         self._open: deque[tuple[Round, dict[TopicPartition, int]]] = deque()
+        # Messages in the windows of clients point to their round: one that was not finished has to stay, too.
+        self._begun: list[Round] = []
         self._log = log_provider
         self._topic = topic
         self._make_topic = make_topic
@@ -198,8 +200,11 @@ class Dispatcher:
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _dispatch_or_rewind(self, consumer: Consumer, fetched: list[Fetched]) -> None:
+        dispatched = Round()
+        self._begun.append(dispatched)
         try:
-            await self._dispatch(fetched)
+            await self._dispatch(fetched, dispatched)
+            self._begun.pop()
         except Exception as error:  # whatever it is, these records must not be passed over
             log.exception("a round of dispatch failed, it is done again", error=repr(error))
             self._is_busy = False
@@ -212,9 +217,8 @@ class Dispatcher:
                     await consumer.seek(place, item.pack.base_offset)
                     self._done[place] = item.pack.base_offset
 
-    async def _dispatch(self, fetched: list[Fetched]) -> None:
+    async def _dispatch(self, fetched: list[Fetched], dispatched: Round) -> None:
         self._is_busy = True
-        dispatched = Round()
         for item in fetched:
             place = TopicPartition(item.topic, item.partition)
             is_replay = item.pack.base_offset < self._replayed_to.get(place, 0)
@@ -222,13 +226,12 @@ class Dispatcher:
             while self._hub.dispatch_position >= 0:
                 # A subscriber here cannot take what other brokers send as fast: the log can wait, for a while.
                 position = self._hub.dispatch_position
+                await self._hand_over(dispatched)
                 while self._hub.is_stalled:  # noqa: ASYNC110  # the compiled side has no events
                     await asyncio.sleep(STALL_SECONDS)
                 self.damaged += self._hub.dispatch(item.pack, item.partition, dispatched, is_replay, position)
             self._done[place] = item.next_offset
-        if self._devices is not None:
-            self._devices.give(dispatched)
-        await self._append(self._hub.take_filled())
+        await self._hand_over(dispatched)
         self._open.append(
             (dispatched, {TopicPartition(item.topic, item.partition): item.next_offset for item in fetched})
         )
@@ -238,6 +241,13 @@ class Dispatcher:
             # Devices are slow to acknowledge, or their store to store: the log can wait.
             await asyncio.sleep(0.01)
             self._close_rounds()
+
+    async def _hand_over(self, dispatched: Round) -> None:
+        """To the stores and logs of the clients. Nothing else may run between dispatch and this: whoever looks what is
+        for the store, or for a log, would take it for his own."""
+        if self._devices is not None:
+            self._devices.give(dispatched)
+        await self._append(self._hub.take_filled())
 
     # ---- sessions that move between brokers ----
 
@@ -295,12 +305,10 @@ class Dispatcher:
                             item.pack, item.partition, dispatched, is_replay=True, is_adoption=True, until=left[place]
                         )
                         repeated += item.pack.count
+                        await self._hand_over(dispatched)
                         if item.next_offset >= left[place]:
                             del left[place]
                             await consumer.remove([place])
-                if self._devices is not None:
-                    self._devices.give(dispatched)
-                await self._append(self._hub.take_filled())
                 await self._settle(dispatched)
                 if not fetched:
                     raise LogUnavailable("what another broker has not dispatched cannot be read now")

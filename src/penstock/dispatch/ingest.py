@@ -24,6 +24,7 @@ START_SECONDS = 5.0
 RETRY_SECONDS = 2.0
 STOP_SECONDS = 1.0
 MARK_SECONDS = 2.0
+LONGEST_MARK_SECONDS = 60.0
 
 Beside = tuple[RecordPack | None, list[tuple[Session, bytes]], list[tuple[DurableQueue, RecordPack]], list[QueueGroup]]
 """What an iteration has besides publishes: retained messages, QoS 2 packet ids of sessions, messages of durable queues,
@@ -74,8 +75,9 @@ class Ingest:
         self._warnings = RateLimited(interval=10.0)
         self._preparing: asyncio.Task[None] | None = None
         self._ends: dict[int, int] = {}  # of each partition, behind the last record of ours that is durable
-        self._next_mark: tuple[int, dict[int, int]] | None = None
+        self._next_mark: tuple[int, dict[int, int], int] | None = None
         self._mark_at = 0.0
+        self._marker: asyncio.TimerHandle | None = None
 
     async def start(self, mode: str, hash_function: str, max_pending: int) -> None:
         """Makes the topic if need be; publishes are logged from here on."""
@@ -97,8 +99,12 @@ class Ingest:
             max_pending=max_pending,
             keeps_state=self._received is not None,
         )
+        if self._received is not None and self._received.is_shared:
+            self._mark_idle(self._received)
 
     async def stop(self) -> None:
+        if self._marker is not None:
+            self._marker.cancel()
         if self._preparing is not None:
             self._preparing.cancel()
             await asyncio.wait([self._preparing], timeout=STOP_SECONDS)
@@ -212,13 +218,23 @@ class Ingest:
     def _mark(self, received: ReceivedIds, ticket: int) -> None:
         """What was durable when the newest batch of then was handed over, has its packet ids stored now."""
         if self._next_mark is not None and ticket >= self._next_mark[0]:
-            received.mark(self._next_mark[1])
+            received.mark(*self._next_mark[1:])
             self._next_mark = None
         now = time.monotonic()
         if self._next_mark is None and now >= self._mark_at:
             self._mark_at = now + MARK_SECONDS
-            self._next_mark = self._hub.ticket, dict(self._ends)
+            self._next_mark = self._hub.ticket, dict(self._ends), now_ms()
+
+    def _mark_idle(self, received: ReceivedIds) -> None:
+        """Others write to the same log: a broker that was idle has not to look through all of that when it starts."""
+        self._marker = asyncio.get_running_loop().call_later(LONGEST_MARK_SECONDS, self._mark_idle, received)
+        if not self._batches:
+            received.mark(dict(self._ends), now_ms())
 
     @property
     def batches_open(self) -> int:
         return len(self._batches)
+
+
+def now_ms() -> int:
+    return round(time.time() * 1000)

@@ -204,7 +204,7 @@ class PersistentClients:
                 log.info("a DEVICE client is an APPLICATION from now on", client_id=session.client_id)
             self.delivery.opened(session, is_new=not present or session.feed is None)
         elif self.devices is not None and self.devices.serves(session.client_type, expiry):
-            self.devices.opened(session)
+            self.devices.opened(session, is_new=not present)
 
     def attached(self, session: Session) -> None:
         # A DEVICE that has become an APPLICATION may still have something in the store.

@@ -10,7 +10,8 @@ What every provider promises:
 - Adding is idempotent: a message is known by the partition, offset and `via` of its source, also after it was removed,
   until at least `messages_limit` newer ones were added to the queue.
 - Packet ids go from 65535 to 1. One that is still stored, or that the caller says is in flight, is never given. An id
-  that the caller asks for and that another message has is replaced by a free one.
+  that the caller asks for and that another message has is replaced by a free one; if it is further on than the last one
+  that was given, the counter goes on from it.
 - The score of a message grows for ever, so messages stay in order when packet ids start again.
 - Over `messages_limit` the oldest messages give way and are counted.
 - Calls for one queue take effect in the order they were made. Every call ends in one call of its `on_done`, on the loop

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
-from penstock._ext.connection import Feed, Hub, Session
+from penstock._ext.connection import Feed, Hub, Round, Session
 from penstock._ext.envelope import decode, encode
 from penstock._ext.segment import RecordPack
 from penstock.dispatch import dispatcher as module
@@ -18,9 +21,11 @@ from penstock.logs.memory import MemoryLog
 from penstock.logs.sending import send
 from penstock.logs.topics import now_ms
 from penstock.persistence.log_names import DISPATCH_GROUP
+from tests.support.lanes import LaneClient
 
 INGEST = "tbmq.msg.all"
 PARTITIONS = 2
+OF_ANOTHER_BROKER = bytes([10 << 3 | 5]) + (2).to_bytes(4, "little")  # a field behind a record, see put_origin
 
 
 class FailingLog(MemoryLog):
@@ -472,5 +477,97 @@ def test_shared_feed_gets_one_copy_for_all_share_names() -> None:
         assert stage.payloads("a") == stage.payloads("b") == []
         assert first.feed is not None
         assert second.feed is not None
+
+    run(scenario)
+
+
+class Devices:
+    """Who takes what a round has for the store, and looks on its own account, as the sweep of DEVICE clients does."""
+
+    is_busy = False
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self.given: list[bytes] = []
+        self.stray: list[bytes] = []
+
+    def give(self, _: Round) -> None:
+        self.given += self._take()
+
+    def sweep(self) -> None:
+        self.stray += self._take()
+
+    def _take(self) -> list[bytes]:
+        stashed, groups = self._hub.take_stashed()
+        packs = [pack for _, pack, _, _ in stashed] + list(groups.values())
+        return [decode(value).payload for pack in packs for value in pack.values()]
+
+
+def test_what_is_dispatched_before_a_stall_is_handed_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subscriber that cannot take what other brokers send makes dispatch wait in the middle of a pack. Meanwhile
+    others look what there is for stores and logs: they must not take what belongs to the round, which is committed when
+    it is stored."""
+
+    async def scenario(stage: Stage) -> None:
+        hub = stage.hub
+        hub.store_devices(lambda _: None, lambda _: None, persist_after=0.1)
+        hub.join(1)
+        await stage.client("a")
+        for name, topic_filter in (("d", b"#"), ("e", b"$share/g/#")):
+            stage.sessions[name] = session = Session(hub, name)
+            session.via_log = True
+            hub.trie.subscribe(session, topic_filter, 1)
+        slow = Session(hub, "slow")
+        hub.trie.subscribe(slow, b"stalls", 0)
+        client = LaneClient(hub, slow)
+        devices = stage.dispatcher._devices = Devices(hub)
+        client.transport.is_stuck = True
+        hub.trie.subscribe(slow, b"much", 0)
+        hub.publish("much", bytes(2_000_000))
+        await stage.until(lambda: hub.counters_now()["congested_subscribers"])
+        await stage.start()
+        for topic, payload in (("x", b"1"), ("stalls", b"2")):
+            pack = RecordPack()
+            pack.append(encode(topic, payload, 1, received_at=now_ms()) + OF_ANOTHER_BROKER)
+            stage.log.topics[INGEST].partitions[0].add(pack)
+        stage.log.watchers.wake([TopicPartition(INGEST, 0)])
+        await stage.until(lambda: hub.dispatch_position >= 0)
+        devices.sweep()
+        await stage.until(lambda: stage.payloads("a") == [b"1"])
+        client.transport.is_stuck = False
+        client.connection.resume_writing()
+        await stage.until(lambda: stage.payloads("a") == numbers(1, 2))
+        assert (sorted(devices.given), devices.stray) == (numbers(1, 1, 2, 2), [])
+
+    run(scenario)
+
+
+def test_a_round_that_was_not_finished_stays() -> None:
+    """Messages under way to devices point to it."""
+
+    async def scenario(stage: Stage) -> None:
+        await stage.client("a")
+        seen: list[Round] = []
+        dispatch = stage.hub.dispatch
+
+        class Recorder:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(stage.hub, name)
+
+            def dispatch(self, pack: RecordPack, partition: int, dispatched: Round, *rest: Any) -> int:
+                seen.append(dispatched)
+                return dispatch(pack, partition, dispatched, *rest)
+
+        stage.dispatcher._hub = Recorder()  # type: ignore[assignment]  # the hub, and what it was given
+        await stage.start()
+        stage.log.failures["app.a"] = MemoryError("for a moment")  # type: ignore[assignment]  # no LogError
+        await stage.publish("x", b"1")
+        await stage.until(lambda: len(seen) >= 2)
+        broken = seen[0]
+        seen.clear()
+        gc.collect()
+        assert sys.getrefcount(broken) > 2  # more than this function's
+        stage.log.failures.clear()
+        await stage.until(lambda: b"1" in stage.payloads("a"))
 
     run(scenario)

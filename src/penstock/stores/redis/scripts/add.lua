@@ -178,6 +178,8 @@ else
     key = prefix .. format('%d', id)
     if id == 0 or not call('SET', key, ARGV[FIRST + i], 'NX', 'PXAT', expires) then
       id, key = store(ARGV[FIRST + i], expires, in_flight)
+    elseif (id - last_id) % 65535 < 32767 then
+      last_id = id -- it was sent with the next one, or one further on
     end
     if not id then
       is_full = 1

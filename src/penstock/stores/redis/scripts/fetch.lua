@@ -5,10 +5,17 @@ local messages, after, limit = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local prefix = #messages + 2
 local answer = { 0, after, 0 }
 local found = 0
+-- A score that no message had yet: everything was flushed since the last page, and scores begin anew. The state is not
+-- among the keys, because a cluster that moves the slot refuses scripts that name keys it cannot find.
+local counters = redis.call('HGET', string.sub(messages, 1, -9) .. 'state', 'n')
+if counters and tonumber(after) > struct.unpack('<i8', counters) then
+  after = '-1'
+end
 for _ = 1, 8 do
   local page = redis.call('ZRANGEBYSCORE', messages, '(' .. after, '+inf', 'WITHSCORES', 'LIMIT', 0, limit - found)
   if #page == 0 then
     answer[1] = 1
+    after = counters and after or '-1'
     break
   end
   local members = {}
