@@ -1,6 +1,6 @@
 """The Kafka provider against a bare confluent-kafka loop: records per CPU-second of this process, same run, same bytes.
 
-    python bench/kafka_bench.py [--records 100000] [--size 100] [--rounds 6]
+    python bench/kafka_bench.py [--records 600000] [--size 100] [--rounds 6]
 
 Starts a broker of its own unless --servers names one. The sides take turns; the figure is the median of the ratios of
 turns that followed each other, beside the best turn of each side. "bare" calls produce_batch with a delivery callback
@@ -179,7 +179,7 @@ async def run(servers: str, records: int, size: int, rounds: int, batch_size: in
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--servers", default="")
-    parser.add_argument("--records", type=int, default=100_000)
+    parser.add_argument("--records", type=int, default=600_000)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--batch-size", type=int, default=0)
