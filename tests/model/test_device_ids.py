@@ -1,5 +1,5 @@
 """Packet ids of DEVICE clients by chance: connections that break, brokers that are killed, clients that acknowledge
-late or never, around the end of the numbers, on both stores. An id is never used for two messages that are under way."""
+late or never, around the end of the numbers, on both stores. No id is used for two messages that are under way."""
 
 from __future__ import annotations
 

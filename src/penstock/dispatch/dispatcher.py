@@ -33,7 +33,9 @@ from penstock.persistence.log_names import DISPATCH_GROUP
 log = get_logger("penstock.dispatch")
 
 INSTANCE = "dispatcher"
-RECORDS_AT_ONCE = 4_000
+# A round ends with a commit of the log, which takes its time however little there is. It must be large enough for what
+# comes meanwhile: else partitions wait for their turn in the next rounds, and those with many publishers most.
+RECORDS_AT_ONCE = 12_000
 POLL_SECONDS = 5.0
 COMMIT_SECONDS = 0.2
 LONGEST_PAUSE = 5.0

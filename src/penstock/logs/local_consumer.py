@@ -213,6 +213,7 @@ class LocalConsumer:
             failure, self._failure = self._failure, None
             raise failure
         fetched: list[Fetched] = []
+        late: list[Place] = []
         left = max_records
         # one turn for each: who may have more goes to the end of the queue before it is read
         for _ in range(len(self._queue)):
@@ -232,27 +233,37 @@ class LocalConsumer:
                 # the positions of what was fetched have moved on, so it must be given; the error comes next time
                 self._failure = error
                 break
+            if packs is None:
+                late.append(place)
+                continue
             for pack in packs:
                 place.position = pack.next_offset
                 self._has_news = True  # an empty pack moves on over a gap, and records may follow
                 if pack.count:
                     left -= pack.count
                     fetched.append(Fetched(*place.partition, pack))
+        # Who was passed over is the first of the next poll: else it waits as long as others always have something.
+        for place in reversed(late):
+            if not place.is_queued:
+                place.is_queued = True
+                self._queue.appendleft(place)
         return fetched
 
-    async def _read(self, place: Place, max_records: int, *, can_wait: bool) -> list[RecordPack]:
+    async def _read(self, place: Place, max_records: int, *, can_wait: bool) -> list[RecordPack] | None:
+        """None: they are on the disk, and what is at hand of others need not wait for it."""
         position, end = self._locate(place)
         if position >= end:
             return []
-        self._enqueue(place)
         partition = place.partition
         packs = self._source.try_read(partition, position, max_records, LARGEST_FETCH)
-        # what is at hand need not wait for the disk; this one's turn comes
-        if packs is None and can_wait:
+        if packs is None and not can_wait:
+            return None
+        self._enqueue(place)
+        if packs is None:
             packs = await self._source.read(partition, position, max_records, LARGEST_FETCH)
             if place.position != position or place.is_paused or place.is_gone or self._must_yield():
                 return []
-        return packs or []
+        return packs
 
     def _must_yield(self) -> bool:
         """Whether a rebalance or the end came while the disk was read: then the loop of poll starts over."""

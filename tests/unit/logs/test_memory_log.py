@@ -7,6 +7,7 @@ import time
 import pytest
 import uvloop
 
+from penstock._ext.segment import RecordPack
 from penstock.logs.base import LogUnavailable, TopicPartition, Watermarks, read_state
 from penstock.logs.memory import MemoryLog
 from tests.support.embedded import keyed, numbered
@@ -59,6 +60,43 @@ def test_compaction_makes_room() -> None:
         assert await read_state(log, "t", state.__setitem__) < 3_000
         assert len(state) == 10
         assert log.counters()["bytes"] < 3_000_000
+        await log.close()
+
+    uvloop.run(run())
+
+
+class ColdLog(MemoryLog):
+    """Records of partition 1 are never at hand, as those of a log on a disk that is not in the page cache."""
+
+    def try_read(
+        self, partition: TopicPartition, offset: int, max_records: int, max_bytes: int
+    ) -> list[RecordPack] | None:
+        if partition.partition == 1:
+            return None
+        return super().try_read(partition, offset, max_records, max_bytes)
+
+    async def read(self, partition: TopicPartition, offset: int, max_records: int, max_bytes: int) -> list[RecordPack]:
+        return super().try_read(partition, offset, max_records, max_bytes)
+
+
+def test_a_partition_that_has_to_be_waited_for_has_its_turn() -> None:
+    """Before, it had none while the others had something at hand, however long: one busy client made another wait."""
+
+    async def run() -> None:
+        log = ColdLog()
+        await log.start()
+        await log.admin.create("t", 3)
+        for partition in range(3):
+            await log.producer.send("t", partition, numbered(0, 1_000, 10))
+        consumer = log.consumer("")
+        await consumer.add({TopicPartition("t", partition): 0 for partition in range(3)})
+        read = [0, 0, 0]
+        for _ in range(30):
+            for fetched in await consumer.poll(20, 5.0, 10):
+                read[fetched.partition] += fetched.pack.count
+        assert sum(read) == 600
+        assert min(read) >= 150
+        await consumer.close()
         await log.close()
 
     uvloop.run(run())
