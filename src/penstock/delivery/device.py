@@ -233,12 +233,23 @@ class DeviceDelivery:
         """What a round of dispatch has for the store."""
         stashed, groups = self._hub.take_stashed()
         given = [
-            _Given(Addition(client_queue(session.client_id), pack, in_flight), session, dispatched, sent)
+            _Given(
+                Addition(client_queue(session.client_id), pack, in_flight + self._read_ids(session)),
+                session,
+                dispatched,
+                sent,
+            )
             for session, pack, in_flight, sent in stashed
         ]
         for share_filter, pack in groups.items():
             given.append(_Given(Addition(_group_of(share_filter), pack), None, dispatched))
         self._add(given)
+
+    def _read_ids(self, session: Session) -> bytes:
+        """Ids of messages that were read and wait to be sent: the store may have them no more, because they gave way
+        to newer ones, or everything was flushed, and must not give them to others."""
+        backlog = self._backlogs.get(session)
+        return b"" if backlog is None else array("H", backlog.packet_ids[backlog.at :]).tobytes()
 
     def _store_sent(self) -> None:
         stashed, _ = self._hub.take_stashed()
