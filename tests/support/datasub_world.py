@@ -54,10 +54,14 @@ class MemorySource:
 
 
 class NoRows:
-    """A fetch finds nothing; `during` happens while it is parked."""
+    """A fetch finds nothing; `during` happens while it is parked. `woken` are groups and consumers."""
 
     def __init__(self) -> None:
         self.during: Callable[[], Awaitable[None]] | None = None
+        self.woken: list[tuple[str, str]] = []
+
+    def wake(self, group: str, consumer: str) -> None:
+        self.woken.append((group, consumer))
 
     async def fetch(self, request: wire.Fetch, topic: QueryTopic) -> wire.Fetched:
         if self.during is not None:
@@ -94,6 +98,7 @@ class DataWorld:
         self.access = Rules(rules)
         self.fetcher = NoRows()
         self.settings = settings
+        self.jump = 0.0  # of the wall clock
         self.parts = self._make()
 
     def _make(self) -> Parts:
@@ -105,7 +110,7 @@ class DataWorld:
             self.clock,
             settings=self.settings,
             clock=self.clock,
-            wall_clock=lambda: START + self.clock.now,
+            wall_clock=lambda: START + self.clock.now + self.jump,
         )
 
     @property

@@ -8,7 +8,7 @@ front-ends ─▶ DataService (service.py) ─┬─▶ Catalogue, Privileges
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -55,10 +55,16 @@ class Fetcher(Protocol):
         before the answer leaves. Raises OutOfRange and Unavailable."""
         ...
 
+    def wake(self, group: str, consumer: str) -> None:
+        """What the consumer owns has changed: its fetches that are parked are answered with what they have."""
+        ...
+
 
 class Coordinator(Protocol):
     """Consumer groups. Everything raises DataError: NotAMember, StaleEpoch, NotFound, NotAllowed, Unavailable,
-    BadRequest."""
+    BadRequest. `on_changed` hears of each consumer, by its group and id, whose partitions are others than before."""
+
+    on_changed: Callable[[str, str], None]
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...

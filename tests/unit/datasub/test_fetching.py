@@ -265,6 +265,26 @@ def test_a_feed_ends_when_nobody_reads_it_and_nothing_is_lost() -> None:
     run(scenario, feed_idle=0.1)
 
 
+def test_a_consumer_whose_partitions_are_others_waits_no_longer() -> None:
+    async def scenario(world: World) -> None:
+        waiting = asyncio.create_task(world.fetch(plan_of()))
+        await until(lambda: world.fetching.parked == 1)
+        for other in (("g", "x"), ("x", "c")):
+            world.fetching.wake(*other)
+        await asyncio.sleep(0)
+        assert world.fetching.parked == 1
+        world.fetching.wake("g", "c")
+        fetched = await waiting
+        assert (fetched.next_offset, fetched.blocks, world.fetching.parked) == (0, [], 0)
+        # One that was on its way to be parked is not forgotten.
+        coming = asyncio.create_task(world.fetch(plan_of(least=1), partition=1))
+        await asyncio.sleep(0)
+        world.fetching.wake("g", "c")
+        assert not (await coming).blocks
+
+    run(scenario)
+
+
 def test_closing_answers_those_who_wait() -> None:
     async def scenario(world: World) -> None:
         waiting = asyncio.create_task(world.fetch(plan_of()))

@@ -10,6 +10,7 @@ import msgspec
 from penstock.access.authenticator import AuthenticatorBusy
 from penstock.core.logging import get_logger
 from penstock.datasub.errors import BadRequest, DataError, NotAllowed, Unavailable
+from penstock.datasub.groups.limits import LONGEST_CLIENT
 from penstock.datasub.ports import Identity
 from penstock.datasub.wire import PROTOCOL, Hello, Welcome
 from penstock.frontends.data import frames
@@ -22,6 +23,8 @@ log = get_logger("penstock.datasub")
 
 # These change what the connection's consumers own or have read: they are handled one after the other.
 IN_ORDER = frozenset({"subscribe", "commit", "leave"})
+# Of somebody who is not known yet no more is kept; it is more than a name and a password need.
+LARGEST_HELLO = 64 * 1024
 
 
 class DataConnection(asyncio.Protocol):
@@ -30,7 +33,7 @@ class DataConnection(asyncio.Protocol):
     def __init__(self, front: DataFrontend) -> None:
         self._front = front
         self._loop = asyncio.get_running_loop()
-        self._reader = frames.FrameReader(front.settings.max_request_bytes)
+        self._reader = frames.FrameReader(min(LARGEST_HELLO, front.settings.max_request_bytes))
         self._transport: asyncio.Transport | None = None
         self._identity: Identity | None = None
         self._is_greeting = False
@@ -105,7 +108,8 @@ class DataConnection(asyncio.Protocol):
 
     def _on_silence(self) -> None:
         self._timer = None
-        if self._identity is None:
+        # One that has come is answered, however long it takes to look at the password.
+        if self._identity is None and not self._is_greeting:
             self._end(BadRequest(f"no hello within {self._front.settings.hello_timeout:g} s"))
 
     def _on_stall(self) -> None:
@@ -171,6 +175,8 @@ class DataConnection(asyncio.Protocol):
             hello = cast(Hello, frames.parse_parameters("hello", raw))
             if hello.protocol != PROTOCOL:
                 raise BadRequest(f"protocol {hello.protocol} is not spoken here: this broker speaks {PROTOCOL}")
+            if len(hello.client_id) > LONGEST_CLIENT:
+                raise BadRequest(f"client.id has {len(hello.client_id)} characters: use at most {LONGEST_CLIENT}")
             user = await self._authenticate(hello)
         except DataError as error:
             log.info("consumer refused", peer=self.peer, reason=error.message)
@@ -178,6 +184,7 @@ class DataConnection(asyncio.Protocol):
             self._end(error, number)
             return
         self._identity = Identity(user=user, client_id=hello.client_id, address=self.peer)
+        self._reader.largest = self._front.settings.max_request_bytes
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

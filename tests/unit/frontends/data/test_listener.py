@@ -216,6 +216,47 @@ def test_who_says_nothing_is_put_out() -> None:
     run(scenario, **{"data_subscription.hello_timeout": 0.1})
 
 
+def test_of_somebody_unknown_little_is_kept() -> None:
+    """The limit of a request is for those who have said who they are."""
+
+    async def scenario(world: World) -> None:
+        known, stranger = await world.connected(), await world.connect()
+        size = 200_000
+        for client in (known, stranger):
+            client.writer.write(size.to_bytes(4, "big") + bytes(100))
+        number, failure, _ = await stranger.receive()
+        assert (number, failure["code"]) == (0, "bad-request")
+        assert "200000 bytes is over the limit" in failure["message"]
+        assert await stranger.is_closed()
+        known.writer.write(bytes(size - 100))
+        assert "MessagePack" in (await known.receive())[1]["message"], "it was read whole"
+        named = await world.connect()
+        failure, _ = await named.hello(client_id="c" * 256)
+        assert "at most 255" in failure["message"]
+
+    run(scenario)
+
+
+def test_a_hello_that_has_come_is_answered_however_long_it_takes(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        gate = asyncio.Event()
+
+        async def look(user: str, password: bytes) -> bool:
+            await gate.wait()
+            return True
+
+        world.front.access.authenticate = look  # type: ignore[method-assign] # a password that takes its time
+        client = await world.connect()
+        client.send("hello", {"protocol": PROTOCOL, "user": "alice", "password": "x"})
+        silent = await world.connect()
+        assert "no hello" in (await silent.receive())[1]["message"]
+        gate.set()
+        assert (await client.receive())[1] is None
+
+    passwords = write_passwords(tmp_path / "passwords")
+    run(scenario, **{"data_subscription.hello_timeout": 0.2, "access.password_file": passwords})
+
+
 def test_connections_are_bounded() -> None:
     async def scenario(world: World) -> None:
         first = await world.connected()
