@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from penstock._ext.acl import AclProgram
@@ -42,8 +42,8 @@ class MemorySource:
             raise Unavailable(self.failure)
         return self.ends[partition]
 
-    async def offset_at(self, partition: int, ms: int) -> int:
-        return min(ms, self.ends[partition][1])
+    async def offsets_at(self, places: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
+        return {(partition, ms): min(ms, self.ends[partition][1]) for partition, ms in places}
 
     def last_seen(self, partition: int) -> tuple[int, int] | None:
         return self.ends.get(partition)

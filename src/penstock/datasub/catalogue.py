@@ -7,7 +7,6 @@ was when it was made, whatever becomes of the tables.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -18,6 +17,7 @@ import msgspec
 from penstock.core.logging import get_logger
 from penstock.datasub.errors import AlreadyExists, BadRequest, DataError, NotFound
 from penstock.datasub.plan import Plan
+from penstock.datasub.sql.reading_thread import in_thread
 from penstock.datasub.sql.statements import CreateTopic, ReloadTopic, parse_statement
 from penstock.datasub.sql.tables import TableDefinition
 from penstock.datasub.stored import TABLES, TOPICS, Stored
@@ -132,7 +132,7 @@ class Catalogue:
         """The plan, and the tables it reads; those that are not `is_seen` are none. In a thread: the first one loads
         the parser. Raises SqlError."""
         tables = _Tables({name: record.table for name, record in self._tables.items() if is_seen(record)})
-        return await asyncio.to_thread(self._compile, statement, tables), tables.used
+        return await in_thread(lambda: self._compile(statement, tables)), tables.used
 
     async def create_topic(
         self,

@@ -17,6 +17,7 @@ from penstock.datasub.plan import Plan
 from penstock.datasub.ports import Coordinator, Identity
 from penstock.datasub.privileges import EVERY, Hidden, Privileges
 from penstock.datasub.sql import statements as s
+from penstock.datasub.sql.reading_thread import in_thread
 from penstock.datasub.sql.tables import TableDefinition
 from penstock.datasub.stored import OFFSETS
 from penstock.datasub.types import SqlType
@@ -289,7 +290,7 @@ async def parse(sql: str) -> s.Statement:
     """In a thread: the first statement loads the parser. Raises SqlError, BadRequest."""
     if len(sql) > LONGEST_STATEMENT:
         raise BadRequest(f"a statement of {len(sql)} characters: use at most {LONGEST_STATEMENT}")
-    return await asyncio.to_thread(s.parse_statement, sql)
+    return await in_thread(lambda: s.parse_statement(sql))
 
 
 def said(text: str) -> Table:

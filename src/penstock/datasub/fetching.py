@@ -195,7 +195,7 @@ class Fetching:
                 await self._check_end(answer)
             elif self._take(lanes, answer, tail):
                 return
-            if clock() >= deadline:
+            if clock() >= deadline or not answer.is_wanted:
                 return
             await self._park(feeds, lanes, answer, deadline)
         if self._is_closed and not answer.rows:

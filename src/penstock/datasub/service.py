@@ -131,14 +131,17 @@ class DataService:
 
     async def _watermarks(self, who: Identity, params: wire.Positions) -> list[tuple[int, int]]:
         await self._check_positions(who, params)
-        return [await self._source.watermarks(number) for _, number in params.partitions]
+        numbers = [number for _, number in params.partitions]
+        found = {number: await self._source.watermarks(number) for number in set(numbers)}
+        return [found[number] for number in numbers]
 
     async def _times(self, who: Identity, params: wire.Positions) -> list[int]:
         await self._check_positions(who, params)
         if len(params.times) != len(params.partitions):
             raise BadRequest("there must be as many times as partitions")
-        pairs = zip(params.partitions, params.times, strict=True)
-        return [await self._source.offset_at(number, ms) for (_, number), ms in pairs]
+        places = [(number, ms) for (_, number), ms in zip(params.partitions, params.times, strict=True)]
+        found = await self._source.offsets_at(set(places))
+        return [found[place] for place in places]
 
     async def _check_positions(self, who: Identity, params: wire.Positions) -> None:
         if len(params.partitions) > MOST_POSITIONS:

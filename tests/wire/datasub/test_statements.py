@@ -124,16 +124,16 @@ def test_many_topics(world: DataWorld) -> None:
     names = [f"{world.topic}_{number}" for number in range(200)]
     for number, name in enumerate(names):
         world.execute(f'CREATE TOPIC {name} AS SELECT payload.n AS n FROM "{{space}}/#" WHERE payload.n < {number % 2}')
+    before = world.broker.metric("datasub_queries")
     consumer = world.consumer(*names)
     until_assigned([consumer], [4 * len(names)])
-    queries = world.broker.metric("datasub_queries")
-    assert queries <= 10, f"{queries} queries of 200 topics"
     world.publish({"n": 0})
     seen: set[str] = set()
     while len(seen) < 100:
         seen.add(next_message(consumer).topic())
     assert seen == {name for number, name in enumerate(names) if number % 2}
     assert consumer.poll(0.1) is None
+    assert world.broker.metric("datasub_queries") <= before + 2
 
 
 def test_database_topics(world: DataWorld) -> None:

@@ -77,8 +77,6 @@ class Query:
             trees = TopicSql().parser().parse(tokens, self._text)
         except ParseError as error:
             self._parse_failed(error)
-        except RecursionError:
-            self._refuse(self._start, "the query is nested too deeply: simplify it")
         except SqlglotError as error:
             self._refuse(self._start, f"the query cannot be read: {str(error).splitlines()[0]}")
         tree = trees[0] if len(trees) == 1 else None
@@ -111,6 +109,12 @@ class Query:
 
     def compile(self, tables: Mapping[str, TableDefinition], on_error: str, *, has_rows: bool) -> Plan:
         """Without rows, as of a topic that is ONLY META, the condition is never true."""
+        try:
+            return self._compile(tables, on_error, has_rows=has_rows)
+        except RecursionError:
+            self._refuse(self._start, "the query is nested too deeply: simplify it")
+
+    def _compile(self, tables: Mapping[str, TableDefinition], on_error: str, *, has_rows: bool) -> Plan:
         select = self._parse()
         self._check_clauses(select)
         topic_filter, scope = self._source(select, tables)

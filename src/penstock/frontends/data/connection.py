@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 log = get_logger("penstock.datasub")
 
-# These change what the connection's consumers own or have read: they are handled one after the other.
-IN_ORDER = frozenset({"subscribe", "commit", "leave"})
+# These change what the connection's consumers own or have read: they are handled one after the other. So are
+# statements, beside them: a connection that has many to run does not keep those of others waiting.
+IN_ORDER = {"subscribe": "group", "commit": "group", "leave": "group", "execute": "statements"}
 # Of somebody who is not known yet no more is kept; it is more than a name and a password need.
 LARGEST_HELLO = 64 * 1024
 
@@ -40,7 +41,7 @@ class DataConnection(asyncio.Protocol):
         self._is_ending = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: list[bytes] = []  # frames over the number of requests that may be under way
-        self._order = asyncio.Lock()
+        self._order = {name: asyncio.Lock() for name in IN_ORDER.values()}
         self._timer: asyncio.TimerHandle | None = None
         self._is_paused = False
         self.peer = ""  # set by the listener if a proxy said so
@@ -154,7 +155,7 @@ class DataConnection(asyncio.Protocol):
         try:
             parameters = frames.parse_parameters(method, raw)
             if method in IN_ORDER:
-                async with self._order:
+                async with self._order[IN_ORDER[method]]:
                     result = await self._front.service.handle(identity, method, parameters)
             else:
                 result = await self._front.service.handle(identity, method, parameters)

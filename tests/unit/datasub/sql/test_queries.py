@@ -294,6 +294,7 @@ def test_a_database_topic_has_the_whole_message_and_with_only_meta_no_row(tables
         ('SELECT topic FRM "a"', 1, 36, "not SQL"),
         ("SELECT topic FROM", 1, 32, "table name"),
         ("SELECT " + "- " * 2_000 + '1 FROM "a"', 1, None, "nested"),
+        ("SELECT payload" + ".a" * 3_000 + ' AS a FROM "a"', 1, None, "nested"),
         ("SELECT " + " + ".join(["qos"] * 200) + ' FROM "a"', 1, 26, "nested deeper"),
         ("SELECT " + ", ".join(f"qos AS c{n}" for n in range(513)) + ' FROM "a"', 1, None, "512 columns"),
     ],

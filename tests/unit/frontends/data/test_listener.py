@@ -47,6 +47,10 @@ class Service:
             self.committed.append(offset)
             return None
         assert isinstance(params, Execute)
+        if params.sql == "slow":
+            self.running += 1
+            await self.gate.wait()
+            self.running -= 1
         if params.sql == "bad":
             raise SqlError("no such thing", 2, 7)
         if params.sql == "gone":
@@ -321,6 +325,20 @@ def test_commits_are_handled_in_their_order() -> None:
 def write_passwords(path: Path) -> str:
     PasswordFile({}).with_user("alice", hash_password(b"secret")).save(path)
     return str(path)
+
+
+def test_statements_of_a_connection_are_run_one_after_the_other() -> None:
+    async def scenario(world: World) -> None:
+        client, other = await world.connected(), await world.connected()
+        for _ in range(3):
+            client.send("execute", {"sql": "slow"})
+        await until(lambda: world.service.running == 1)
+        assert (await other.ask("execute", {"sql": "x"}))[0] is None
+        assert world.service.running == 1
+        world.service.gate.set()
+        assert [(await client.receive())[0] for _ in range(3)] == [2, 3, 4]
+
+    run(scenario)
 
 
 def test_passwords_and_the_anonymous_policy(tmp_path: Path) -> None:
