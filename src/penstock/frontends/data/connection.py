@@ -44,6 +44,8 @@ class DataConnection(asyncio.Protocol):
         self._order = {name: asyncio.Lock() for name in IN_ORDER.values()}
         self._timer: asyncio.TimerHandle | None = None
         self._is_paused = False
+        self._written = 0  # bytes of answers
+        self._sent = 0  # of them, when it was looked last whether the other end reads
         self.peer = ""  # set by the listener if a proxy said so
 
     # ---- transport ----
@@ -87,12 +89,14 @@ class DataConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """It does not read its answers: it gets no more of them, and not for ever."""
         self._is_paused = True
+        self._front.paused(self, is_paused=True)
         self._hold_or_read()
         if self._timer is None:
             self._timer = self._loop.call_later(self._front.settings.write_timeout, self._on_stall)
 
     def resume_writing(self) -> None:
         self._is_paused = False
+        self._front.paused(self, is_paused=False)
         if self._identity is not None and self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -115,7 +119,13 @@ class DataConnection(asyncio.Protocol):
 
     def _on_stall(self) -> None:
         self._timer = None
-        if self._transport is not None:
+        if self._transport is None:
+            return
+        sent = self._written - self._transport.get_write_buffer_size()
+        if sent > self._sent:  # slow is not silent
+            self._sent = sent
+            self._timer = self._loop.call_later(self._front.settings.write_timeout, self._on_stall)
+        else:
             log.warning("a consumer does not read its answers", peer=self.peer)
             self._front.count("stalled")
             self._transport.abort()
@@ -159,6 +169,7 @@ class DataConnection(asyncio.Protocol):
                     result = await self._front.service.handle(identity, method, parameters)
             else:
                 result = await self._front.service.handle(identity, method, parameters)
+            self._check_room(method)
             answer = frames.build_answer(number, result)
         except DataError as error:
             self._front.count("failures")
@@ -212,8 +223,20 @@ class DataConnection(asyncio.Protocol):
             return None
         raise NotAllowed("this listener wants a user name and a password")
 
+    def _check_room(self, method: str) -> None:
+        """Rows for a consumer that does not read are not kept for it: the log has them. Raises Unavailable."""
+        if method == "fetch" and self.unsent > self._front.most_unsent(self):
+            self._front.count("unsent")
+            raise Unavailable("the answers before this one are not read yet: fetch fewer partitions at once, or less")
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of answers that the other end has not taken."""
+        return self._transport.get_write_buffer_size() if self._is_paused and self._transport is not None else 0
+
     def _send(self, answer: bytes) -> None:
         if self._transport is not None and not self._is_ending:
+            self._written += len(answer)
             self._transport.write(answer)
 
     def _end(self, error: DataError, number: int = 0) -> None:

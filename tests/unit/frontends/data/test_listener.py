@@ -17,10 +17,13 @@ from penstock.core.settings.loader import load_settings
 from penstock.datasub.errors import OutOfRange, SqlError
 from penstock.datasub.ports import Identity
 from penstock.datasub.wire import PROTOCOL, Execute, Table
+from penstock.frontends.data.connection import DataConnection
 from penstock.frontends.data.frontend import DataFrontend
 from penstock.frontends.mqtt.listener import ListenerError
 from tests.support.certificates import Authority
 from tests.support.waiting import until
+
+LARGE = 1 << 20
 
 
 class Service:
@@ -40,7 +43,8 @@ class Service:
                 await self.gate.wait()
             finally:
                 self.running -= 1
-            return {"next_offset": 1}
+            is_large = getattr(params, "topic", "") == "large"
+            return {"next_offset": 1, **({"blocks": [bytes(LARGE)]} if is_large else {})}
         if method == "commit":
             offset = params.offsets[0][2]  # type: ignore[attr-defined] # a Commit
             await asyncio.sleep(0.002 * (3 - offset))
@@ -327,6 +331,28 @@ def write_passwords(path: Path) -> str:
     return str(path)
 
 
+def test_rows_for_a_consumer_that_does_not_read_are_not_kept() -> None:
+    """However many fetches it sends: a few answers wait for it, the others are to be fetched again."""
+
+    async def scenario(world: World) -> None:
+        client = await world.connected()
+        for _ in range(300):
+            client.send("fetch", {**fetch_parameters(), "topic": "large"})
+        other = await world.connected()
+        world.service.gate.set()
+        await until(lambda: world.front.counters()["datasub_requests"] >= 300)
+        assert sum(each.unsent for each in world.front._connections) < 8 * LARGE
+        assert (await other.ask("execute", {"sql": "x"}))[0] is None
+        failures = [(await client.receive())[1] for _ in range(300)]
+        refused = [failure for failure in failures if failure is not None]
+        assert {failure["code"] for failure in refused} == {"unavailable"}
+        assert {failure["retryable"] for failure in refused} == {True}
+        assert 1 <= len(failures) - len(refused) < 50
+        assert world.front.counters()["datasub_unsent"] == len(refused)
+
+    run(scenario, **{"data_subscription.max_fetch_bytes": LARGE})
+
+
 def test_statements_of_a_connection_are_run_one_after_the_other() -> None:
     async def scenario(world: World) -> None:
         client, other = await world.connected(), await world.connected()
@@ -413,3 +439,44 @@ def test_a_consumer_that_does_not_read_is_cut_off() -> None:
         await until(lambda: bool(world.front.counters()["datasub_stalled"]))
 
     run(scenario, **{"data_subscription.write_timeout": 0.2})
+
+
+def test_a_consumer_that_reads_slowly_is_not() -> None:
+    """What it has not taken becomes less: it is heard again and again, until that ends."""
+
+    class Slow(asyncio.Transport):
+        left = 0
+        is_aborted = False
+
+        def get_extra_info(self, name: str, default: Any = None) -> Any:
+            return default
+
+        def is_closing(self) -> bool:
+            return self.is_aborted
+
+        def pause_reading(self) -> None: ...
+
+        def get_write_buffer_size(self) -> int:
+            return self.left
+
+        def write(self, data: Any) -> None:
+            self.left += len(data)
+
+        def abort(self) -> None:
+            self.is_aborted = True
+
+    async def scenario(world: World) -> None:
+        transport = Slow()
+        connection = DataConnection(world.front)
+        connection.connection_made(transport)
+        connection._send(bytes(1000))
+        connection.pause_writing()
+        for _ in range(5):
+            transport.left -= 10
+            connection._on_stall()
+            assert not transport.is_aborted
+        connection._on_stall()
+        assert transport.is_aborted
+        connection.connection_lost(None)
+
+    run(scenario)
