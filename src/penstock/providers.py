@@ -87,6 +87,7 @@ def make_log(settings: Settings, store: LmdbStore | None) -> Log | None:
         fsync=settings.log.fsync,
         fsync_interval_ms=round(settings.log.fsync_interval * 1000),
         max_pending_bytes=room,
+        maintenance_interval=settings.log.maintenance_interval,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from penstock._ext.acl import AclProgram
@@ -42,8 +42,8 @@ class MemorySource:
             raise Unavailable(self.failure)
         return self.ends[partition]
 
-    async def offset_at(self, partition: int, ms: int) -> int:
-        return min(ms, self.ends[partition][1])
+    async def offsets_at(self, places: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
+        return {(partition, ms): min(ms, self.ends[partition][1]) for partition, ms in places}
 
     def last_seen(self, partition: int) -> tuple[int, int] | None:
         return self.ends.get(partition)
@@ -54,10 +54,14 @@ class MemorySource:
 
 
 class NoRows:
-    """A fetch finds nothing; `during` happens while it is parked."""
+    """A fetch finds nothing; `during` happens while it is parked. `woken` are groups and consumers."""
 
     def __init__(self) -> None:
         self.during: Callable[[], Awaitable[None]] | None = None
+        self.woken: list[tuple[str, str]] = []
+
+    def wake(self, group: str, consumer: str) -> None:
+        self.woken.append((group, consumer))
 
     async def fetch(self, request: wire.Fetch, topic: QueryTopic) -> wire.Fetched:
         if self.during is not None:
@@ -94,6 +98,7 @@ class DataWorld:
         self.access = Rules(rules)
         self.fetcher = NoRows()
         self.settings = settings
+        self.jump = 0.0  # of the wall clock
         self.parts = self._make()
 
     def _make(self) -> Parts:
@@ -105,7 +110,7 @@ class DataWorld:
             self.clock,
             settings=self.settings,
             clock=self.clock,
-            wall_clock=lambda: START + self.clock.now,
+            wall_clock=lambda: START + self.clock.now + self.jump,
         )
 
     @property

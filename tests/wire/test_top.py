@@ -17,6 +17,7 @@ import pytest
 
 from penstock.cli.top_figures import Figures, Reading
 from penstock.cli.top_view import as_text, count, duration, size
+from penstock.datasub import Consumer, connect
 from tests.support.application import AppBroker, persistent, running_app_broker, until
 from tests.support.broker import REPOSITORY
 from tests.support.packets import V5
@@ -41,7 +42,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppBroker]:
             publisher.publish("some/x", b"y", qos=1)
         publisher.publish("$queue/orders", b"y", qos=1)
         until(lambda: running.application("app1")["lag"] == 10)
-        yield running
+        server = f"127.0.0.1:{running.data_port}"
+        with connect(server) as admin, Consumer({"server": server, "group.id": "g"}) as consumer:
+            admin.execute('CREATE TOPIC all_of_it AS SELECT topic FROM "some/#"')
+            consumer.subscribe(["all_of_it"])
+            until(lambda: len(consumer.assignment()) == 4)
+            consumer.seek_to_beginning()
+            consumer.commit()
+            yield running
         publisher.close()
 
 
@@ -53,11 +61,15 @@ def test_once(broker: AppBroker) -> None:
     assert figures["applications"]["lag"] == 10
     assert [(one["client_id"], one["lag"]) for one in figures["furthest_behind"]] == [("app1", 10)]
     assert ("orders", 1) in [(one["name"], one["depth"]) for one in figures["deepest_queues"]]
+    queries = figures["query_topics"]
+    assert [queries[name] for name in ("count", "groups", "consumers")] == [1, 1, 1]
+    assert queries["lag"] == queries["largest_lag"] >= 10
     assert figures["process"]["resident_bytes"] > 1_000_000
     assert abs(figures["process"]["resident_bytes"] - broker.resident_bytes()) < 50_000_000
     text = broker.command("top", "--interval", "0.1")
     assert re.search(r"^clients +connections 1 ", text, re.M)
     assert "app1" in text
+    assert re.search(r"^query topics +topics 1  consumers 1 in 1 groups ", text, re.M)
 
 
 def test_on_a_terminal(broker: AppBroker) -> None:

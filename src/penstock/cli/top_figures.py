@@ -70,6 +70,7 @@ class Figures:
             "log": self._describe_log(),
             "applications": self._describe_applications(),
             "queues": self._describe_queues(),
+            "query_topics": self._describe_query_topics(),
             "process": self._describe_process(),
         }
 
@@ -144,6 +145,18 @@ class Figures:
             "published_per_second": self.rate("queue_published"),
             "delivered_per_second": self.rate("queue_delivered"),
             "dead_letters": now.get("queue_dead_letters"),
+        }
+
+    def _describe_query_topics(self) -> dict[str, Any]:
+        now = self._now
+        return {
+            "count": now.get("datasub_topics"),
+            "groups": now.get("datasub_groups"),
+            "consumers": now.get("datasub_consumers"),
+            "evaluated_per_second": self.rate("datasub_evaluated"),
+            "rows_per_second": self.rate("datasub_rows"),
+            "lag": now.get("datasub_lag"),
+            "largest_lag": now.get("datasub_lag_max"),
         }
 
     def _describe_process(self) -> dict[str, Any]:

@@ -39,6 +39,7 @@ def blocks(figures: Mapping[str, Any]) -> dict[str, Rows]:
     """Titles with their rows, as they stand beside each other."""
     clients, messages, waiting = figures["clients"], figures["messages"], figures["waiting"]
     log, apps, queues, process = figures["log"], figures["applications"], figures["queues"], figures["process"]
+    queries = figures["query_topics"]
     return {
         "clients": [
             ("connections", count(clients["connections"])),
@@ -81,6 +82,13 @@ def blocks(figures: Mapping[str, Any]) -> dict[str, Rows]:
             ("in /s", count(queues["published_per_second"])),
             ("out /s", count(queues["delivered_per_second"])),
             ("pending", count(queues["pending"])),
+        ],
+        "query topics": [
+            ("topics", count(queries["count"])),
+            ("consumers", f"{count(queries['consumers'])} in {count(queries['groups'])} groups"),
+            ("rows /s", count(queries["rows_per_second"])),
+            ("lag", count(queries["lag"])),
+            ("largest lag", count(queries["largest_lag"])),
         ],
         "process": [
             ("memory", size(process["resident_bytes"])),

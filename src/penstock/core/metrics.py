@@ -224,6 +224,9 @@ EXACT: dict[str, Meaning] = {
     "datasub_refused": Meaning("datasub_refused", "counter", "Connections of consumers refused."),
     "datasub_bad_frames": Meaning("datasub_bad_frames", "counter", "Connections ended for a request that was none."),
     "datasub_stalled": Meaning("datasub_stalled", "counter", "Connections ended because answers were not read."),
+    "datasub_unsent": Meaning(
+        "datasub_unsent", "counter", "Fetches refused because the answers before them were not read yet."
+    ),
     "datasub_fetches": Meaning("datasub_fetches", "counter", "Fetches answered."),
     "datasub_rows": Meaning("datasub_rows", "counter", "Rows sent."),
     "datasub_overdue": Meaning("datasub_overdue", "counter", "Fetches answered long after their deadline."),

@@ -109,6 +109,7 @@ class DataSubscription:
             try:
                 await self.source.start()
                 await self.service.start()
+                await self.source.refresh()  # lag is known from the first look on
                 self.retention.start(self.source, self._progress)
                 return
             except (DataError, LogError, StoreError) as error:

@@ -7,7 +7,6 @@ was when it was made, whatever becomes of the tables.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -18,6 +17,7 @@ import msgspec
 from penstock.core.logging import get_logger
 from penstock.datasub.errors import AlreadyExists, BadRequest, DataError, NotFound
 from penstock.datasub.plan import Plan
+from penstock.datasub.sql.reading_thread import in_thread
 from penstock.datasub.sql.statements import CreateTopic, ReloadTopic, parse_statement
 from penstock.datasub.sql.tables import TableDefinition
 from penstock.datasub.stored import TABLES, TOPICS, Stored
@@ -92,14 +92,11 @@ class Catalogue:
         """By name."""
         return (topic for _, topic in sorted(self._topics.items()))
 
-    async def find(self, name: str) -> QueryTopic:
-        """Raises NotFound, when no other node has just made it either."""
+    async def look_for(self, name: str) -> QueryTopic | None:
+        """None when no other node has just made it either."""
         if name not in self._topics:
             await self._stored.catch_up()
-        found = self._topics.get(name)
-        if found is None:
-            raise NotFound(f"there is no topic {name}")
-        return found
+        return self._topics.get(name)
 
     def table(self, name: str) -> TableRecord | None:
         return self._tables.get(name)
@@ -120,17 +117,22 @@ class Catalogue:
         record = msgspec.msgpack.encode(TableRecord(table, owner, now_ms))
         await self._stored.write([(TABLES, table.name.encode(), record)])
 
-    async def drop_table(self, name: str) -> None:
+    async def drop_table(self, name: str, is_shown: Callable[[str], bool] = lambda _: True) -> None:
+        """`is_shown`: topics whose names may be in the words of a refusal."""
         readers = self.readers_of(name)
         if readers:
-            shown = ", ".join(readers[:5]) + (" …" if len(readers) > 5 else "")
-            raise BadRequest(f"table {name} is read by {len(readers)} topics: drop them before it ({shown})")
+            shown = [reader for reader in readers if is_shown(reader)]
+            names = f" ({', '.join(shown[:5])}{' …' if len(readers) > len(shown[:5]) else ''})" if shown else ""
+            raise BadRequest(f"table {name} is read by {len(readers)} topics: drop them before it{names}")
         await self._stored.write([(TABLES, name.encode(), None)])
 
-    async def compile(self, statement: Definition) -> tuple[Plan, dict[str, TableDefinition]]:
-        """The plan, and the tables it reads. In a thread: the first one loads the parser. Raises SqlError."""
-        tables = _Tables({name: record.table for name, record in self._tables.items()})
-        return await asyncio.to_thread(self._compile, statement, tables), tables.used
+    async def compile(
+        self, statement: Definition, is_seen: Callable[[TableRecord], bool] = lambda _: True
+    ) -> tuple[Plan, dict[str, TableDefinition]]:
+        """The plan, and the tables it reads; those that are not `is_seen` are none. In a thread: the first one loads
+        the parser. Raises SqlError."""
+        tables = _Tables({name: record.table for name, record in self._tables.items() if is_seen(record)})
+        return await in_thread(lambda: self._compile(statement, tables)), tables.used
 
     async def create_topic(
         self,

@@ -9,14 +9,15 @@ from typing import Any
 
 import msgspec
 
-from penstock.datasub.catalogue import Catalogue, QueryTopic
+from penstock.datasub.catalogue import Catalogue, QueryTopic, TableRecord
 from penstock.datasub.errors import AlreadyExists, BadRequest, NotFound
 from penstock.datasub.groups import views
 from penstock.datasub.groups.offsets import OffsetBook, key_of
 from penstock.datasub.plan import Plan
 from penstock.datasub.ports import Coordinator, Identity
-from penstock.datasub.privileges import EVERY, Privileges
+from penstock.datasub.privileges import EVERY, Hidden, Privileges
 from penstock.datasub.sql import statements as s
+from penstock.datasub.sql.reading_thread import in_thread
 from penstock.datasub.sql.tables import TableDefinition
 from penstock.datasub.stored import OFFSETS
 from penstock.datasub.types import SqlType
@@ -106,14 +107,26 @@ class LocalExecutor:
     async def _drop_table(self, statement: s.DropTable, who: Identity) -> Table:
         name = statement.name
         table = self._catalogue.table(name)
-        if table is None:
-            if statement.if_exists:
-                return said(f"there is no table {name}")
-            raise NotFound(f"there is no table {name}")
-        self._privileges.check(who, "drop", name, table.owner)
-        await self._catalogue.drop_table(name)
+        try:
+            owner = None if table is None else table.owner
+            self._privileges.check_there(who, "drop", name, owner, is_there=table is not None, noun="table")
+        except (NotFound, Hidden) as error:
+            return _nothing(error, is_fine=statement.if_exists)
+        assert table is not None
+        await self._catalogue.drop_table(name, lambda topic: self._is_known(who, topic))
         self._on_table("drop-table", table.table, who)
         return said(f"table {name} dropped")
+
+    def _sees(self, who: Identity) -> Callable[[TableRecord], bool]:
+        """Names and columns of a table are for who makes topics of that name, or may read its messages anyway."""
+
+        def sees(record: TableRecord) -> bool:
+            table = record.table
+            return self._privileges.may_know(who, table.name, record.owner, is_table=True) or self._privileges.may_read(
+                who, table.filter
+            )
+
+        return sees
 
     async def _show_tables(self, _: s.ShowTables, who: Identity) -> Table:
         rows: list[list[Any]] = [
@@ -141,33 +154,29 @@ class LocalExecutor:
             raise AlreadyExists(f"there is a topic {name} already")
         if self._is_taken(name):
             raise BadRequest(f"{name} is subscribed to by MQTT clients as $share/<group>/{name}: choose another name")
-        plan, tables = await self._catalogue.compile(statement)
+        plan, tables = await self._catalogue.compile(statement, self._sees(who))
         self._privileges.check_source(who, plan.filter)
         await self._catalogue.create_topic(statement, plan, tables, who.user, self._now_ms())
         return said(f"topic {name} created")
 
     async def _reload_topic(self, statement: s.ReloadTopic, who: Identity) -> Table:
-        topic = self._find(statement.name)
-        if topic is None:
-            if statement.if_exists:
-                return said(f"there is no topic {statement.name}")
-            raise NotFound(f"there is no topic {statement.name}")
-        # Who reloads a topic ends what it was and makes another one.
-        self._privileges.check(who, "drop", topic.name, topic.owner)
+        try:
+            # Who reloads a topic ends what it was and makes another one.
+            topic = self._find_for(who, "drop", statement.name)
+        except (NotFound, Hidden) as error:
+            return _nothing(error, is_fine=statement.if_exists)
         completed = self._catalogue.completed(statement)
-        plan, tables = await self._catalogue.compile(completed)
+        plan, tables = await self._catalogue.compile(completed, self._sees(who))
         self._privileges.check_source(who, plan.filter)
         await self._catalogue.reload_topic(completed, plan, tables)
         return said(f"topic {topic.name} reloaded")
 
     async def _drop_topic(self, statement: s.DropTopic, who: Identity) -> Table:
         name = statement.name
-        topic = self._find(name)
-        if topic is None:
-            if statement.if_exists:
-                return said(f"there is no topic {name}")
-            raise NotFound(f"there is no topic {name}")
-        self._privileges.check(who, "drop", name, topic.owner)
+        try:
+            self._find_for(who, "drop", name)
+        except (NotFound, Hidden) as error:
+            return _nothing(error, is_fine=statement.if_exists)
         groups = [] if statement.force else await self._coordinator.groups_of(name)
         if groups:
             raise BadRequest(
@@ -180,20 +189,23 @@ class LocalExecutor:
 
     async def _drop_group(self, statement: s.DropGroup, who: Identity) -> Table:
         group, name = statement.group, statement.topic
-        topic = self._find(name)
         try:
-            if topic is None:
-                raise NotFound(f"there is no topic {name}")
-            self._privileges.check(who, "drop", name, topic.owner)
+            self._find_for(who, "drop", name)
             await self._coordinator.drop_group(group, name, is_forced=statement.force)
-        except NotFound as error:
-            if statement.if_exists:
-                return said(error.message)
-            raise
+        except (NotFound, Hidden) as error:
+            return _nothing(error, is_fine=statement.if_exists)
         return said(f"group {group} dropped from topic {name}")
 
     def _find(self, name: str) -> QueryTopic | None:
         return self._catalogue.topic(name)
+
+    def _find_for(self, who: Identity, action: str, name: str) -> QueryTopic:
+        """Raises NotFound, NotAllowed; see Privileges.check_there."""
+        topic = self._find(name)
+        owner = None if topic is None else topic.owner
+        self._privileges.check_there(who, action, name, owner, is_there=topic is not None)
+        assert topic is not None
+        return topic
 
     def _is_known(self, who: Identity, name: str) -> bool:
         topic = self._find(name)
@@ -253,11 +265,11 @@ class LocalExecutor:
 
     def _check_giver(self, who: Identity, name: str, privileges: Iterable[str]) -> None:
         """Who may drop a topic may say who else may do with it what they may do themselves."""
-        topic = self._find(name)
-        if topic is None and name != EVERY:
-            raise NotFound(f"there is no topic {name}")
-        owner = None if topic is None else topic.owner
-        self._privileges.check(who, "drop", name, owner)
+        owner = None
+        if name == EVERY:
+            self._privileges.check(who, "drop", name)
+        else:
+            owner = self._find_for(who, "drop", name).owner
         for privilege in privileges:
             self._privileges.check(who, privilege, name, owner)
 
@@ -278,11 +290,18 @@ async def parse(sql: str) -> s.Statement:
     """In a thread: the first statement loads the parser. Raises SqlError, BadRequest."""
     if len(sql) > LONGEST_STATEMENT:
         raise BadRequest(f"a statement of {len(sql)} characters: use at most {LONGEST_STATEMENT}")
-    return await asyncio.to_thread(s.parse_statement, sql)
+    return await in_thread(lambda: s.parse_statement(sql))
 
 
 def said(text: str) -> Table:
     return Table([], [], text)
+
+
+def _nothing(error: NotFound | Hidden, *, is_fine: bool) -> Table:
+    """What is not there: with IF EXISTS it need not be."""
+    if not is_fine:
+        raise error
+    return said(error.message)
 
 
 def _listed(noun: str, names: list[str]) -> str:

@@ -7,8 +7,9 @@ When there is nothing it is parked there: rows answer it at once, its deadline a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.settings.datasub import DataSubscriptionSettings
@@ -46,6 +47,8 @@ class Answer:
     def __init__(self, request: wire.Fetch, most_bytes: int) -> None:
         self.partition = request.partition
         self.position = request.offset
+        self.is_wanted = True  # until its consumer's partitions are others
+        self.parked: asyncio.Future[None] | None = None
         self.blocks: list[Block] = []
         self.rows = 0
         self.bytes = 0
@@ -106,6 +109,7 @@ class Fetching:
         self._sweeping: asyncio.Task[None] | None = None
         self._is_closed = False
         self.parked = 0
+        self._under_way: dict[tuple[str, str], set[Answer]] = {}  # by group and consumer
         self.figures: Counter[str] = Counter()
 
     def start(self) -> None:
@@ -121,6 +125,12 @@ class Fetching:
         await self.live.close()
         await self._source.close()
 
+    def wake(self, group: str, consumer: str) -> None:
+        for answer in self._under_way.get((group, consumer), ()):
+            answer.is_wanted = False
+            if answer.parked is not None:
+                _end(answer.parked)
+
     async def fetch(self, request: wire.Fetch, topic: QueryTopic) -> wire.Fetched:
         if request.partition >= self._source.count:
             await self._source.partitions()
@@ -128,16 +138,10 @@ class Fetching:
         if request.offset < 0:
             marks = await self._source.marks(request.partition)
             raise out_of_range(request.offset, marks.first, marks.end)
-        answer = Answer(request, self._settings.max_fetch_bytes)
         clock = asyncio.get_running_loop().time
         deadline = clock() + min(max(request.max_wait_ms, 0), LONGEST_WAIT_MS) / 1000
-        try:
-            if not request.replay or not self._replays.go_on(request, answer, topic.plan.key):
-                await self._collect(plans_of(topic), answer, deadline)
-        except OutOfRange:
-            self.figures["out_of_range"] += 1
-            if not answer.rows:
-                raise
+        with self._answering(request) as answer:
+            await self._answer(request, topic, answer, deadline)
         if not answer.rows and clock() > deadline + OVERDUE_SECONDS:
             self.figures["overdue"] += 1
         wait_ms = self._replays.cut(request, answer, topic.plan.key) if request.replay else 0.0
@@ -152,9 +156,32 @@ class Fetching:
             wait_ms=wait_ms,
         )
 
+    @contextlib.contextmanager
+    def _answering(self, request: wire.Fetch) -> Iterator[Answer]:
+        """Meanwhile `wake` finds it."""
+        key = request.group, request.consumer
+        answer = Answer(request, self._settings.max_fetch_bytes)
+        of_consumer = self._under_way.setdefault(key, set())
+        of_consumer.add(answer)
+        try:
+            yield answer
+        finally:
+            of_consumer.remove(answer)
+            if not of_consumer:
+                self._under_way.pop(key, None)
+
+    async def _answer(self, request: wire.Fetch, topic: QueryTopic, answer: Answer, deadline: float) -> None:
+        try:
+            if not request.replay or not self._replays.go_on(request, answer, topic.plan.key):
+                await self._collect(plans_of(topic), answer, deadline)
+        except OutOfRange:
+            self.figures["out_of_range"] += 1
+            if not answer.rows:
+                raise
+
     async def _collect(self, plans: Sequence[Plan], answer: Answer, deadline: float) -> None:
         clock = asyncio.get_running_loop().time
-        while not self._is_closed:
+        while answer.is_wanted and not self._is_closed:
             feeds = [await self.live.feed(plan, answer.partition) for plan in plans]
             lanes = [feed.lanes[answer.partition] for feed in feeds]
             start = max(lane.start for lane in lanes)
@@ -168,10 +195,10 @@ class Fetching:
                 await self._check_end(answer)
             elif self._take(lanes, answer, tail):
                 return
-            if clock() >= deadline:
+            if clock() >= deadline or not answer.is_wanted:
                 return
             await self._park(feeds, lanes, answer, deadline)
-        if not answer.rows:
+        if self._is_closed and not answer.rows:
             raise Unavailable("the broker is going down")
 
     def _take(self, lanes: Sequence[Lane], answer: Answer, tail: int) -> bool:
@@ -192,7 +219,7 @@ class Fetching:
         if self.parked >= self._settings.max_parked:
             raise Unavailable(f"{self.parked} fetches wait for rows already (data_subscription.max_parked)")
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
+        future = answer.parked = loop.create_future()
         for lane in lanes:
             lane.waiting.append(future)
         timer = loop.call_at(deadline, _end, future)
@@ -201,6 +228,7 @@ class Fetching:
             await future
         finally:
             self.parked -= 1
+            answer.parked = None
             timer.cancel()
             for lane in lanes:
                 if future in lane.waiting:

@@ -8,7 +8,7 @@ front-ends ─▶ DataService (service.py) ─┬─▶ Catalogue, Privileges
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -40,8 +40,9 @@ class Source(Protocol):
         """Begin (the first offset that is there) and end (the next that will be written)."""
         ...
 
-    async def offset_at(self, partition: int, ms: int) -> int:
-        """The first offset whose record is as late as that or later; the end if there is none."""
+    async def offsets_at(self, places: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
+        """Of each partition and time in ms, the first offset whose record is as late as that or later; the end if there
+        is none."""
         ...
 
     def last_seen(self, partition: int) -> tuple[int, int] | None:
@@ -55,10 +56,16 @@ class Fetcher(Protocol):
         before the answer leaves. Raises OutOfRange and Unavailable."""
         ...
 
+    def wake(self, group: str, consumer: str) -> None:
+        """What the consumer owns has changed: its fetches that are parked are answered with what they have."""
+        ...
+
 
 class Coordinator(Protocol):
     """Consumer groups. Everything raises DataError: NotAMember, StaleEpoch, NotFound, NotAllowed, Unavailable,
-    BadRequest."""
+    BadRequest. `on_changed` hears of each consumer, by its group and id, whose partitions are others than before."""
+
+    on_changed: Callable[[str, str], None]
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...

@@ -4,6 +4,8 @@
 
 Without one everything is allowed, as for MQTT; with one nothing is that nobody has allowed. Who creates a topic must be
 allowed to read its source, all of it: what a query brings is not checked again for each consumer.
+
+Who has no right on a topic hears the same words whether it is there or not: names say something too.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from penstock._ext.acl import SUBSCRIBE, AclProgram, filter_covers, filters_intersect
-from penstock.datasub.errors import NotAllowed
+from penstock.datasub.errors import NotAllowed, NotFound
 from penstock.datasub.ports import Identity
 from penstock.datasub.stored import GRANTS, Stored
 from penstock.stores.base import Change
@@ -24,6 +26,10 @@ SEPARATOR = "\0"
 
 Given = dict[str, bool]
 """Privileges that were granted (True) or revoked (False)."""
+
+
+class Hidden(NotAllowed):
+    """It is not there, or not for this one to know of."""
 
 
 class Access(Protocol):
@@ -70,10 +76,27 @@ class Privileges:
         if not self.may(who, action, topic, owner):
             raise NotAllowed(refusal(who, action, topic))
 
+    def check_there(
+        self, who: Identity, action: str, name: str, owner: str | None, *, is_there: bool, noun: str = "topic"
+    ) -> None:
+        """Raises NotFound to who may do it with a topic of this name, Hidden to who has no right on it whether it is
+        there or not, NotAllowed to who knows of it and may not do this."""
+        if self.may(who, action, name, owner):
+            if not is_there:
+                raise NotFound(f"there is no {noun} {name}")
+        elif is_there and self.may_know(who, name, owner, is_table=noun == "table"):
+            raise NotAllowed(refusal(who, action, name, noun))
+        else:
+            raise Hidden(unknown(who, action, name, noun))
+
+    def may_read(self, who: Identity, topic_filter: str) -> bool:
+        """Every message of it."""
+        program = None if who.is_operator else self._access.program_for(who.client_id, who.user)
+        return program is None or covers(program, topic_filter)
+
     def check_source(self, who: Identity, topic_filter: str) -> None:
         """Raises NotAllowed unless every message of the filter may be received."""
-        program = None if who.is_operator else self._access.program_for(who.client_id, who.user)
-        if program is not None and not covers(program, topic_filter):
+        if not self.may_read(who, topic_filter):
             raise NotAllowed(
                 f"{name_of(who)} may not read everything that {topic_filter} brings: a topic of it would show it to all"
             )
@@ -110,9 +133,16 @@ def name_of(who: Identity) -> str:
     return "an anonymous client" if who.user is None else f"user {who.user}"
 
 
-def refusal(who: Identity, action: str, topic: str) -> str:
-    verb = "subscribe to" if action == "subscribe" else action
-    return f"{name_of(who)} may not {verb} topic {topic}"
+def refusal(who: Identity, action: str, name: str, noun: str = "topic") -> str:
+    return f"{name_of(who)} may not {_verb(action)} {noun} {name}"
+
+
+def unknown(who: Identity, action: str, name: str, noun: str = "topic") -> str:
+    return f"there is no {noun} {name}, or {name_of(who)} may not {_verb(action)} it"
+
+
+def _verb(action: str) -> str:
+    return "subscribe to" if action == "subscribe" else action
 
 
 def covers(program: AclProgram, topic_filter: str) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.datasub import wire
 from penstock.datasub.catalogue import Catalogue, QueryTopic
-from penstock.datasub.errors import BadRequest, NotFound, Unavailable
+from penstock.datasub.errors import BadRequest, NotFound, StaleEpoch, Unavailable
 from penstock.datasub.ports import Coordinator, Fetcher, Identity, Source
 from penstock.datasub.privileges import Privileges
 from penstock.datasub.stored import Stored
@@ -60,6 +60,7 @@ class DataService:
         catalogue.on_dropped = coordinator.topic_dropped
         catalogue.on_reloaded = coordinator.topic_reloaded
         privileges.on_changed = coordinator.access_changed
+        coordinator.on_changed = fetcher.wake
 
     async def start(self) -> None:
         """Everything is as it was left. Raises StoreError, LogError."""
@@ -117,6 +118,11 @@ class DataService:
         fetched = await self._fetcher.fetch(params, topic)
         # While it was parked the partition may have got another owner, who has these rows now.
         await self.coordinator.check_fetch(who, params)
+        now = self.catalogue.topic(params.topic)
+        if now is None:
+            raise NotFound(f"topic {params.topic} was dropped")
+        if now.version != topic.version or now.created != topic.created:
+            raise StaleEpoch(f"topic {params.topic} is another query now: ask for the assignment")
         return fetched
 
     async def _committed(self, who: Identity, params: wire.Positions) -> list[int | None]:
@@ -125,21 +131,25 @@ class DataService:
 
     async def _watermarks(self, who: Identity, params: wire.Positions) -> list[tuple[int, int]]:
         await self._check_positions(who, params)
-        return [await self._source.watermarks(number) for _, number in params.partitions]
+        numbers = [number for _, number in params.partitions]
+        found = {number: await self._source.watermarks(number) for number in set(numbers)}
+        return [found[number] for number in numbers]
 
     async def _times(self, who: Identity, params: wire.Positions) -> list[int]:
         await self._check_positions(who, params)
         if len(params.times) != len(params.partitions):
             raise BadRequest("there must be as many times as partitions")
-        pairs = zip(params.partitions, params.times, strict=True)
-        return [await self._source.offset_at(number, ms) for (_, number), ms in pairs]
+        places = [(number, ms) for (_, number), ms in zip(params.partitions, params.times, strict=True)]
+        found = await self._source.offsets_at(set(places))
+        return [found[place] for place in places]
 
     async def _check_positions(self, who: Identity, params: wire.Positions) -> None:
         if len(params.partitions) > MOST_POSITIONS:
             raise BadRequest(f"{len(params.partitions)} partitions at once: ask for {MOST_POSITIONS} at most")
         known = set(await self._source.partitions())
         for name, number in set(params.partitions):
-            topic = await self.catalogue.find(name)
-            self._privileges.check(who, "subscribe", name, topic.owner)
+            topic = await self.catalogue.look_for(name)
+            owner = None if topic is None else topic.owner
+            self._privileges.check_there(who, "subscribe", name, owner, is_there=topic is not None)
             if number not in known:
                 raise NotFound(f"topic {name} has no partition {number}")

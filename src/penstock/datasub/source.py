@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 
 from penstock._ext.segment import RecordPack
@@ -123,15 +123,15 @@ class Source:
             for partition in await self.partitions():
                 await self.recent_marks(partition)
 
-    async def offset_at(self, partition: int, ms: int) -> int:
-        """The first offset at or after the time; the end when there is none."""
-        place = self.place(partition)
+    async def offsets_at(self, places: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
+        """Of each partition and time in ms, the first offset at or after it; the end when there is none."""
+        partitions = {partition: self.place(partition) for partition, _ in places}
         consumer = self.log.consumer(group="")
         try:
-            await consumer.add({place: EARLIEST})
-            return await consumer.seek_to_time(place, ms)
+            await consumer.add(dict.fromkeys(partitions.values(), EARLIEST))
+            return {place: await consumer.seek_to_time(partitions[place[0]], place[1]) for place in places}
         except LogError as error:
-            raise Unavailable(f"the log cannot look for a time in partition {partition}: {error}") from None
+            raise Unavailable(f"the log cannot look for times: {error}") from None
         finally:
             await close_consumer(consumer)
 

@@ -401,6 +401,35 @@ def test_retention_is_told_what_groups_need() -> None:
     in_world(work, settings=GroupSettings(offsets_retention=100))
 
 
+@pytest.mark.parametrize("days", [-400, 400])
+def test_a_clock_that_is_set_makes_no_group_older(days: int) -> None:
+    """Nobody is removed, and neither offsets nor what the log keeps for them go, however far the clock jumps."""
+
+    async def work(world: DataWorld) -> None:
+        await world.make_topics("hot")
+        world.source.write(10)
+        away = await world.ready((await world.join("hot", group="away")).consumer, group="away")
+        await world.commit(away, ("hot", 0, 4), group="away")
+        await world.service.handle(ALICE, "leave", wire.Leave(away.consumer, "away"))
+        here = await world.ready((await world.join("hot")).consumer)
+        await world.commit(here, ("hot", 1, 5))
+        world.jump = days * 86_400.0
+        for _ in range(13):
+            await world.pass_time(5.0)
+            await world.service.handle(ALICE, "heartbeat", wire.Heartbeat(here.consumer, "g", here.epoch, polled=True))
+        assert await world.ask(here.consumer, here.epoch) is None
+        await world.commit(here, ("hot", 1, 6))
+        assert await world.committed(("hot", 0), group="away") == [4]
+        assert world.coordinator.needed()[0] == 4
+        assert world.coordinator.needed()[1] == 6
+        await world.restart()
+        again = await world.ready((await world.join("hot", consumer=here.consumer)).consumer)
+        await world.commit(again, ("hot", 1, 7))
+        assert await world.committed(("hot", 1)) == [7]
+
+    in_world(work)
+
+
 def test_the_views_are_those_of_the_original_and_lag() -> None:
     async def work(world: DataWorld) -> None:
         await world.make_topics("hot")

@@ -265,6 +265,30 @@ def test_a_feed_ends_when_nobody_reads_it_and_nothing_is_lost() -> None:
     run(scenario, feed_idle=0.1)
 
 
+def test_a_consumer_whose_partitions_are_others_waits_no_longer() -> None:
+    async def scenario(world: World) -> None:
+        waiting = asyncio.create_task(world.fetch(plan_of()))
+        await until(lambda: world.fetching.parked == 1)
+        for other in (("g", "x"), ("x", "c")):
+            world.fetching.wake(*other)
+        await asyncio.sleep(0)
+        assert world.fetching.parked == 1
+        world.fetching.wake("g", "c")
+        fetched = await waiting
+        assert (fetched.next_offset, fetched.blocks, world.fetching.parked) == (0, [], 0)
+        # One that is still on its way to be parked is not forgotten: here the pass has to begin.
+        await world.fetching.live.close()
+        for turns in range(1, 6):
+            coming = asyncio.create_task(world.fetch(plan_of()))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            world.fetching.wake("g", "c")
+            assert not (await coming).blocks
+            await world.fetching.live.close()
+
+    run(scenario)
+
+
 def test_closing_answers_those_who_wait() -> None:
     async def scenario(world: World) -> None:
         waiting = asyncio.create_task(world.fetch(plan_of()))
@@ -324,8 +348,8 @@ def test_times_are_looked_up_in_the_log() -> None:
             pack.append(encode("s/1", '{"v": 1}'), timestamp=now + 1_000 * number)
         await world.log.producer.send(TOPIC, 1, pack)
         assert await world.source.partitions() == [0, 1]
-        assert await world.source.offset_at(1, now + 500) == 1
-        assert await world.source.offset_at(1, now + 9_000) == 3
+        places = [(1, now + 500), (1, now + 9_000), (0, now)]
+        assert await world.source.offsets_at(places) == dict(zip(places, [1, 3, 0], strict=True))
         assert await world.source.watermarks(1) == (0, 3)
         assert world.source.last_seen(1) == (0, 3)
 

@@ -9,7 +9,7 @@ import pytest
 from penstock.access.acl_file import AclFile
 from penstock.core.errors import AccessFileError
 from penstock.datasub import wire
-from penstock.datasub.errors import NotAllowed, NotFound
+from penstock.datasub.errors import DataError, NotAllowed, NotFound
 from penstock.datasub.ports import Identity
 from penstock.datasub.privileges import covers
 from tests.support.datasub_world import ALICE, BOB, OPERATOR, DataWorld, in_world
@@ -36,7 +36,7 @@ def test_with_one_nothing_is_that_nobody_has_allowed() -> None:
         with pytest.raises(NotAllowed, match="an anonymous client may not create"):
             await world.service.execute(TOPIC, Identity())
         await world.service.execute(TOPIC, OPERATOR)
-        with pytest.raises(NotAllowed, match="user alice may not subscribe to topic hot"):
+        with pytest.raises(NotAllowed, match="there is no topic hot, or user alice may not subscribe to it"):
             await world.join("hot")
         for statement in ("DROP TOPIC hot", 'RELOAD TOPIC hot AS SELECT ts FROM "x"', "DROP CONSUMER GROUP g ON hot"):
             with pytest.raises(NotAllowed):
@@ -64,6 +64,84 @@ def test_who_may_nothing_is_told_nothing() -> None:
                 await world.service.execute(f"DESCRIBE {name}", BOB)
         await world.service.execute("GRANT SUBSCRIBE ON hot TO bob", ALICE)
         assert [row[0] for row in (await world.service.execute("SHOW TOPICS", BOB)).rows] == ["hot"]
+
+    in_world(work, {"rules": [EVERYTHING], "data": [CREATES]})
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DROP TOPIC {name}",
+        "DROP TOPIC IF EXISTS {name}",
+        "DROP TOPIC FORCE {name}",
+        'RELOAD TOPIC {name} AS SELECT ts FROM "x"',
+        'RELOAD TOPIC IF EXISTS {name} AS SELECT ts FROM "x"',
+        "DROP CONSUMER GROUP g ON {name}",
+        "DROP CONSUMER GROUP IF EXISTS g ON {name}",
+        "GRANT SUBSCRIBE ON {name} TO bob",
+        "REVOKE SUBSCRIBE ON {name} FROM carol",
+        "DROP TABLE {name}",
+        "DROP TABLE IF EXISTS {name}",
+        "DESCRIBE {name}",
+        "CREATE TOPIC bobs AS SELECT nothing FROM {name}",
+        "CREATE TOPIC bobs AS STABLE {name}",
+        "subscribe",
+        "replay",
+        "committed",
+        "watermarks",
+        "fetch",
+        "commit",
+    ],
+)
+def test_a_name_tells_nothing_to_who_has_no_right_on_it(statement: str) -> None:
+    """The same code and the same words, whether it is there or not."""
+
+    async def ask(world: DataWorld, name: str, bobs: wire.Assignment) -> str:
+        me = (bobs.consumer, "g", bobs.epoch)
+        requests = {
+            "subscribe": ("subscribe", wire.Subscribe("other", [name])),
+            "replay": ("subscribe", wire.Subscribe("other", [name], replay=True)),
+            "committed": ("committed", wire.Positions("g", [(name, 0)])),
+            "watermarks": ("watermarks", wire.Positions("g", [(name, 0)])),
+            "fetch": ("fetch", wire.Fetch(*me, name, 0, 0)),
+            "commit": ("commit", wire.Commit(*me, [(name, 0, 0)])),
+        }
+        try:
+            if statement in requests:
+                await world.service.handle(BOB, *requests[statement])
+                return "done"
+            return f"done: {(await world.service.execute(statement.format(name=name), BOB)).text}"
+        except DataError as error:
+            return f"{error.code}: {error}"
+
+    async def work(world: DataWorld) -> None:
+        for name in ("hot", "hat"):
+            await world.service.execute(f"CREATE TOPIC {name} AS DATABASE 'sensors/#'", ALICE)
+            await world.service.execute(f"CREATE TABLE {name} FROM 'sensors/#' (n BIGINT)", ALICE)
+        await world.service.execute('CREATE TOPIC bobs_own AS SELECT ts FROM "public/#"', BOB)
+        bobs = await world.ready((await world.join("bobs_own", who=BOB)).consumer, who=BOB)
+        there, missing = await ask(world, "hot", bobs), await ask(world, "hut", bobs)
+        assert there.replace("hot", "hut") == missing
+        assert len((await world.service.execute("SHOW TOPICS", ALICE)).rows) == 2
+
+    creates = [
+        {"effect": "allow", "actions": ["create"], "users": ["alice"]},
+        {"effect": "allow", "actions": ["create"], "users": ["bob"], "topics": ["bobs*"]},
+    ]
+    readable = [
+        {"effect": "allow", "users": ["alice"], "topics": ["#"]},
+        {"effect": "allow", "users": ["bob"], "topics": ["public/#"]},
+    ]
+    in_world(work, {"rules": readable, "data": creates})
+
+
+def test_who_may_something_hears_what_it_may_not() -> None:
+    async def work(world: DataWorld) -> None:
+        await world.service.execute(TOPIC, ALICE)
+        await world.service.execute("GRANT SUBSCRIBE ON hot TO bob", ALICE)
+        for statement in ("DROP TOPIC hot", "DROP TOPIC IF EXISTS hot"):
+            with pytest.raises(NotAllowed, match="user bob may not drop topic hot"):
+                await world.service.execute(statement, BOB)
 
     in_world(work, {"rules": [EVERYTHING], "data": [CREATES]})
 

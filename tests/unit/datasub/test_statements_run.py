@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
 
 from penstock.datasub import wire
 from penstock.datasub.errors import AlreadyExists, BadRequest, DataError, NotAllowed, NotFound, SqlError, StaleEpoch
+from penstock.datasub.sql.statements import Statement, parse_statement
 from tests.support.datasub_world import ALICE, DataWorld, in_world, numbers
 
 TABLE = "CREATE TABLE meters FROM 'plant/+/meter' (value DOUBLE, unit VARCHAR) TAGS (line VARCHAR FROM TOPIC LEVEL 2)"
@@ -77,6 +81,26 @@ def test_a_table_stays_while_topics_read_it() -> None:
         with pytest.raises(NotFound):
             await world.service.execute("DROP TABLE meters", ALICE)
         await world.service.execute("DROP TABLE IF EXISTS meters", ALICE)
+
+    in_world(work)
+
+
+def test_statements_are_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop shares the interpreter with one reader, however many statements come."""
+    under_way, most = 0, 0
+
+    def parse(text: str) -> Statement:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        time.sleep(0.005)
+        under_way -= 1
+        return parse_statement(text)
+
+    async def work(world: DataWorld) -> None:
+        monkeypatch.setattr("penstock.datasub.sql.statements.parse_statement", parse)
+        await asyncio.gather(*(world.service.execute("SHOW TOPICS", ALICE) for _ in range(8)))
+        assert most == 1
 
     in_world(work)
 

@@ -12,8 +12,10 @@ import pytest
 from penstock.datasub import Admin, Consumer, DataError
 from tests.support.certificates import Authority
 from tests.support.datasub import DataBroker, DataWorld, read, read_error, running_data_broker, until_assigned
+from tests.support.packets import V5, PacketType
 from tests.wire.conftest import PASSWORDS
 
+NOT_AUTHORIZED = 0x87
 # alice reads everything, bob what is public; who may subscribe is said by GRANT.
 RULES = """
 [[rules]]
@@ -121,6 +123,20 @@ def test_subscribing_and_dropping(users: Users) -> None:
         assert users.topic in str(error)
         assert not bob.assignment()
     users.run("alice", "DROP TOPIC {topic}")
+
+
+def test_mqtt_clients_need_the_right_too(users: Users) -> None:
+    """[reference] A topic without permission: 0x87. A topic of MQTT that may be read is no reason."""
+    users.run("alice", 'CREATE TOPIC {topic} AS SELECT payload.n AS n FROM "{space}/#"')
+    users.publish({"n": 1})
+    with contextlib.closing(users.broker.client(V5)) as client:
+        client.connect(f"reader-{users.space}", username="bob", password=PASSWORDS["bob"].encode())
+        topic_filter = f"$share/{users.group}/{users.topic}"
+        properties = {"user_property": [("sub-offset", "earliest")]}
+        assert client.subscribe(topic_filter, qos=1, properties=properties) == [NOT_AUTHORIZED]
+        users.run("alice", "GRANT SUBSCRIBE ON {topic} TO bob")
+        assert client.subscribe(topic_filter, qos=1, properties=properties) == [1]
+        client.ack(client.expect(PacketType.PUBLISH, 30.0))
 
 
 def test_a_consumer_is_its_user_s(users: Users) -> None:

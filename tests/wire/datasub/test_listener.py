@@ -72,6 +72,39 @@ def test_a_parked_fetch_is_pushed_to_and_holds_up_nothing(
     assert rows_of(fetched) == [{"n": 1}]
 
 
+@pytest.mark.both_logs
+@pytest.mark.parametrize(
+    ("statement", "code", "words"),
+    [
+        ("DROP TOPIC FORCE {name}", "not-allowed", "was dropped"),
+        ("DROP CONSUMER GROUP FORCE g ON {name}", "not-allowed", "group g was dropped"),
+        ('RELOAD TOPIC {name} AS SELECT topic FROM "x"', "stale-epoch", ""),
+        ("another", "stale-epoch", ""),
+    ],
+    ids=["topic", "group", "reload", "rebalance"],
+)
+def test_a_parked_fetch_hears_at_once_that_it_waits_in_vain(
+    data: Callable[..., DataClient], name: str, statement: str, code: str, words: str
+) -> None:
+    """It would be parked for longer than this test waits."""
+    client = data()
+    client.execute(f'CREATE TOPIC {name} AS SELECT payload.n AS n FROM "{name}/+"')
+    client.join("g", [name])
+    parked = {client.send_fetch(name, number, at, max_wait_ms=60_000) for (_, number), at in client.starts.items()}
+    client.execute("SHOW TOPICS")  # answered behind them: they are parked
+    if statement == "another":
+        data().join("g", [name])
+    else:
+        data().execute(statement.format(name=name))
+    number, failure, result = client.receive()
+    while failure is None:  # of a partition that it keeps: nothing, to be asked for again
+        assert "blocks" not in result
+        number, failure, result = client.receive()
+    assert number in parked
+    assert failure["code"] == code
+    assert words in failure["message"]
+
+
 def test_what_is_committed_is_where_the_next_one_goes_on(
     data: Callable[..., DataClient], connect: Callable[..., RawClient], name: str
 ) -> None:

@@ -196,6 +196,21 @@ def test_a_wrong_offset_is_refused_with_words(
     assert words in answer.properties["reason_string"]
 
 
+def test_at_most_once_the_sending_is_the_commit(world: DataWorld, connect: Callable[..., RawClient]) -> None:
+    """[reference] QoS 0 commits at send."""
+    world.create_topic()
+    client = connect()
+    assert subscribe(client, world, qos=0) == [0]
+    world.publish({"n": 1}, {"n": 2})
+    assert take_rows(client, 2, ack=False)[0] == [1, 2]
+    wait_for(lambda: lag(world) == 0)
+    client.disconnect()
+    again = connect()
+    subscribe(again, world)
+    world.publish({"n": 3})
+    assert take_rows(again, 1)[0] == [3]
+
+
 def test_other_names_are_ordinary_topics(world: DataWorld, connect: Callable[..., RawClient]) -> None:
     """The catalogue wins under $share/ and nowhere else."""
     world.create_topic()

@@ -1,4 +1,4 @@
-"""Falling off the log: consumers are told what they lost, whatever their policy is."""
+"""What the log keeps for groups; and falling off it: consumers are told what they lost, whatever their policy is."""
 
 from __future__ import annotations
 
@@ -65,3 +65,53 @@ def _read_on(consumer: Consumer, place: TopicPartition) -> object:
         consumer.resume([place])
     message = consumer.poll(0.05)
     return None if message is None else message.error()
+
+
+# Four partitions of 32 KiB each, looked at all the time.
+SMALL = {
+    "ingest.properties": "retention.ms:604800000;segment.bytes:32768;retention.bytes:32768",
+    "log.maintenance_interval": 0.1,
+    "data_subscription.retention_interval": 0.1,
+}
+
+
+@pytest.mark.parametrize("policy", ["hold", "log"])
+def test_retention_waits_for_a_group_unless_the_operator_says_otherwise(tmp_path: Path, policy: str) -> None:
+    """[issue] Retention never removes what a live group has not read unless the operator says so: not while it is away,
+    not after a kill of the broker, and when it has read, it does."""
+    with (
+        running_data_broker(tmp_path, settings={**SMALL, "data_subscription.retention": policy}) as broker,
+        contextlib.ExitStack() as stack,
+    ):
+        world = DataWorld(broker, stack)
+        world.create_topic()
+        world.publish({"n": 0})
+        with world.consumer(group_id="slow") as slow:
+            assert read(slow, 1) == [0]
+            slow.commit()
+            (place,) = [each for each in slow.assignment() if each.offset]
+            begin = slow.get_watermark_offsets(place)[0]
+        wanted = list(range(1, 151))
+        world.publish(*({"n": number, "filling": "x" * 4_000} for number in wanted))
+        if policy == "log":
+            with world.consumer(group_id="looker") as looker:
+                wait_for(lambda: looker.get_watermark_offsets(place)[0] > begin, what="segments that are gone")
+            return
+        wait_for(lambda: broker.metric("log_segments_held") >= 5, what="segments that are held")
+        broker.kill()
+        world.forget_publishers()
+        broker.restart()
+        wait_for(lambda: broker.metric("log_segments_held") >= 5, what="segments that are held after a kill")
+        assert broker.metric("datasub_lag_max") >= len(wanted), "what is held for whom can be seen"
+        assert 'penstock_datasub_group_lag{group="slow:' in broker.metrics()
+        with world.consumer(group_id="slow") as slow:
+            assert read(slow, len(wanted)) == wanted, "all of it is there"
+            assert slow.get_watermark_offsets(place)[0] == begin
+            slow.commit()
+            wait_for(lambda: slow.get_watermark_offsets(place)[0] > begin, what="room, when it was read")
+
+
+@pytest.mark.both_logs
+def test_who_cannot_hold_says_so(broker: DataBroker, provider: str) -> None:
+    """[issue] Kafka removes what its own retention says: that is in the broker's log from the start."""
+    assert ("retention = hold is not possible with this log" in broker.log()) == (provider == "kafka")

@@ -103,6 +103,39 @@ def test_tables_and_table_topics(world: DataWorld) -> None:
     assert [(each["column"], each["is_tag"]) for each in described][-1] == ("owner", True)
 
 
+def test_a_table_is_proposed(world: DataWorld) -> None:
+    """[issue] Inferred schema as help: what INFER TABLE says can be declared and read."""
+    world.publish(
+        {"watt": 7.5, "on": True, "deep": {"text": "x"}},
+        topic="north/state",
+        properties={"user_property": [("owner", "ann")]},
+    )
+    (proposed,) = world.execute("INFER TABLE {topic}_table FROM '{space}/+/state'").to_pylist()
+    world.execute(proposed["sql"])
+    columns = {row["column"]: row["type"] for row in world.execute("DESCRIBE {topic}_table").to_pylist()}
+    assert columns["watt"] == "DOUBLE"
+    assert columns["on"] == "BOOLEAN"
+    world.execute("CREATE TOPIC {topic} AS SELECT watt FROM {topic}_table")
+    assert read(world.consumer(), 1, column="watt") == [7.5]
+
+
+def test_many_topics(world: DataWorld) -> None:
+    """[issue] No limit of 20; a consumer of hundreds of topics; those with the same query are evaluated once."""
+    names = [f"{world.topic}_{number}" for number in range(200)]
+    for number, name in enumerate(names):
+        world.execute(f'CREATE TOPIC {name} AS SELECT payload.n AS n FROM "{{space}}/#" WHERE payload.n < {number % 2}')
+    before = world.broker.metric("datasub_queries")
+    consumer = world.consumer(*names)
+    until_assigned([consumer], [4 * len(names)])
+    world.publish({"n": 0})
+    seen: set[str] = set()
+    while len(seen) < 100:
+        seen.add(next_message(consumer).topic())
+    assert seen == {name for number, name in enumerate(names) if number % 2}
+    assert consumer.poll(0.1) is None
+    assert world.broker.metric("datasub_queries") <= before + 2
+
+
 def test_database_topics(world: DataWorld) -> None:
     """Everything of a namespace, with the source of each row."""
     world.execute("CREATE TOPIC {topic} AS DATABASE '{space}/#'")

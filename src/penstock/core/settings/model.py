@@ -205,6 +205,11 @@ class LogSettings(Section, frozen=True):
     max_pending_bytes: Annotated[
         Positive, about("bytes on their way into the log above which publishers wait", unit="bytes")
     ] = 64 * MIB
+    maintenance_interval: Annotated[
+        float,
+        Meta(ge=0.1, le=86_400),
+        about("embedded: how often retention and compaction look for what may go", unit="seconds"),
+    ] = 30.0
 
 
 class IngestSettings(Section, frozen=True):

@@ -9,35 +9,43 @@ from typing import Any
 
 from penstock.datasub.client.config import read_consumer
 from penstock.datasub.client.consumer import AsyncConsumer, Callback, Callbacks, Wait
-from penstock.datasub.client.engine import Rebalance
+from penstock.datasub.client.engine import Engine, Rebalance
 from penstock.datasub.client.loop_thread import LoopThread
 from penstock.datasub.client.messages import Message
 from penstock.datasub.client.partitions import TopicPartition
 from penstock.datasub.errors import BadRequest
 
-Gathered = tuple[list[Message], Rebalance | None]
-
 
 class _Handover:
-    """A result that goes from the loop's thread to the application's, or back if nobody waits for it any more."""
+    """What goes from the loop's thread to the application's. An exception there, as Ctrl-C is, may come at any moment
+    before the application has it: then all of it goes back, also what is still on its way."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._is_abandoned = False
-        self.result: Gathered = ([], None)
+        self.messages: list[Message] = []
+        self.event: Rebalance | None = None
 
-    def put(self, result: Gathered) -> bool:
-        """False: nobody will take it."""
-        with self._lock:
-            if not self._is_abandoned:
-                self.result = result
-            return not self._is_abandoned
+    async def gather(self, most: int, timeout: float | None, *, is_first: bool) -> None:
+        """In one visit to the other thread: they are what a poll costs."""
+        if is_first:
+            await self._engine.begin_poll()
+        try:
+            messages, event = await self._engine.gather(most, timeout)
+        finally:
+            self._engine.end_poll()
+        self.messages += messages
+        self.event = event
+        if self._is_abandoned:
+            self.give_back()
 
-    def abandon(self) -> Gathered:
-        """What had been put, and is the caller's to give back."""
-        with self._lock:
-            self._is_abandoned = True
-            return self.result
+    def give_back(self) -> None:
+        """In the loop's thread."""
+        self._is_abandoned = True
+        messages, self.messages = self.messages, []
+        event, self.event = self.event, None
+        self._engine.give_back(event)
+        self._engine.give_all_back(messages)
 
 
 class Consumer:
@@ -55,6 +63,7 @@ class Consumer:
         self._engine = self._inner.engine
         self._callbacks = Callbacks(None, None, None)
         self._turn = threading.RLock()
+        self._is_closed = False
 
     def subscribe(
         self,
@@ -83,50 +92,27 @@ class Consumer:
         """Up to so many messages: waits for the first, takes what is there besides."""
         if num_messages < 1:
             raise BadRequest("consume: at least one message")
-        wait = Wait(timeout)
-        with self._turn:
-            found, event = self._gather(num_messages, timeout, is_first=True)
-            try:
-                while event is not None:
-                    callback = self._callbacks.choose(event)
-                    if callback is not None:
-                        callback(self, event.partitions)
-                    if len(found) >= num_messages:
-                        break
-                    more, event = self._gather(num_messages - len(found), 0.0 if found else wait.left())
-                    found += more
-            except BaseException:
-                self._thread.run(lambda: self._engine.give_all_back(found))
-                raise
-        return found
-
-    def _gather(self, most: int, timeout: float | None, *, is_first: bool = False) -> Gathered:
-        """In one visit to the other thread: they are what a poll costs."""
-        handover = _Handover()
-
-        async def gather() -> None:
-            if is_first:
-                await self._engine.begin_poll()
-            try:
-                result = await self._engine.gather(most, timeout)
-            finally:
-                self._engine.end_poll()
-            if not handover.put(result):
-                self._give_back(result)
-
+        handover = _Handover(self._engine)
         try:
-            self._thread.call(gather())
+            with self._turn:
+                self._consume(handover, num_messages, timeout)
         except BaseException:
-            # Ctrl-C: what is on its way to an application that no longer waits must not be lost.
-            result = handover.abandon()
-            self._thread.run(lambda: self._give_back(result))
+            self._thread.post(handover.give_back)
             raise
-        return handover.result
+        return handover.messages
 
-    def _give_back(self, gathered: Gathered) -> None:
-        messages, event = gathered
-        self._engine.give_back(event)
-        self._engine.give_all_back(messages)
+    def _consume(self, handover: _Handover, most: int, timeout: float | None) -> None:
+        wait = Wait(timeout)
+        found = handover.messages
+        self._thread.call(handover.gather(most, timeout, is_first=True))
+        while (event := handover.event) is not None:
+            callback = self._callbacks.choose(event)
+            handover.event = None
+            if callback is not None:
+                callback(self, event.partitions)
+            if len(found) >= most:
+                break
+            self._thread.call(handover.gather(most - len(found), 0.0 if found else wait.left(), is_first=False))
 
     def commit(
         self,
@@ -197,8 +183,13 @@ class Consumer:
         self._close(is_all_finished=True)
 
     def _close(self, *, is_all_finished: bool) -> None:
-        if not self._engine.is_closed:
+        if self._is_closed:
+            return
+        try:
             self._thread.call(self._engine.close(is_all_finished=is_all_finished))
+        finally:
+            # Interrupted, it does not wait for the broker any longer: what is not committed comes again.
+            self._is_closed = True
             self._thread.stop()
 
     def __enter__(self) -> Consumer:

@@ -94,16 +94,20 @@ class Engine:
             await self.membership.leave(timeout)
         except (DataError, TimeoutError) as error:
             logger.warning("group %s: leaving without a word: %s", self.config.group, error)
-        self._drop(list(self.owned.values()))
-        self._events.clear()
-        self._left_at.clear()
+        finally:
+            self.membership.forsake()
+            self._drop(list(self.owned.values()))
+            self._events.clear()
+            self._left_at.clear()
 
     async def close(self, *, timeout: float = 10.0, is_all_finished: bool = True) -> None:
         if self.is_closed:
             return
         self.is_closed = True
-        await self.unsubscribe(timeout=timeout, is_all_finished=is_all_finished)
-        await self.link.close()
+        try:
+            await self.unsubscribe(timeout=timeout, is_all_finished=is_all_finished)
+        finally:
+            await self.link.close()
 
     def _check_open(self) -> None:
         if self.is_closed:

@@ -26,6 +26,10 @@ class LoopThread:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
+            if left := asyncio.all_tasks(self._loop):
+                for task in left:
+                    task.cancel()
+                self._loop.run_until_complete(asyncio.wait(left))
         finally:
             self._loop.close()
 
@@ -50,6 +54,12 @@ class LoopThread:
             return work()
 
         return self.call(run())
+
+    def post(self, work: Callable[[], object]) -> None:
+        """Before anything that is called later. Nothing is waited for, so nothing can interrupt it; after the end of
+        the loop there is nothing to do."""
+        if os.getpid() == self._process and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(work)
 
     def _check(self) -> None:
         if os.getpid() != self._process:

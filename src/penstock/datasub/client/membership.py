@@ -65,17 +65,28 @@ class Membership:
         self._polled_at = asyncio.get_running_loop().time()
 
     async def join(self, topics: list[str]) -> None:
-        """Or change the topics. Raises what the broker has against them."""
-        await self._stop_looking()
+        """Or change the topics. Raises what the broker has against them; then it stays where it was."""
+        before, self._topics = self._topics, topics
+        is_member = self._task is not None
         self._polled_at = asyncio.get_running_loop().time()
-        self._topics = topics
+        try:
+            await self._stop_looking()
+            await self._join_again()
+        except BaseException:
+            self._topics = before
+            if is_member:
+                self._task = asyncio.ensure_future(self._look(must_join=True))
+            raise
+        self.is_expelled = False
+        self._task = asyncio.ensure_future(self._look())
+
+    async def _join_again(self) -> None:
         try:
             await self._join()
         except NotAMember:
             self._forget()
             self._member.lose(NotAMember("the consumer was removed from its group"))
             await self._join()
-        self._task = asyncio.ensure_future(self._look())
 
     async def leave(self, timeout: float) -> None:
         await self._stop_looking()
@@ -86,6 +97,13 @@ class Membership:
                 await self._link.request(
                     "leave", Leave(consumer=consumer, group=self._config.group), timeout=timeout, is_repeatable=False
                 )
+
+    def forsake(self) -> None:
+        """Without a word: the group finds out."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self._forget()
 
     def look_soon(self) -> None:
         """Something is not as it was thought to be."""
@@ -107,8 +125,8 @@ class Membership:
 
     async def rejoin(self) -> None:
         """After it was put out because it did not poll."""
-        self.is_expelled = False
         await self._stop_looking()
+        self.is_expelled = False
         self._task = asyncio.ensure_future(self._look(must_join=True))
 
     # What goes on by itself

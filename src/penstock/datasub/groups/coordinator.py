@@ -33,6 +33,7 @@ from penstock.datasub.groups.group import READY, Group, Member, Terms
 from penstock.datasub.groups.limits import GroupSettings, check_commit, check_group, check_subscribe
 from penstock.datasub.groups.offsets import Key, OffsetBook
 from penstock.datasub.ports import Identity, Source
+from penstock.datasub.privileges import unknown
 
 log = get_logger("penstock.datasub")
 
@@ -47,8 +48,8 @@ class Topics(Protocol):
     """The part of the catalogue that groups need."""
 
     def topic(self, name: str) -> QueryTopic | None: ...
-    async def find(self, name: str) -> QueryTopic:
-        """Raises NotFound, after having looked whether another node has just made it."""
+    async def look_for(self, name: str) -> QueryTopic | None:
+        """After having looked whether another node has just made it."""
         ...
 
 
@@ -88,11 +89,13 @@ class GroupCoordinator:
         self._rebalancing: set[str] = set()
         self._partitions: list[int] = []
         self._restored_until = 0.0
+        self._started = wall_clock(), clock()
         self._watcher: Timer | None = None
         self._sweeper: Timer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._warnings = RateLimited(interval=10.0)
         self.rebalances = self.removed = self.commits = self.fenced = 0
+        self.on_changed: Callable[[str, str], None] = lambda *_: None
 
     # ---- life ----
 
@@ -132,6 +135,7 @@ class GroupCoordinator:
             member.who, member.client_id = who, request.client_id
             if topics != member.topics:
                 group.change_topics(member, topics)
+                self.on_changed(group.name, member.id)
                 self._rebalance_soon(group)
         member.terms = _terms_of(request)
         member.refused = refused
@@ -148,17 +152,24 @@ class GroupCoordinator:
         refused: dict[str, DataError] = {}
         for name in wanted:
             try:
-                topic = await self._topics.find(name)
+                topic = await self._find_for(who, name)
                 if request.replay and topic.mode != "query":
                     raise BadRequest(f"{name} cannot be replayed: only topics of queries can")
-                if (reason := self._refusal(who, name)) is not None:
-                    raise NotAllowed(reason)
                 topics.append(name)
             except (NotFound, NotAllowed) as error:
                 refused[name] = error
         if refused and (is_new or not topics):
             raise next(iter(refused.values()))
         return tuple(topics), {name: error.message for name, error in refused.items()}
+
+    async def _find_for(self, who: Identity, name: str) -> QueryTopic:
+        """Who may not read a topic of this name hears the same whether there is one or not."""
+        topic = await self._topics.look_for(name)
+        if self._refusal(who, name) is not None:
+            raise NotAllowed(unknown(who, "subscribe", name))
+        if topic is None:
+            raise NotFound(f"there is no topic {name}")
+        return topic
 
     def _open(self, name: str) -> Group:
         group = self.groups.get(name)
@@ -256,6 +267,7 @@ class GroupCoordinator:
 
     def _let_go(self, group: Group, member: Member) -> None:
         group.change_topics(member, ())
+        self.on_changed(group.name, member.id)
         self._rebalance_soon(group)
         log.info("a consumer leaves", group=group.name, consumer=member.id)
 
@@ -266,9 +278,10 @@ class GroupCoordinator:
         group, member = self._find(who, request.group, request.consumer)
         if request.topic in member.refused:
             raise NotAllowed(member.refused[request.topic])
+        # Of a topic that is not its own a consumer does not hear whether it is there.
+        group.check(request.consumer, request.epoch, request.topic, request.partition)
         if self._topics.topic(request.topic) is None:
             raise NotFound(f"there is no topic {request.topic}")
-        group.check(request.consumer, request.epoch, request.topic, request.partition)
 
     def _find(self, who: Identity, name: str, consumer: str) -> tuple[Group, Member]:
         group = self.groups.get(name) or Group(name, 0)
@@ -295,6 +308,8 @@ class GroupCoordinator:
         """Every partition is subscribed to anew: with another query rows are other rows."""
         for group in self.groups.values():
             group.renew(name)
+            for member in group.members_of(name):
+                self.on_changed(group.name, member.id)
 
     def access_changed(self, topic: str | None = None) -> None:
         """Whoever may not read any more is told so, of one topic or of all."""
@@ -307,6 +322,7 @@ class GroupCoordinator:
     def _refuse(self, group: Group, members: Iterable[Member], topic: str, reason: str) -> None:
         for member in members:
             group.refuse(member, topic, reason)
+            self.on_changed(group.name, member.id)
             self._rebalance_soon(group)
 
     async def groups_of(self, topic: str) -> list[str]:
@@ -360,7 +376,7 @@ class GroupCoordinator:
     def positions(self) -> dict[Key, dict[int, int]]:
         """See Progress in ports.py. A consumer that replays stores nothing: it needs what it has not read."""
         found: dict[Key, dict[int, int]] = {}
-        oldest = self._now_ms() - int(self._settings.offsets_retention * 1_000)
+        oldest = self._oldest_ms()
         for key in self._book:
             record = self._book.of(*key)
             if record.active >= oldest or self._has_members(key):
@@ -400,6 +416,13 @@ class GroupCoordinator:
     def _now_ms(self) -> int:
         return int(self._wall_clock() * 1_000)
 
+    def _oldest_ms(self) -> int:
+        """Groups that were used last before that are forgotten. A clock that is set while the broker runs, forwards
+        from 1970 or by mistake, makes no group older."""
+        wall, clock = self._started
+        passed = wall + self._clock() - clock
+        return int((min(self._wall_clock(), passed) - self._settings.offsets_retention) * 1_000)
+
     def _rebalance_soon(self, group: Group) -> None:
         group.need_rebalance(self._clock() + self._settings.rebalance_delay)
         self._arm(group)
@@ -427,6 +450,7 @@ class GroupCoordinator:
             self.removed += 1
             log.warning("a consumer was removed from its group", group=group.name, consumer=member.id, reason=reason)
             group.need_rebalance(now)
+            self.on_changed(group.name, member.id)
         if group.due_at is not None and group.due_at <= now:
             if group.name in self._rebalancing:
                 group.due_at = now + RETRY_SECONDS  # one at a time
@@ -447,6 +471,8 @@ class GroupCoordinator:
                 self._partitions, self._now_ms(), lambda name: self._topics.topic(name) is not None
             )
             self.rebalances += 1
+            for member in changed:
+                self.on_changed(group.name, member.id)
             log.info("rebalanced", group=group.name, members=len(group.members), before=before, changed=len(changed))
         except Unavailable as error:
             if (suppressed := self._warnings.try_pass("partitions")) is not None:
@@ -492,7 +518,7 @@ class GroupCoordinator:
 
     async def _forget_old(self) -> None:
         """Groups that nobody has used for long, and what groups had begun that did not come back."""
-        oldest = self._now_ms() - int(self._settings.offsets_retention * 1_000)
+        oldest = self._oldest_ms()
         mine = [key for key in self._book if self.is_served(key[0]) and key[0] not in self.groups]
         try:
             await self._book.remove([key for key in mine if self._book.of(*key).active < oldest])

@@ -35,6 +35,7 @@ CATALOGUE = "penstock.datasub.catalogue"
 """What the node is called by that changes the catalogue."""
 FRESH_SECONDS = 5.0
 """How old an assignment may be by which a fetch is let through; a consumer asks every second."""
+NEVER = float("-inf")
 MOST_REMEMBERED = 100_000
 
 Rows = list[list[object]]
@@ -69,9 +70,9 @@ class ClusterCoordinator:
         self._clock = clock
         self._known: dict[tuple[str, str], _Known] = {}
         self._taken: dict[str, asyncio.Task[None]] = {}
+        self.on_changed: Callable[[str, str], None] = lambda *_: None
+        local.on_changed = self._on_changed
         self.access_changed = local.access_changed
-        self.topic_reloaded = local.topic_reloaded
-        self.topic_dropped = local.topic_dropped
         serve = peers.serve
         serve("subscribe", self._owned(local.subscribe), wire.Subscribe)
         serve("join", self._owned(lambda who, request: local.subscribe(who, request, is_new=True)), wire.Subscribe)
@@ -121,6 +122,27 @@ class ClusterCoordinator:
     def _drop_here(self, _: Identity, request: Dropping) -> Awaitable[None]:
         return self._local.drop_group(request.group, request.topic, is_forced=request.is_forced)
 
+    def topic_dropped(self, topic: str) -> None:
+        self._local.topic_dropped(topic)
+        self._doubt(topic)
+
+    def topic_reloaded(self, topic: str) -> None:
+        self._local.topic_reloaded(topic)
+        self._doubt(topic)
+
+    def _doubt(self, topic: str) -> None:
+        """Also consumers of groups that are coordinated elsewhere hear of it at once."""
+        for key, known in list(self._known.items()):
+            if known.assignment is not None and topic in known.assignment.topics:
+                self._on_changed(*key)
+
+    def _on_changed(self, group: str, consumer: str) -> None:
+        """By the coordinator, which is here: what was passed on last does not count any more."""
+        known = self._known.get((group, consumer))
+        if known is not None:
+            known.confirmed_at = NEVER
+        self.on_changed(group, consumer)
+
     # ---- passing on ----
 
     async def _call(self, method: str, who: Identity, request: Any, result: Any = None) -> tuple[Any, str]:
@@ -149,6 +171,7 @@ class ClusterCoordinator:
             known.assignment, known.confirmed_at = assignment, self._clock()
         else:
             self._known.pop(key, None)
+        self.on_changed(*key)
         result: wire.Assignment = assignment
         return result
 
@@ -176,7 +199,10 @@ class ClusterCoordinator:
         known = self._remember(key, who)
         known.instance, known.confirmed_at = instance, self._clock()
         if assignment is not None:
+            is_new = known.assignment is None or known.assignment.epoch != assignment.epoch
             known.assignment = assignment
+            if is_new:
+                self.on_changed(*key)
         result: wire.Assignment | None = assignment
         return result
 
@@ -187,6 +213,7 @@ class ClusterCoordinator:
         if not is_lost or known is None or known.subscribed is None or known.instance == error.instance:
             if is_lost:
                 self._known.pop(key, None)
+                self.on_changed(*key)
             raise error.error from None
         log.info("a consumer goes to the new coordinator of its group", group=key[0], consumer=key[1])
         return await self.subscribe(who, known.subscribed)
@@ -204,6 +231,7 @@ class ClusterCoordinator:
 
     async def leave(self, who: Identity, request: wire.Leave) -> None:
         self._known.pop((request.group, request.consumer), None)
+        self.on_changed(request.group, request.consumer)
         await self._simple("leave", who, request)
 
     async def check_fetch(self, who: Identity, request: wire.Fetch) -> None:

@@ -106,10 +106,14 @@ class OffsetBook:
     async def commit(self, group: str, offsets: Iterable[tuple[str, int, int]], check: Callable[[], None]) -> None:
         """Raises what `check` raises, and Unavailable."""
 
+        by_topic: dict[str, dict[int, int]] = {}
+        for topic, partition, offset in offsets:
+            by_topic.setdefault(topic, {})[partition] = offset
+
         def apply(records: dict[str, Offsets]) -> None:
-            for topic, partition, offset in offsets:
-                committed = {**records[topic].committed, partition: offset}
-                starts = {number: start for number, start in records[topic].starts.items() if number != partition}
+            for topic, new in by_topic.items():
+                committed = {**records[topic].committed, **new}
+                starts = {number: start for number, start in records[topic].starts.items() if number not in new}
                 records[topic] = msgspec.structs.replace(records[topic], committed=committed, starts=starts)
 
         await self._change(group, _Wanted(check, apply))
@@ -117,10 +121,16 @@ class OffsetBook:
     async def begin(self, group: str, starts: Mapping[tuple[str, int], int]) -> None:
         """Notes where partitions without a commit are begun."""
 
+        by_topic: dict[str, dict[int, int]] = {}
+        for (topic, partition), offset in starts.items():
+            by_topic.setdefault(topic, {})[partition] = offset
+
         def apply(records: dict[str, Offsets]) -> None:
-            for (topic, partition), offset in starts.items():
-                if partition not in records[topic].committed:
-                    begun = {**records[topic].starts, partition: offset}
+            for topic, new in by_topic.items():
+                committed = records[topic].committed
+                begun = {number: offset for number, offset in new.items() if number not in committed}
+                if begun:
+                    begun = {**records[topic].starts, **begun}
                     records[topic] = msgspec.structs.replace(records[topic], starts=begun)
 
         await self._change(group, _Wanted(lambda: None, apply))

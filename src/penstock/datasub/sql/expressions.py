@@ -26,7 +26,7 @@ from penstock.datasub.sql.conversions import (
 from penstock.datasub.sql.intervals import BadInterval, parse_interval
 from penstock.datasub.sql.positions import refuse, start_of
 from penstock.datasub.sql.scope import PAYLOAD, Scope, Unknown, json_member, nullified
-from penstock.datasub.sql.tables import TYPE_NAMES
+from penstock.datasub.sql.tables import TYPE_NAMES, quote_text
 from penstock.datasub.types import SqlType
 
 MAX_DEPTH = 100
@@ -136,7 +136,12 @@ class Translator:
         parts = self._parts(node)
         if parts is None:
             return self._member_of_expression(node)
-        return self._scope.resolve(parts)
+        try:
+            return self._scope.resolve(parts)
+        except Unknown as error:
+            if len(parts) == 1 and isinstance(node.this, exp.Identifier) and node.this.quoted:
+                raise Unknown(f"{error}; a text is written in single quotes: {quote_text(str(parts[0]))}") from None
+            raise
 
     def _parts(self, node: exp.Expr) -> list[str | int] | None:
         if isinstance(node, exp.Column):

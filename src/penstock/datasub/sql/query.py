@@ -77,8 +77,6 @@ class Query:
             trees = TopicSql().parser().parse(tokens, self._text)
         except ParseError as error:
             self._parse_failed(error)
-        except RecursionError:
-            self._refuse(self._start, "the query is nested too deeply: simplify it")
         except SqlglotError as error:
             self._refuse(self._start, f"the query cannot be read: {str(error).splitlines()[0]}")
         tree = trees[0] if len(trees) == 1 else None
@@ -89,6 +87,7 @@ class Query:
         return tree
 
     def _parse_failed(self, error: ParseError) -> NoReturn:
+        self._check_bare_filter()
         known = error.errors[0] if error.errors else {}
         reason = str(known.get("description") or "it cannot be read").rstrip(".")
         reason = re.sub(r" but got <Token.*", "", reason, flags=re.DOTALL)
@@ -101,16 +100,39 @@ class Query:
             f"line {line}, column {column}: the query is not complete or not SQL{beside}: {reason}", line, column
         )
 
-    def _word(self, pattern: str) -> int:
-        """Where that keyword is written."""
-        for token in read_tokens(self._text):
-            is_word = token.token_type not in (TokenType.STRING, TokenType.IDENTIFIER)
-            if is_word and token.start >= self._start and re.fullmatch(pattern, token.text.upper()):
-                return int(token.start)
+    def _check_bare_filter(self) -> None:
+        """The first mistake that everybody makes: FROM sensors/+/data."""
+        tokens = [token for token in read_tokens(self._text) if token.start >= self._start]
+        for number, token in enumerate(tokens[:-2]):
+            if token.token_type is TokenType.FROM:
+                found = re.compile(r"[^\s'\"();,]*[/+#][^\s'\"();,]*").match(self._text, tokens[number + 1].start)
+                if found is not None:
+                    self._refuse(found.start(), f'an MQTT filter is written in quotes: FROM "{found[0]}"')
+
+    def _words(self) -> list[Token]:
+        """Without what is in quotes."""
+        quoted = (TokenType.STRING, TokenType.IDENTIFIER)
+        return [one for one in read_tokens(self._text) if one.start >= self._start and one.token_type not in quoted]
+
+    def _word(self, *patterns: str) -> int:
+        """Where the first of these keywords is written that is there. A comma counts behind FROM."""
+        words = self._words()
+        source = next((word.start for word in words if word.token_type is TokenType.FROM), 0)
+        for pattern in patterns:
+            for word in words:
+                is_comma = word.token_type is TokenType.COMMA
+                if re.fullmatch(pattern, word.text.upper()) and (not is_comma or word.start > source):
+                    return int(word.start)
         return self._start
 
     def compile(self, tables: Mapping[str, TableDefinition], on_error: str, *, has_rows: bool) -> Plan:
         """Without rows, as of a topic that is ONLY META, the condition is never true."""
+        try:
+            return self._compile(tables, on_error, has_rows=has_rows)
+        except RecursionError:
+            self._refuse(self._start, "the query is nested too deeply: simplify it")
+
+    def _compile(self, tables: Mapping[str, TableDefinition], on_error: str, *, has_rows: bool) -> Plan:
         select = self._parse()
         self._check_clauses(select)
         topic_filter, scope = self._source(select, tables)
@@ -134,7 +156,7 @@ class Query:
             if name == "kind" or name not in _MANY_ROWS:
                 self._refuse(self._start, f"{name.rstrip('_').upper()} is not part of the SQL of topics: remove it")
             clause = _MANY_ROWS[name]
-            self._refuse(self._word(rf"{clause}|JOIN|,"), f"{clause} needs more than one row, and {SPARK}")
+            self._refuse(self._word(clause, "JOIN", ","), f"{clause} needs more than one row, and {SPARK}")
 
     def _source(self, select: exp.Select, tables: Mapping[str, TableDefinition]) -> tuple[str, Scope]:
         source = select.args.get("from_")
@@ -172,7 +194,7 @@ class Query:
                 self._refuse(offset, "a table has one name, without a database: write MQTT filters in double quotes")
             clause = _MANY_ROWS.get(part, part.upper())
             self._refuse(
-                self._word(rf"{clause}|,|\w*JOIN|TABLESAMPLE"), f"{clause} needs more than one row, and {SPARK}"
+                self._word(clause, r"\w*JOIN", ",", "TABLESAMPLE"), f"{clause} needs more than one row, and {SPARK}"
             )
 
     def _columns(

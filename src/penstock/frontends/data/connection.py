@@ -10,6 +10,7 @@ import msgspec
 from penstock.access.authenticator import AuthenticatorBusy
 from penstock.core.logging import get_logger
 from penstock.datasub.errors import BadRequest, DataError, NotAllowed, Unavailable
+from penstock.datasub.groups.limits import LONGEST_CLIENT
 from penstock.datasub.ports import Identity
 from penstock.datasub.wire import PROTOCOL, Hello, Welcome
 from penstock.frontends.data import frames
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
 
 log = get_logger("penstock.datasub")
 
-# These change what the connection's consumers own or have read: they are handled one after the other.
-IN_ORDER = frozenset({"subscribe", "commit", "leave"})
+# These change what the connection's consumers own or have read: they are handled one after the other. So are
+# statements, beside them: a connection that has many to run does not keep those of others waiting.
+IN_ORDER = {"subscribe": "group", "commit": "group", "leave": "group", "execute": "statements"}
+# Of somebody who is not known yet no more is kept; it is more than a name and a password need.
+LARGEST_HELLO = 64 * 1024
 
 
 class DataConnection(asyncio.Protocol):
@@ -30,16 +34,18 @@ class DataConnection(asyncio.Protocol):
     def __init__(self, front: DataFrontend) -> None:
         self._front = front
         self._loop = asyncio.get_running_loop()
-        self._reader = frames.FrameReader(front.settings.max_request_bytes)
+        self._reader = frames.FrameReader(min(LARGEST_HELLO, front.settings.max_request_bytes))
         self._transport: asyncio.Transport | None = None
         self._identity: Identity | None = None
         self._is_greeting = False
         self._is_ending = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: list[bytes] = []  # frames over the number of requests that may be under way
-        self._order = asyncio.Lock()
+        self._order = {name: asyncio.Lock() for name in IN_ORDER.values()}
         self._timer: asyncio.TimerHandle | None = None
         self._is_paused = False
+        self._written = 0  # bytes of answers
+        self._sent = 0  # of them, when it was looked last whether the other end reads
         self.peer = ""  # set by the listener if a proxy said so
 
     # ---- transport ----
@@ -83,12 +89,14 @@ class DataConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """It does not read its answers: it gets no more of them, and not for ever."""
         self._is_paused = True
+        self._front.paused(self, is_paused=True)
         self._hold_or_read()
         if self._timer is None:
             self._timer = self._loop.call_later(self._front.settings.write_timeout, self._on_stall)
 
     def resume_writing(self) -> None:
         self._is_paused = False
+        self._front.paused(self, is_paused=False)
         if self._identity is not None and self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -105,12 +113,19 @@ class DataConnection(asyncio.Protocol):
 
     def _on_silence(self) -> None:
         self._timer = None
-        if self._identity is None:
+        # One that has come is answered, however long it takes to look at the password.
+        if self._identity is None and not self._is_greeting:
             self._end(BadRequest(f"no hello within {self._front.settings.hello_timeout:g} s"))
 
     def _on_stall(self) -> None:
         self._timer = None
-        if self._transport is not None:
+        if self._transport is None:
+            return
+        sent = self._written - self._transport.get_write_buffer_size()
+        if sent > self._sent:  # slow is not silent
+            self._sent = sent
+            self._timer = self._loop.call_later(self._front.settings.write_timeout, self._on_stall)
+        else:
             log.warning("a consumer does not read its answers", peer=self.peer)
             self._front.count("stalled")
             self._transport.abort()
@@ -150,10 +165,11 @@ class DataConnection(asyncio.Protocol):
         try:
             parameters = frames.parse_parameters(method, raw)
             if method in IN_ORDER:
-                async with self._order:
+                async with self._order[IN_ORDER[method]]:
                     result = await self._front.service.handle(identity, method, parameters)
             else:
                 result = await self._front.service.handle(identity, method, parameters)
+            self._check_room(method)
             answer = frames.build_answer(number, result)
         except DataError as error:
             self._front.count("failures")
@@ -171,6 +187,8 @@ class DataConnection(asyncio.Protocol):
             hello = cast(Hello, frames.parse_parameters("hello", raw))
             if hello.protocol != PROTOCOL:
                 raise BadRequest(f"protocol {hello.protocol} is not spoken here: this broker speaks {PROTOCOL}")
+            if len(hello.client_id) > LONGEST_CLIENT:
+                raise BadRequest(f"client.id has {len(hello.client_id)} characters: use at most {LONGEST_CLIENT}")
             user = await self._authenticate(hello)
         except DataError as error:
             log.info("consumer refused", peer=self.peer, reason=error.message)
@@ -178,6 +196,7 @@ class DataConnection(asyncio.Protocol):
             self._end(error, number)
             return
         self._identity = Identity(user=user, client_id=hello.client_id, address=self.peer)
+        self._reader.largest = self._front.settings.max_request_bytes
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -204,8 +223,20 @@ class DataConnection(asyncio.Protocol):
             return None
         raise NotAllowed("this listener wants a user name and a password")
 
+    def _check_room(self, method: str) -> None:
+        """Rows for a consumer that does not read are not kept for it: the log has them. Raises Unavailable."""
+        if method == "fetch" and self.unsent > self._front.most_unsent(self):
+            self._front.count("unsent")
+            raise Unavailable("the answers before this one are not read yet: fetch fewer partitions at once, or less")
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of answers that the other end has not taken."""
+        return self._transport.get_write_buffer_size() if self._is_paused and self._transport is not None else 0
+
     def _send(self, answer: bytes) -> None:
         if self._transport is not None and not self._is_ending:
+            self._written += len(answer)
             self._transport.write(answer)
 
     def _end(self, error: DataError, number: int = 0) -> None:

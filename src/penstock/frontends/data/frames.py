@@ -25,7 +25,7 @@ class FrameReader:
     """Cuts a stream of bytes into frames."""
 
     def __init__(self, largest: int) -> None:
-        self._largest = largest
+        self.largest = largest
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -36,8 +36,8 @@ class FrameReader:
         try:
             while len(buffer) - at >= LENGTH:
                 size = int.from_bytes(buffer[at : at + LENGTH], "big")
-                if size > self._largest:
-                    raise BadFrame(f"a request of {size} bytes is over the limit of {self._largest}")
+                if size > self.largest:
+                    raise BadFrame(f"a request of {size} bytes is over the limit of {self.largest}")
                 if len(buffer) - at < LENGTH + size:
                     return
                 body = bytes(buffer[at + LENGTH : at + LENGTH + size])

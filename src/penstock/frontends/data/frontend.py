@@ -14,7 +14,9 @@ from penstock.datasub.ports import Identity
 from penstock.frontends.data.connection import DataConnection
 from penstock.frontends.mqtt.listener import Listener, ListenerError
 
-FIGURES = ("bad_frames", "failures", "requests", "refused", "stalled")
+FIGURES = ("bad_frames", "failures", "requests", "refused", "stalled", "unsent")
+# Answers of the largest size that may wait for one connection.
+MOST_UNSENT = 4
 
 
 class Service(Protocol):
@@ -34,6 +36,7 @@ class DataFrontend:
         self.node = settings.server.node_id
         self.listener = Listener(self.listener_settings, lambda: DataConnection(self), on_refused=self._on_refused)
         self._connections: set[DataConnection] = set()
+        self._paused: set[DataConnection] = set()
         self._figures: Counter[str] = Counter(dict.fromkeys(FIGURES, 0))
 
     @property
@@ -63,7 +66,20 @@ class DataFrontend:
         self._connections.add(connection)
         return True
 
+    def most_unsent(self, connection: DataConnection) -> int:
+        """How many bytes may wait for it; less when those of all connections are many."""
+        total = sum(each.unsent for each in self._paused)
+        return MOST_UNSENT * self.settings.max_fetch_bytes if total < self.settings.feeds_bytes else 0
+
+    def paused(self, connection: DataConnection, *, is_paused: bool) -> None:
+        """Whether its answers are waiting to be read."""
+        if is_paused:
+            self._paused.add(connection)
+        else:
+            self._paused.discard(connection)
+
     def release(self, connection: DataConnection) -> None:
+        self._paused.discard(connection)
         self._connections.discard(connection)
 
     def count(self, what: str) -> None:

@@ -17,10 +17,13 @@ from penstock.core.settings.loader import load_settings
 from penstock.datasub.errors import OutOfRange, SqlError
 from penstock.datasub.ports import Identity
 from penstock.datasub.wire import PROTOCOL, Execute, Table
+from penstock.frontends.data.connection import DataConnection
 from penstock.frontends.data.frontend import DataFrontend
 from penstock.frontends.mqtt.listener import ListenerError
 from tests.support.certificates import Authority
 from tests.support.waiting import until
+
+LARGE = 1 << 20
 
 
 class Service:
@@ -40,13 +43,18 @@ class Service:
                 await self.gate.wait()
             finally:
                 self.running -= 1
-            return {"next_offset": 1}
+            is_large = getattr(params, "topic", "") == "large"
+            return {"next_offset": 1, **({"blocks": [bytes(LARGE)]} if is_large else {})}
         if method == "commit":
             offset = params.offsets[0][2]  # type: ignore[attr-defined] # a Commit
             await asyncio.sleep(0.002 * (3 - offset))
             self.committed.append(offset)
             return None
         assert isinstance(params, Execute)
+        if params.sql == "slow":
+            self.running += 1
+            await self.gate.wait()
+            self.running -= 1
         if params.sql == "bad":
             raise SqlError("no such thing", 2, 7)
         if params.sql == "gone":
@@ -216,6 +224,47 @@ def test_who_says_nothing_is_put_out() -> None:
     run(scenario, **{"data_subscription.hello_timeout": 0.1})
 
 
+def test_of_somebody_unknown_little_is_kept() -> None:
+    """The limit of a request is for those who have said who they are."""
+
+    async def scenario(world: World) -> None:
+        known, stranger = await world.connected(), await world.connect()
+        size = 200_000
+        for client in (known, stranger):
+            client.writer.write(size.to_bytes(4, "big") + bytes(100))
+        number, failure, _ = await stranger.receive()
+        assert (number, failure["code"]) == (0, "bad-request")
+        assert "200000 bytes is over the limit" in failure["message"]
+        assert await stranger.is_closed()
+        known.writer.write(bytes(size - 100))
+        assert "MessagePack" in (await known.receive())[1]["message"], "it was read whole"
+        named = await world.connect()
+        failure, _ = await named.hello(client_id="c" * 256)
+        assert "at most 255" in failure["message"]
+
+    run(scenario)
+
+
+def test_a_hello_that_has_come_is_answered_however_long_it_takes(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        gate = asyncio.Event()
+
+        async def look(user: str, password: bytes) -> bool:
+            await gate.wait()
+            return True
+
+        world.front.access.authenticate = look  # type: ignore[method-assign] # a password that takes its time
+        client = await world.connect()
+        client.send("hello", {"protocol": PROTOCOL, "user": "alice", "password": "x"})
+        silent = await world.connect()
+        assert "no hello" in (await silent.receive())[1]["message"]
+        gate.set()
+        assert (await client.receive())[1] is None
+
+    passwords = write_passwords(tmp_path / "passwords")
+    run(scenario, **{"data_subscription.hello_timeout": 0.2, "access.password_file": passwords})
+
+
 def test_connections_are_bounded() -> None:
     async def scenario(world: World) -> None:
         first = await world.connected()
@@ -280,6 +329,42 @@ def test_commits_are_handled_in_their_order() -> None:
 def write_passwords(path: Path) -> str:
     PasswordFile({}).with_user("alice", hash_password(b"secret")).save(path)
     return str(path)
+
+
+def test_rows_for_a_consumer_that_does_not_read_are_not_kept() -> None:
+    """However many fetches it sends: a few answers wait for it, the others are to be fetched again."""
+
+    async def scenario(world: World) -> None:
+        client = await world.connected()
+        for _ in range(300):
+            client.send("fetch", {**fetch_parameters(), "topic": "large"})
+        other = await world.connected()
+        world.service.gate.set()
+        await until(lambda: world.front.counters()["datasub_requests"] >= 300)
+        assert sum(each.unsent for each in world.front._connections) < 8 * LARGE
+        assert (await other.ask("execute", {"sql": "x"}))[0] is None
+        failures = [(await client.receive())[1] for _ in range(300)]
+        refused = [failure for failure in failures if failure is not None]
+        assert {failure["code"] for failure in refused} == {"unavailable"}
+        assert {failure["retryable"] for failure in refused} == {True}
+        assert 1 <= len(failures) - len(refused) < 50
+        assert world.front.counters()["datasub_unsent"] == len(refused)
+
+    run(scenario, **{"data_subscription.max_fetch_bytes": LARGE})
+
+
+def test_statements_of_a_connection_are_run_one_after_the_other() -> None:
+    async def scenario(world: World) -> None:
+        client, other = await world.connected(), await world.connected()
+        for _ in range(3):
+            client.send("execute", {"sql": "slow"})
+        await until(lambda: world.service.running == 1)
+        assert (await other.ask("execute", {"sql": "x"}))[0] is None
+        assert world.service.running == 1
+        world.service.gate.set()
+        assert [(await client.receive())[0] for _ in range(3)] == [2, 3, 4]
+
+    run(scenario)
 
 
 def test_passwords_and_the_anonymous_policy(tmp_path: Path) -> None:
@@ -354,3 +439,44 @@ def test_a_consumer_that_does_not_read_is_cut_off() -> None:
         await until(lambda: bool(world.front.counters()["datasub_stalled"]))
 
     run(scenario, **{"data_subscription.write_timeout": 0.2})
+
+
+def test_a_consumer_that_reads_slowly_is_not() -> None:
+    """What it has not taken becomes less: it is heard again and again, until that ends."""
+
+    class Slow(asyncio.Transport):
+        left = 0
+        is_aborted = False
+
+        def get_extra_info(self, name: str, default: Any = None) -> Any:
+            return default
+
+        def is_closing(self) -> bool:
+            return self.is_aborted
+
+        def pause_reading(self) -> None: ...
+
+        def get_write_buffer_size(self) -> int:
+            return self.left
+
+        def write(self, data: Any) -> None:
+            self.left += len(data)
+
+        def abort(self) -> None:
+            self.is_aborted = True
+
+    async def scenario(world: World) -> None:
+        transport = Slow()
+        connection = DataConnection(world.front)
+        connection.connection_made(transport)
+        connection._send(bytes(1000))
+        connection.pause_writing()
+        for _ in range(5):
+            transport.left -= 10
+            connection._on_stall()
+            assert not transport.is_aborted
+        connection._on_stall()
+        assert transport.is_aborted
+        connection.connection_lost(None)
+
+    run(scenario)
