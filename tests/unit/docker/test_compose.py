@@ -153,7 +153,7 @@ def backend_of(text: str, name: str) -> str:
 
 
 def test_haproxy_knows_the_nodes() -> None:
-    """Names and ports, the PROXY header that only MQTT listeners expect, and where the nodes say that they are ready."""
+    """Names and ports, the PROXY header that only MQTT listeners expect, where the nodes say that they are ready."""
     text = (DOCKER / "haproxy/haproxy.cfg").read_text()
     services = load_composition("cluster")["services"]
     nodes = {service: settings_of(table) for service, table in services.items() if OURS.fullmatch(service)}
