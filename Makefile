@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := .stamps
 APT := python3-venv python3-dev build-essential
-APT_TEST := mosquitto mosquitto-clients openssl redis-server redis-sentinel
+APT_TEST := mosquitto mosquitto-clients openssl redis-server redis-sentinel haproxy
 APT_JAVA := maven default-jre-headless
 SOURCES := setup.py $(shell find ext -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.h')
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -94,7 +94,7 @@ $(STAMPS)/dev: $(STAMPS)/runtime
 $(STAMPS)/services: | $(STAMPS)/venv  # behind it: both may need apt, which runs once at a time
 	@mkdir -p $(STAMPS)
 	@{ command -v mvn && command -v java; } >/dev/null || { $(call apt,$(APT_JAVA)); }
-	@command -v mosquitto_sub >/dev/null && command -v openssl >/dev/null && command -v redis-server >/dev/null && command -v redis-sentinel >/dev/null && { command -v mosquitto >/dev/null || test -x /usr/sbin/mosquitto; } || { $(call apt,$(APT_TEST)); }
+	@command -v mosquitto_sub >/dev/null && command -v openssl >/dev/null && command -v redis-server >/dev/null && command -v redis-sentinel >/dev/null && { command -v mosquitto >/dev/null || test -x /usr/sbin/mosquitto; } && { command -v haproxy >/dev/null || test -x /usr/sbin/haproxy; } || { $(call apt,$(APT_TEST)); }
 	@touch $@
 
 # Installs Debian packages as root; says what to do where that is not possible.

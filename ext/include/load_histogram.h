@@ -39,4 +39,10 @@ static void histogram_since(const struct histogram *h, struct histogram *last, s
     *last = *h;
 }
 
+static void histogram_add(struct histogram *sum, const struct histogram *part) {
+    for (size_t i = 0; i < HIST_BINS; i++) sum->bins[i] += part->bins[i];
+    sum->count += part->count;
+    if (part->max > sum->max) sum->max = part->max;
+}
+
 #endif

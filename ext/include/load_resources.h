@@ -9,6 +9,7 @@
 struct usage {
     uint64_t at;                /* monotonic ns */
     double broker_cpu, own_cpu; /* seconds, user and system, all threads */
+    double thread_cpu;          /* of the thread that asks */
     long rss_kb, peak_kb;
 };
 
@@ -37,6 +38,7 @@ static void add_memory(int pid, struct usage *u) {
 
 static struct usage usage_now(const int *pids, int count) {
     struct usage u = {.at = now_ns(), .own_cpu = clock_seconds(CLOCK_PROCESS_CPUTIME_ID)};
+    u.thread_cpu = clock_seconds(CLOCK_THREAD_CPUTIME_ID);
     for (int i = 0; i < count; i++) {
         clockid_t clock; /* nanosecond accounting, where /proc/PID/stat counts ticks of 10 ms */
         if (!clock_getcpuclockid(pids[i], &clock)) u.broker_cpu += clock_seconds(clock);

@@ -10,6 +10,7 @@ cdef extern from "load_histogram.h" nogil:
     uint64_t histogram_ns(uint64_t bin)
     double histogram_quantile_us(const Histogram* h, double q)
     void histogram_since(const Histogram* h, Histogram* last, Histogram* part)
+    void histogram_add(Histogram* sum, const Histogram* part)
 
 cdef extern from "load_sequence.h" nogil:
     enum:
@@ -25,6 +26,7 @@ cdef extern from "load_resources.h" nogil:
         uint64_t at
         double broker_cpu
         double own_cpu
+        double thread_cpu
         long rss_kb
         long peak_kb
     uint64_t now_ns()
@@ -36,6 +38,7 @@ cdef extern from "sys/epoll.h" nogil:
         EPOLLOUT
         EPOLLERR
         EPOLLHUP
+        EPOLLRDHUP
         EPOLL_CTL_ADD
         EPOLL_CTL_MOD
         EPOLL_CLOEXEC
@@ -53,6 +56,7 @@ cdef extern from * nogil:
     #include <netinet/tcp.h>
     #include <netinet/in.h>
     #include <sys/epoll.h>
+    #include <sys/eventfd.h>
     #include <sys/prctl.h>
     #include <sys/socket.h>
     #include <unistd.h>
@@ -89,6 +93,16 @@ cdef extern from * nogil:
         return epoll_pwait2(epoll_fd, events, room, &t, NULL);
     }
 
+    /* What one thread writes and another reads. */
+    static uint64_t peek(const uint64_t *value) { return __atomic_load_n(value, __ATOMIC_SEQ_CST); }
+    static void poke(uint64_t *value, uint64_t to) { __atomic_store_n(value, to, __ATOMIC_SEQ_CST); }
+    static void increment(uint64_t *value) { __atomic_fetch_add(value, 1, __ATOMIC_SEQ_CST); }
+    static uint64_t take(uint64_t *value) { return __atomic_exchange_n(value, 0, __ATOMIC_SEQ_CST); }
+
+    static int load_bell(void) { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }
+    static void load_ring(int bell) { eventfd_write(bell, 1); }
+    static void load_silence(int bell) { eventfd_t count; eventfd_read(bell, &count); }
+
     static void load_fine_timers(void) { prctl(PR_SET_TIMERSLACK, 1); }
     """
     int load_connect(const void* address, unsigned size, int family)
@@ -96,6 +110,13 @@ cdef extern from * nogil:
     void load_reset(int fd)
     int load_wait(int epoll_fd, epoll_event* events, int room, uint64_t ns)
     void load_fine_timers()
+    uint64_t peek(const uint64_t* value)
+    void poke(uint64_t* value, uint64_t to)
+    void increment(uint64_t* value)
+    uint64_t take(uint64_t* value)
+    int load_bell()
+    void load_ring(int bell)
+    void load_silence(int bell)
     ssize_t send(int fd, const void* data, size_t size, int flags)
     ssize_t recv(int fd, void* data, size_t size, int flags)
     int close(int fd)
@@ -127,6 +148,7 @@ cdef enum State:
 
 cdef enum Phase:
     OPENING
+    OPENED
     WARMING
     MEASURING
     DRAINING
@@ -137,10 +159,12 @@ cdef enum:
     SEEN_BITS = 4096
     SEEN_BITS_MAX = 1 << 24
     CHUNK = 64 << 10            # written at a time
+    BATCH = 32                  # messages worth a call of the kernel
     READ_MAX = 1 << 20
     PENDING_MAX = 64            # connections being opened at a time
     EVENTS = 512
     STORM_FAILURES_MAX = 1000
+    CACHE_LINE = 64
     FIRST_ERROR_CODE = 0x80
     SETTLEMENT_MAX = 63
     UNSETTLED_MAX = 1 << 16
@@ -164,6 +188,7 @@ cdef struct Client:
     int state
     bint is_subscriber
     bint wants_out              # EPOLLOUT is armed
+    bint reads_late             # EPOLLIN is not: acknowledgements wait in the socket until the window needs them
     uint32_t index              # number among its role, part of its topic
     uint32_t cycle              # storm: how often it has connected
     PyObject* tls               # the SSLSocket that owns fd, or NULL
@@ -181,7 +206,7 @@ cdef struct Client:
     uint32_t id_at
     uint32_t stamp_at
     uint32_t digits_at          # where the topic ends with the sequence number, 0 = it does not
-    Arrivals* arrivals          # of this publisher's messages, or in fanout at this subscriber
+    Arrivals* arrivals          # of this publisher's messages, or in fanout at this subscriber; the team's
     Settlement* unsettled       # consumer of a queue: a ring of deliveries yet to be settled
     uint32_t unsettled_at
     uint32_t unsettled_count
@@ -199,3 +224,33 @@ cdef struct Totals:
     uint64_t connects
     uint64_t unclosed
     uint64_t disconnects
+
+# What a worker shows the others: written by its own thread, read by all.
+cdef struct Seat:
+    Totals total
+    Histogram* latency
+    uint64_t phase
+    uint64_t unsent             # publishers with bytes that are not written yet
+    uint64_t settlements_open
+    uint64_t lag_max
+    uint64_t fan_min            # fanout: what all its subscribers have
+    uint64_t is_asleep
+    int ready_count
+    int bell                    # an eventfd that wakes it
+    char[CACHE_LINE] apart      # two threads that write to one cache line slow each other down
+
+# What all workers of a run look at. The first of them, the lead, decides when it begins and when it is over.
+cdef struct Common:
+    int size                    # workers
+    int publisher_count
+    int subscriber_count
+    int stream_count
+    Seat* seats
+    Arrivals** streams          # of each publisher's messages, in fanout at each subscriber
+    uint64_t begin_at           # 0 until every connection is ready
+    uint64_t is_stopped         # no more is published
+    uint64_t is_over
+    uint64_t releases           # how often windows were opened because nothing came any more
+    uint64_t last_progress
+    char[CACHE_LINE] apart
+    uint64_t arrivals           # how often somebody has read messages

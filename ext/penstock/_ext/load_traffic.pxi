@@ -2,35 +2,35 @@
 
 
 # A PUBLISH to $queue/NAME/$ack for a delivery, in which two properties are never longer than 127 bytes.
-cdef int put_settlement(Load load, Client* c, const Settlement* s) except -1 nogil:
-    cdef uint32_t size = load.ack_topic_size + (2 if load.settle else 0) + 1 + s.size + load.group_size
+cdef int put_settlement(Worker worker, Client* c, const Settlement* s) except -1 nogil:
+    cdef uint32_t size = worker.ack_topic_size + (2 if worker.settle else 0) + 1 + s.size + worker.group_size
     cdef uint8_t* p = buffer_reserve(&c.out, 1 + varint_size(size) + size)
-    p[0] = <uint8_t> (PUBLISH << 4 | load.settle << 1)
+    p[0] = <uint8_t> (PUBLISH << 4 | worker.settle << 1)
     p = put_varint(p + 1, size)
-    memcpy(p, load.ack_topic_at, load.ack_topic_size)
-    p += load.ack_topic_size
-    if load.settle:
+    memcpy(p, worker.ack_topic_at, worker.ack_topic_size)
+    p += worker.ack_topic_size
+    if worker.settle:
         put_be16(p, next_packet_id(c))
         p += 2
-    p[0] = <uint8_t> (s.size + load.group_size)
+    p[0] = <uint8_t> (s.size + worker.group_size)
     memcpy(p + 1, s.property, s.size)
-    memcpy(p + 1 + s.size, load.group_at, load.group_size)
+    memcpy(p + 1 + s.size, worker.group_at, worker.group_size)
     c.sent += 1
-    if not load.settle:
-        load.settlements_open -= 1
+    if not worker.settle:
+        worker.seat.settlements_open -= 1
     return 0
 
 
-cdef int settle_waiting(Load load, Client* c) except -1 nogil:
-    while c.unsettled_count and (not load.settle or c.sent - c.acked < load.window):
-        put_settlement(load, c, &c.unsettled[c.unsettled_at])
+cdef int settle_waiting(Worker worker, Client* c) except -1 nogil:
+    while c.unsettled_count and (not worker.settle or c.sent - c.acked < worker.window):
+        put_settlement(worker, c, &c.unsettled[c.unsettled_at])
         c.unsettled_at = (c.unsettled_at + 1) % UNSETTLED_MAX
         c.unsettled_count -= 1
     return 0
 
 
 # The delivery with the properties in [at, end) is to be settled; 0 if it cannot be.
-cdef int settle_delivery(Load load, Client* c, const uint8_t* at, const uint8_t* end) except -1 nogil:
+cdef int settle_delivery(Worker worker, Client* c, const uint8_t* at, const uint8_t* end) except -1 nogil:
     cdef int64_t size
     cdef Settlement* s
     cdef const uint8_t* value = find_message_id(at, end, &size)
@@ -45,38 +45,48 @@ cdef int settle_delivery(Load load, Client* c, const uint8_t* at, const uint8_t*
     s.size = <uint8_t> (size + 1)
     s.property[0] = USER_PROPERTY
     memcpy(s.property + 1, value, size)
-    load.settlements_open += 1
-    settle_waiting(load, c)
+    worker.seat.settlements_open += 1
+    settle_waiting(worker, c)
     return 1
 
 # ---- what is published ----
 
 
-cdef uint64_t room_of(Load load, const Client* c) noexcept nogil:
+# What every subscriber has of the one publisher.
+cdef uint64_t slowest_of(const Common* common) noexcept nogil:
+    cdef uint64_t least = UINT64_MAX, seen
+    cdef int i
+    for i in range(common.size):
+        seen = peek(&common.seats[i].fan_min)
+        least = seen if seen < least else least
+    return least
+
+
+cdef uint64_t room_of(Worker worker, const Client* c) noexcept nogil:
     cdef uint64_t room = UINT64_MAX, other, seen
-    if load.count:
-        room = load.count - c.sent if load.count > c.sent else 0
-    if load.qos:
-        other = remaining(load.window, c.sent, c.acked)
+    if worker.count:
+        room = worker.count - c.sent if worker.count > c.sent else 0
+    if worker.qos:
+        other = remaining(worker.window, c.sent, c.acked)
         room = other if other < room else room
-    if load.e2e:
-        seen = load.fan_min if load.scenario == FANOUT else c.arrivals.next
-        other = remaining(load.e2e, c.sent, seen if seen > c.released else c.released)
+    if worker.e2e:
+        seen = slowest_of(worker.common) if worker.scenario == FANOUT else peek(&c.arrivals.next)
+        other = remaining(worker.e2e, c.sent, seen if seen > c.released else c.released)
         room = other if other < room else room
     return room
 
 
-cdef int put_messages(Load load, Client* c, uint64_t count, uint64_t now) except -1 nogil:
+cdef int put_messages(Worker worker, Client* c, uint64_t count, uint64_t now) except -1 nogil:
     cdef uint8_t* p = buffer_reserve(&c.out, <uint32_t> (count * c.pattern_size))
     cdef uint32_t seq
-    load.total.published += count
+    worker.seat.total.published += count
     for _ in range(count):
         memcpy(p, c.pattern, c.pattern_size)
-        if load.qos:
+        if worker.qos:
             put_be16(p + c.id_at, next_packet_id(c))
         seq = <uint32_t> c.sent
         c.sent += 1
-        if load.size:
+        if worker.size:
             memcpy(p + c.stamp_at, &now, 8)
             memcpy(p + c.stamp_at + 12, &seq, 4)
         if c.digits_at:
@@ -85,68 +95,85 @@ cdef int put_messages(Load load, Client* c, uint64_t count, uint64_t now) except
     return 0
 
 
-# Sends in batches of at least a quarter of the window, as a busy client does, rather than one by one as it opens.
-cdef int pump(Load load, Client* c) except -1 nogil:
-    cdef uint64_t limit = load.window if load.qos else UINT64_MAX, batch, most, room
-    if load.e2e and load.e2e < limit:
-        limit = load.e2e
-    batch = 1 if limit == UINT64_MAX or limit < 4 else limit // 4
+# Whether publishers are held back by deliveries long before acknowledgements of QoS 1 hold them back: then it is enough
+# to read those now and then. (QoS 2 goes on with each answer, so it is read as it comes.)
+cdef bint waits_for_deliveries(Worker worker) noexcept nogil:
+    return worker.qos == 1 and worker.rate == 0 and worker.e2e > 0 and worker.window >= 4 * worker.e2e
+
+
+# Sends in batches, as a busy client does, rather than one by one as the window opens: of a quarter of it, or of all of
+# it when it is small and there are others to send meanwhile.
+cdef uint64_t batch_of(Worker worker, uint64_t limit) noexcept nogil:
+    if limit == UINT64_MAX or limit < 4:
+        return 1
+    if worker.common.publisher_count < 4 or limit >= 4 * BATCH:
+        return limit // 4
+    return limit if limit < BATCH else BATCH
+
+
+cdef int pump(Worker worker, Client* c) except -1 nogil:
+    cdef uint64_t limit = worker.window if worker.qos else UINT64_MAX, batch, most, room
+    if worker.e2e and worker.e2e < limit:
+        limit = worker.e2e
+    batch = batch_of(worker, limit)
     most = CHUNK // c.pattern_size if c.pattern_size < CHUNK else 1
+    if c.reads_late and c.sent - c.acked > worker.window // 2:
+        on_readable(worker, c)
+        read_late(worker, c, c.sent - c.acked <= worker.window // 2)
     while c.state == READY and buffer_size(&c.out) == 0:
-        room = room_of(load, c)
-        if room == 0 or (room < batch and not (load.count and room == load.count - c.sent)):
+        room = room_of(worker, c)
+        if room == 0 or (room < batch and not (worker.count and room == worker.count - c.sent)):
             return 0
-        put_messages(load, c, room if room < most else most, now_ns())
-        flush(load, c)
+        put_messages(worker, c, room if room < most else most, now_ns())
+        flush(worker, c)
         if limit == UINT64_MAX:
             return 0        # unlimited: give the reading side its turn
     return 0
 
 
 # Fixed total rate, round robin over the publishers. Returns the ns until the next message is due.
-cdef int64_t pace(Load load) except -1 nogil:
+cdef int64_t pace(Worker worker) except -1 nogil:
     cdef uint64_t now = now_ns(), lag, next_at
-    cdef uint64_t due = <uint64_t> (<double> (now - load.started_at) * (load.rate / 1e9))
+    cdef uint64_t due = <uint64_t> (<double> (now - worker.started_at) * (worker.rate / 1e9))
     cdef int skipped = 0
     cdef Client* c
-    while load.planned < due and skipped < load.publisher_count:
-        c = &load.publishers[load.turn % <uint32_t> load.publisher_count]
-        load.turn += 1
-        if c.state != READY or room_of(load, c) == 0:
+    while worker.planned < due and skipped < worker.publisher_count:
+        c = &worker.publishers[worker.turn % <uint32_t> worker.publisher_count]
+        worker.turn += 1
+        if c.state != READY or room_of(worker, c) == 0:
             skipped += 1
             continue
-        lag = now - load.started_at - <uint64_t> (<double> load.planned * 1e9 / load.rate)
-        if load.is_measuring and lag > load.lag_max:
-            load.lag_max = lag
-        put_messages(load, c, 1, now_ns())
+        lag = now - worker.started_at - <uint64_t> (<double> worker.planned * 1e9 / worker.rate)
+        if worker.is_measuring and lag > worker.seat.lag_max:
+            worker.seat.lag_max = lag
+        put_messages(worker, c, 1, now_ns())
         if not c.wants_out:
-            flush(load, c)
-        load.planned += 1
+            flush(worker, c)
+        worker.planned += 1
         skipped = 0
-    if load.planned < due:
+    if worker.planned < due:
         return SECOND // 1000       # all windows are full: wait for the broker
-    next_at = load.started_at + <uint64_t> (<double> (load.planned + 1) * 1e9 / load.rate)
+    next_at = worker.started_at + <uint64_t> (<double> (worker.planned + 1) * 1e9 / worker.rate)
     now = now_ns()
     return <int64_t> (next_at - now) if next_at > now else 0
 
 
-cdef int64_t drive_publishers(Load load) except -1 nogil:
+cdef int64_t drive_publishers(Worker worker) except -1 nogil:
     cdef int i
-    if load.rate > 0:
-        return pace(load)
-    for i in range(load.publisher_count):
-        pump(load, &load.publishers[i])
-    if not load.e2e and not load.qos:
-        for i in range(load.publisher_count):   # unlimited: do not sleep while some publisher can still write
-            if load.publishers[i].state == READY and buffer_size(&load.publishers[i].out) == 0:
+    if worker.rate > 0:
+        return pace(worker)
+    for i in range(worker.publisher_count):
+        pump(worker, &worker.publishers[i])
+    if not worker.e2e and not worker.qos:
+        for i in range(worker.publisher_count):   # unlimited: do not sleep while some publisher can still write
+            if worker.publishers[i].state == READY and buffer_size(&worker.publishers[i].out) == 0:
                 return 0
     return SECOND // 100
 
 
-# Lost messages must not hold the end-to-end window for ever.
-cdef void release_stalled(Load load, uint64_t now) noexcept nogil:
+# Nothing comes any more: what was lost is not waited for.
+cdef void release_windows(Worker worker) noexcept nogil:
     cdef int i
-    for i in range(load.publisher_count):
-        load.publishers[i].released = load.publishers[i].sent
-    load.total.stalls += 1
-    load.last_progress = now
+    worker.releases = peek(&worker.common.releases)
+    for i in range(worker.publisher_count):
+        worker.publishers[i].released = worker.publishers[i].sent

@@ -13,6 +13,7 @@ LARGEST_PAYLOAD = 65_536
 MOST_CLIENTS = 100_000
 LARGEST_WINDOW = 32_768
 LONGEST_QUEUE_NAME = 30
+MOST_THREADS = 64
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class LoadOptions:
     prefix: str = "load"  # of topics and client ids
     name: str = "0"  # of this run, in client ids
     pids: tuple[int, ...] = ()  # broker processes to account
+    threads: int = 1  # that share the connections
 
     def __post_init__(self) -> None:
         if self.scenario not in SCENARIOS or self.part not in PARTS:
@@ -88,6 +90,7 @@ class LoadOptions:
             ("keep-alive", self.keepalive, 0, 65_535),
             ("settlement QoS", self.settle, -1, 1),
             ("prefetch", self.prefetch, 0, 65_535),
+            ("threads", self.threads, 1, MOST_THREADS),
         )
         for name, value, least, most in bounds:
             if not least <= value <= most:

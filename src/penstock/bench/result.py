@@ -41,6 +41,7 @@ def document_of(outcome: Outcome) -> dict[str, Any]:
             "undelivered": request.undelivered,
             "messages": request.messages,
             "queue": request.queue,
+            "threads": request.threads,
         },
         "generator": penstock_version(),
         "machine": describe_machine(),
@@ -111,8 +112,8 @@ def _stage_rows(stage: dict[str, Any], document: dict[str, Any]) -> list[tuple[s
 
 def _headroom(stage: dict[str, Any]) -> str:
     """How much less CPU it took than the broker; whether it was the limit itself."""
-    if stage["load_cores"] > BUSY_CORES:
-        return ", busy all the time: it may be the limit, not the broker"
+    if stage["load_busiest_thread"] > BUSY_CORES:
+        return ", busy all the time: it may be the limit, not the broker (--threads)"
     if stage["load_cpu_s"] and stage["broker_cpu_s"] and stage.get("rate"):
         return f", {stage['broker_cpu_s'] / stage['load_cpu_s']:.1f} times less than the broker"
     return ""

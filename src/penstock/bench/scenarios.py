@@ -39,6 +39,7 @@ class Request:
     messages: int | None = None
     queue: str | None = None
     pids: tuple[int, ...] = ()
+    threads: int = 1
     token: str = field(default_factory=lambda: secrets.token_hex(3))
 
     def load(self, **options: Any) -> LoadOptions:
@@ -62,6 +63,7 @@ class Request:
             "prefix": f"bench-{self.token}",
             "name": self.token,
             "pids": self.pids,
+            "threads": self.threads,
         }
         return LoadOptions(**{**common, **options})
 

@@ -63,6 +63,9 @@ Messages = Annotated[
     int | None, typer.Option("--messages", min=1, help="Of device (each client) and retained, instead of a duration.")
 ]
 QueueName = Annotated[str | None, typer.Option("--queue", help="Name of the queue.  [default: bench, made by its use]")]
+Threads = Annotated[
+    int, typer.Option("--threads", min=1, max=64, help="Of the load generator, which share the connections.")
+]
 BrokerPid = Annotated[
     int | None,
     typer.Option("--broker-pid", min=1, help="Process to account.  [default: who listens on the port, when local]"),
@@ -87,6 +90,7 @@ def run(
     undelivered: Undelivered = None,
     messages: Messages = None,
     queue: QueueName = None,
+    threads: Threads = 1,
     host: shared.Host = None,
     port: shared.Port = None,
     username: shared.Username = None,
@@ -135,7 +139,7 @@ def _request(scenario: Scenario, given: dict[str, Any]) -> Request:
     version = credentials.version if given["version"] is not None else None
     if version == 3:
         raise UsageError("-V mqttv31: use mqttv311 or mqttv5")
-    names = ("clients", "subscribers", "qos", "payload", "rate", "duration", "warmup", "drain", "window")
+    names = ("clients", "subscribers", "qos", "payload", "rate", "duration", "warmup", "drain", "window", "threads")
     request = Request(
         scenario.name,
         host=target.host,

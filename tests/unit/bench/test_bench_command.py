@@ -175,6 +175,13 @@ def test_a_broker_that_refuses(
     assert "Traceback" not in errors
 
 
+def test_a_broker_that_refuses_several_threads(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whichever is refused first, all end, and it is told once."""
+    with server_that_answers(b"\x20\x02\x00\x05") as port:
+        assert bench("fan-in", port, "-c", "1", "--threads", "3") == NOT_RUN
+    assert "not authorised (5)" in capsys.readouterr().err
+
+
 def test_a_broker_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("p2p", 1) == NOT_RUN
     assert "cannot connect to 127.0.0.1:1: connection refused\nis the broker running?" in capsys.readouterr().err
@@ -242,7 +249,8 @@ def test_a_file_that_cannot_be_written(places: Broker, capsys: pytest.CaptureFix
     assert "cannot write /nonexistent/result.json" in capsys.readouterr().err
 
 
-def test_ctrl_c_ends_the_load_and_tells_what_there_is(places: Broker) -> None:
+@pytest.mark.parametrize("threads", [1, 3])
+def test_ctrl_c_ends_the_load_and_tells_what_there_is(places: Broker, threads: int) -> None:
     seen: list[Moment] = []
 
     def interrupt(moment: Moment) -> None:
@@ -250,7 +258,8 @@ def test_ctrl_c_ends_the_load_and_tells_what_there_is(places: Broker) -> None:
         if len(seen) == 2:
             raise KeyboardInterrupt
 
-    outcome = run_scenario(Request("p2p", port=places.port, duration=60, warmup=0.1, qos=1, undelivered=20), interrupt)
+    request = Request("fan-in", port=places.port, duration=60, warmup=0.1, qos=1, undelivered=20, threads=threads)
+    outcome = run_scenario(request, interrupt)
     assert outcome.is_interrupted
     assert outcome.figures["received"] == outcome.figures["expected"] > 0
     assert outcome.faults() == []

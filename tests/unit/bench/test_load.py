@@ -60,6 +60,37 @@ def test_every_counted_message_arrives_once(broker: Broker, options: str, delive
     assert result["received"] == deliveries
 
 
+@pytest.mark.parametrize(
+    ("options", "deliveries"),
+    [
+        ("--scenario p2p --n 7 --qos 1 --e2e 20", 1_400),
+        ("--scenario p2p --n 2 --qos 2 --e2e 50 --version 5", 400),
+        ("--scenario fanout --n 20 --qos 1 --e2e 50", 4_000),
+        ("--scenario fanin --n 7 --qos 0 --e2e 20", 1_400),
+        ("--scenario fanin --n 7 --subs 4 --qos 1 --e2e 20", 1_400),
+        ("--scenario fanin --n 7 --groups 4 --qos 1 --e2e 20", 1_400),
+        ("--scenario publish --n 7 --qos 2 --window 20", 1_400),
+    ],
+)
+def test_threads_share_the_connections(broker: Broker, options: str, deliveries: int) -> None:
+    """Messages that one thread sends and another receives are counted and checked as those of one thread are."""
+    result = run_clean(broker, f"{options} --count 200 --threads 3")
+    assert (result["received"], result["published"], result["threads"]) == (
+        deliveries, deliveries // (20 if "fanout" in options else 1), 3,
+    )  # fmt: skip
+
+
+def test_threads_without_traffic(broker: Broker) -> None:
+    assert run_clean(broker, "--scenario storm --n 8 --count 200 --threads 3")["connects"] >= 200
+    run_clean(broker, "--scenario idle --n 20 --keepalive 1 --secs 0.6 --threads 3")
+
+
+def test_threads_share_the_rate(broker: Broker) -> None:
+    result = run_clean(broker, "--scenario fanin --n 5 --qos 1 --rate 500 --secs 0.6 --warmup 0.1 --threads 3")
+    assert result["rate"] == pytest.approx(500, rel=0.2)
+    assert 0 < result["p50_us"] <= result["p99_us"] <= result["max_us"] * 1.02
+
+
 def test_paced_load_keeps_its_rate(broker: Broker) -> None:
     result = run_clean(broker, "--scenario p2p --n 2 --qos 1 --rate 500 --secs 0.6 --warmup 0.1")
     assert result["rate"] == pytest.approx(500, rel=0.2)
@@ -105,8 +136,12 @@ def damage_one(packets: Packets) -> Packets:
         (damage_one, {"corrupt": 5, "lost": 5}),
     ],
 )
-def test_faults_of_a_broker_are_seen(mistreat: Callable[[Packets], Packets], seen: dict[str, int]) -> None:
-    options = "--scenario p2p --n 1 --size 64 --count 50 --drain 0.3"
+@pytest.mark.parametrize("threads", [1, 2])
+def test_faults_of_a_broker_are_seen(
+    mistreat: Callable[[Packets], Packets], seen: dict[str, int], threads: int
+) -> None:
+    """With two threads the publisher is in another one than the subscriber."""
+    options = f"--scenario fanin --n 1 --size 64 --count 50 --drain 0.3 --threads {threads}"
     with FaultyBroker(mistreat) as faulty:
         result = run_load(faulty.port, *options.split())
     assert {fault: result[fault] for fault in FAULTS if result[fault]} == seen

@@ -145,24 +145,37 @@ def test_kafka_and_redis_keep_what_they_were_given() -> None:
         assert "--appendonly yes --appendfsync always --maxmemory-policy noeviction" in command
 
 
+def backend_of(text: str, name: str) -> str:
+    """What stands below `backend name`, up to the next section."""
+    found = re.search(rf"^backend {name}\n((?:    .*\n)+)", text, re.M)
+    assert found, f"haproxy has no backend {name}"
+    return found[1]
+
+
 def test_haproxy_knows_the_nodes() -> None:
-    """Their names and ports, the PROXY header they expect, and where they say whether they are ready."""
+    """Names and ports, the PROXY header that only MQTT listeners expect, where the nodes say that they are ready."""
     text = (DOCKER / "haproxy/haproxy.cfg").read_text()
     services = load_composition("cluster")["services"]
     nodes = {service: settings_of(table) for service, table in services.items() if OURS.fullmatch(service)}
-    servers = dict(re.findall(r"^\s+server (\S+) (\S+)$", text, re.M))
-    assert servers == {
-        node: f"{node}:{settings.listeners[0].address.rpartition(':')[2]}" for node, settings in nodes.items()
-    }
-    (defaults,) = re.findall(r"^\s+default-server (.*)$", text, re.M)
-    assert "send-proxy-v2" in defaults
     (admin_port,) = {settings.admin.address.rpartition(":")[2] for settings in nodes.values()}
-    assert f"check port {admin_port} " in defaults
-    assert "option httpchk GET /readyz" in text
+    addresses = {
+        "penstock": {node: settings.listeners[0].address for node, settings in nodes.items()},
+        "penstock-data": {node: settings.data_subscription.address for node, settings in nodes.items()},
+    }
+    for name, listening in addresses.items():
+        backend = backend_of(text, name)
+        servers = dict(re.findall(r"^\s+server (\S+) (\S+)$", backend, re.M))
+        assert servers == {node: f"{node}:{address.rpartition(':')[2]}" for node, address in listening.items()}
+        assert "option httpchk GET /readyz" in backend
+        (defaults,) = re.findall(r"^\s+default-server (.*)$", backend, re.M)
+        assert f"check port {admin_port} " in defaults
+        assert ("send-proxy-v2" in defaults) == (name == "penstock")
     (minutes,) = set(re.findall(r"^\s+timeout (?:client|server) (\d+)m$", text, re.M))
     assert int(minutes) * 60 > 1.5 * max(settings.limits.max_keep_alive for settings in nodes.values())
-    published = services["haproxy"]["ports"][0].rpartition(":")[2]
-    assert f"bind :{published}\n" in text
+    published = {port.rpartition(":")[2] for port in services["haproxy"]["ports"]}
+    assert published == {"1883", "6030"}
+    for port in published:
+        assert f"bind :{port}\n" in text
 
 
 def test_monitoring_finds_every_node() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import Listener, free_port
+from tests.support.data_client import DataClient, DataFailure
 from tests.support.deployment import DOCKER, run_tool
 from tests.support.file_broker import FileBroker
 from tests.support.packets import V5
@@ -22,25 +23,36 @@ CONFIGURATION = (DOCKER / "haproxy/haproxy.cfg").read_text()
 SECONDS = 60
 
 
-def configuration_for(brokers: list[FileBroker], port: int, health_port: int) -> str:
+def configuration_for(brokers: list[FileBroker], port: int, data_port: int) -> str:
     """Ours, with the addresses of these."""
-    text = CONFIGURATION.replace("bind :1883", f"bind 127.0.0.1:{port}")
-    text = text.replace("bind :8404", f"bind 127.0.0.1:{health_port}").replace("maxconn 100000", "maxconn 1000")
+    text = CONFIGURATION.replace("bind :1883", f"bind 127.0.0.1:{port}").replace("maxconn 100000", "maxconn 1000")
+    text = text.replace("bind :6030", f"bind 127.0.0.1:{data_port}")
+    text = text.replace("bind :8404", f"bind 127.0.0.1:{free_port()}")
     for number, broker in enumerate(brokers, 1):
         admin_port = broker.tables["admin"]["address"].rpartition(":")[2]
-        server = f"{broker.listeners[0].address} check port {admin_port}"
-        text = text.replace(f"penstock-{number}:1883", server)
+        addresses = {1883: broker.listeners[0].address, 6030: data_address(broker)}
+        for ours, address in addresses.items():
+            text = text.replace(f"penstock-{number}:{ours}", f"{address} check port {admin_port}")
     return re.sub(r"^    server penstock-\d penstock-.*\n", "", text, flags=re.M)
 
 
+def data_address(broker: FileBroker) -> str:
+    """Where it says that it listens for consumers of query topics."""
+    deadline = time.monotonic() + SECONDS
+    while not (said := [event for event in broker.events("listening") if event["listener"] == "data"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return str(said[0]["address"])
+
+
 def test_clients_reach_the_nodes_that_are_ready(start_watched: Callable[..., FileBroker], tmp_path: Path) -> None:
-    """Each connection to one of them, with the client's own address in the log; none to one that is gone."""
+    """Each connection to one of them, with the client's own address in the log; consumers of query topics too."""
     if shutil.which("haproxy") is None:
         pytest.skip("haproxy is not installed")
     brokers = [start_watched(None, (Listener("tcp", {"proxy_protocol": True}),)) for _ in range(2)]
-    port, health_port = free_port(), free_port()
+    port, data_port = free_port(), free_port()
     path = tmp_path / "haproxy.cfg"
-    path.write_text(configuration_for(brokers, port, health_port))
+    path.write_text(configuration_for(brokers, port, data_port))
     checked = run_tool("haproxy", "-c", "-f", str(path))
     assert checked.returncode == 0, checked.stderr
     assert "WARNING" not in checked.stderr
@@ -58,6 +70,12 @@ def test_clients_reach_the_nodes_that_are_ready(start_watched: Callable[..., Fil
             )
             client.close()
         assert all(broker.events("client connected") for broker in brokers)
+        # Two that are open at the same time are at different brokers, which are not one here.
+        first, second = (consume_through(data_port) for _ in range(2))
+        first.execute('CREATE TOPIC here AS SELECT ts FROM "a/+"')
+        assert [len(client.execute("SHOW TOPICS")["rows"]) for client in (first, second)] == [1, 0]
+        first.close()
+        second.close()
     finally:
         haproxy.terminate()
         haproxy.wait(SECONDS)
@@ -77,3 +95,17 @@ def connect_through(port: int, client_id: str) -> tuple[RawClient, str]:
         else:
             host, own_port = stream.getsockname()
             return client, f"{host}:{own_port}"
+
+
+def consume_through(port: int) -> DataClient:
+    """A consumer of query topics after its first answer; the log of the broker may still be opening."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            client = DataClient(port)
+            client.execute("SHOW TOPICS")
+        except (OSError, DataFailure):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        else:
+            return client

@@ -76,10 +76,13 @@ if arguments[:1] == ["bench"] and arguments[1:2] != ["--help"]:
     arguments += ["--warmup", "0"] + (["-d", "0.2"] if "-d" in given else [])
     if arguments[1] != "compare" and not given & {{"-p", "--port"}}:
         arguments += ["-h", "127.0.0.1", "-p", "{port}"]
-# A broker of the page's own has an admin address if its file gives it one.
-files = [word for word in arguments if word.endswith(".toml") and os.path.exists(word)]
-if arguments[:1] == ["serve"] and "--admin" not in given and not any("[admin]" in open(name).read() for name in files):
-    arguments += ["--admin", ""]
+# A broker of the page's own has an admin address if its file gives it one, and the data listener that it gives it.
+if arguments[:1] == ["serve"]:
+    texts = [open(word).read() for word in arguments if word.endswith(".toml") and os.path.exists(word)]
+    if "--admin" not in given and not any("[admin]" in text for text in texts):
+        arguments += ["--admin", ""]
+    if any("[data_subscription]" in text for text in texts):
+        del os.environ["PENSTOCK_DATA_SUBSCRIPTION__ADDRESS"]
 sys.argv[1:] = arguments
 runpy.run_module("penstock", run_name="__main__", alter_sys=True)
 """
@@ -148,7 +151,7 @@ class Workshop:
         self.directory.mkdir()
         self._admin_port = broker.admin_port
         self._ports = {"1883": broker.port, "9883": broker.admin_port, "6030": broker.data_port}
-        self._ports |= {number: free_port() for number in ("1884", "9884", "8883", "8083")}
+        self._ports |= {number: free_port() for number in ("1884", "9884", "8883", "8083", "6031")}
         commands = directory / "bin"
         commands.mkdir()
         here = {"python": sys.executable, "port": broker.port}
@@ -172,7 +175,8 @@ class Workshop:
         }
 
     def with_ports(self, text: str) -> str:
-        return re.sub(r"\b(?:1883|9883|1884|9884|8883|8083|6030)\b", lambda found: str(self._ports[found[0]]), text)
+        ports = "|".join(self._ports)
+        return re.sub(rf"\b(?:{ports})\b", lambda found: str(self._ports[found[0]]), text)
 
     def run(self, block: Block) -> None:
         if block.language == "python":
@@ -401,3 +405,20 @@ def test_every_document_is_in_the_index() -> None:
     for page in ROOT.glob("docs/**/*.md"):
         name = str(page.relative_to(ROOT / "docs"))
         assert name in ("index.md", "adr/template.md") or f"]({name})" in index, f"docs/{name} is not in docs/index.md"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/getting-started.md", "docs/backup.md"])
+def test_brokers_of_a_page_stand_beside_the_first_one(page: str) -> None:
+    """A reader still has the one of `make run`: data directory and addresses of others must not be the usual ones.
+    Here they would differ anyway, so that running the page does not show it."""
+    blocks = blocks_of(page)
+    files = {text.partition("\n")[0][2:]: text for text in (block.text for block in blocks if block.language == "toml")}
+    served = re.findall(r"^\$ penstock serve --config (\S+) &$", "".join(block.text for block in blocks), re.M)
+    assert served
+    usual = load_settings(None, {}, check=False).settings
+    for name in served:
+        tables = tomllib.loads(files[name])
+        assert tables["server"]["data_dir"] != usual.server.data_dir
+        assert tables["admin"]["address"] != usual.admin.address
+        assert tables["data_subscription"]["address"] != usual.data_subscription.address
+        assert "127.0.0.1:1883" not in {listener["address"] for listener in tables["listeners"]}
