@@ -5,12 +5,13 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from penstock_spark.hadoop import Files
 
 NAME = "report.html"
+MOMENT = "%Y-%m-%d %H:%M:%S"
 WIDTH, HEIGHT = 760, 260
 LEFT, RIGHT, TOP, BOTTOM = 70, 16, 16, 46
 COLOURS = ("#2563a8", "#d9822b", "#3c9d5f", "#b3408f", "#7a6ff0", "#8a8f98")
@@ -30,6 +31,26 @@ def short_number(value: float) -> str:
         if abs(value) >= limit:
             return f"{value / limit:.3g}{suffix}"
     return f"{value:.3g}"
+
+
+def utc(at: datetime) -> datetime:
+    """Spark hands a time out as that of this machine's zone, without saying so."""
+    return at.astimezone(UTC)
+
+
+def with_zeros(
+    points: Sequence[tuple[datetime, float]], first: datetime, last: datetime, step: timedelta
+) -> list[tuple[datetime, float]]:
+    """Nothing at all in a window is a count too: the line goes down where windows are missing, and up again behind
+    them. From the first to the last window, with as many points as it takes to draw that."""
+    found: list[tuple[datetime, float]] = []
+    before = first - step
+    for at, value in [*points, (last + step, 0.0)]:
+        if at - before > step * 1.5:
+            found += [(before + step, 0.0), (at - step, 0.0)] if at - before > step * 2.5 else [(at - step, 0.0)]
+        found.append((at, value))
+        before = at
+    return found[:-1]
 
 
 def duration(seconds: float) -> str:
@@ -173,7 +194,8 @@ def build_report(title: str, facts: Mapping[str, Any], charts: Sequence[Chart], 
     drawn = "".join(f"<h2>{html.escape(chart.title)}</h2>{draw(chart)}" for chart in charts)
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
-        f"<style>{STYLE}</style><h1>{html.escape(title)}</h1>{facts_table}{drawn}{''.join(map(_table, tables))}</html>"
+        f"<style>{STYLE}</style><h1>{html.escape(title)}</h1>{facts_table}{drawn}{''.join(map(_table, tables))}"
+        "<p><small>All times are UTC.</small></p></html>"
     )
 
 
