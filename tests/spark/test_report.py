@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from penstock_spark.jobs.replay import _ms
-from penstock_spark.report import Chart, Rows, build_report, draw, duration, short_number, utc, with_zeros
+from penstock_spark.report import Chart, Rows, build_report, draw, duration, short_number, time_marks, utc, with_zeros
 
 T0 = datetime(2026, 9, 30, 23, 0)
 
@@ -36,6 +36,25 @@ def test_lines_run_in_time() -> None:
     assert len(lines) == 2
     assert lines[0][0] < lines[1][0] < lines[1][1] < lines[0][1]
     assert drawn.index("23:00") < drawn.index("00:00") < drawn.index("02:00")
+
+
+def test_round_times() -> None:
+    def marks(**span: float) -> list[str]:
+        return [label for _, label in time_marks(T0 + timedelta(seconds=7), T0 + timedelta(seconds=7, **span))]
+
+    assert marks(minutes=0) == ["23:00:07"]
+    assert marks(minutes=0.2) == ["23:00:08", "23:00:10", "23:00:12", "23:00:14", "23:00:16", "23:00:18"]
+    assert marks(hours=2) == ["23:30", "00:00", "00:30", "01:00"]
+    assert marks(days=3) == [
+        "01 Oct 00:00",
+        "01 Oct 12:00",
+        "02 Oct 00:00",
+        "02 Oct 12:00",
+        "03 Oct 00:00",
+        "03 Oct 12:00",
+    ]
+    assert marks(days=20) == ["07 Oct", "14 Oct"]
+    assert len(marks(days=20_000)) <= 9
 
 
 def test_windows_without_anything() -> None:

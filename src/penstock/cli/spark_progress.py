@@ -39,7 +39,7 @@ def describe(doing: Any, told: Told | None) -> str:
             words.append(f"{doing.rows:,} rows read")
     if told is not None:
         words.append(f"{told.count:,} {told.what} done")
-    return ", ".join(words)
+    return ", ".join(words) or "preparing"
 
 
 class SparkProgress:
@@ -80,6 +80,7 @@ class SparkProgress:
 
     def _show(self) -> None:
         pause = BAR_SECONDS if self._is_terminal else LINE_SECONDS
+        last: Any = None
         wait = PATIENCE_SECONDS if self._is_terminal else LINE_SECONDS
         while not self._is_over.wait(wait):
             wait = pause
@@ -90,6 +91,8 @@ class SparkProgress:
                     doing = self._look()
             if self._is_over.is_set():
                 return
+            # between two stages the words of the last one stay
+            doing = last = doing if doing is not None else last
             text = describe(doing, self._told) if self._look is not None else "starting Spark"
             if self._is_terminal:
                 self._draw(doing, text)
@@ -98,7 +101,7 @@ class SparkProgress:
 
     def _say(self, text: str) -> None:
         seconds = time.monotonic() - self._started
-        print(f"{self._name}: {seconds:.0f} s{', ' if text else ''}{text}", file=sys.stderr, flush=True)
+        print(f"{self._name}: {seconds:.0f} s, {text}", file=sys.stderr, flush=True)
 
     def _draw(self, doing: Any, text: str) -> None:
         if self._bar is None:
@@ -112,8 +115,7 @@ class SparkProgress:
             done, total = doing.tasks_done, doing.tasks
         else:
             done, total = 0, None
-        # between two stages the words of the last one stay
-        self._bar.update(self._task, completed=done, total=total, **({"text": text} if text else {}))
+        self._bar.update(self._task, completed=done, total=total, text=text)
 
 
 def _make_bar() -> Any:

@@ -74,6 +74,11 @@ def started(chosen: Chosen, name: str, source: Any, progress: SparkProgress) -> 
     return session
 
 
+def _place(path: str | None) -> str | None:
+    """As people write it: a directory of this machine is no URL."""
+    return path.removeprefix("file:") if path is not None else None
+
+
 def _show(outcome: Any, *, as_json: bool) -> None:
     facts = {
         "messages": outcome.messages,
@@ -81,8 +86,8 @@ def _show(outcome: Any, *, as_json: bool) -> None:
         "batches": outcome.batches,
         "seconds": round(outcome.seconds, 1),
         **outcome.facts,
-        "output": outcome.output,
-        "report": outcome.report,
+        "output": _place(outcome.output),
+        "report": _place(outcome.report),
     }
     if as_json:
         typer.echo(json.dumps({"job": outcome.job, **facts}, default=str, ensure_ascii=False))
@@ -90,6 +95,8 @@ def _show(outcome: Any, *, as_json: bool) -> None:
     rows = [(name, f"{value:,}" if isinstance(value, int | float) else value) for name, value in facts.items()]
     print_table((outcome.job, ""), [row for row in rows if row[1] is not None])
     if outcome.bad:
-        typer.echo(f"{outcome.bad:,} records could not be read: they are in {outcome.output}/quarantine", err=True)
+        typer.echo(
+            f"{outcome.bad:,} records could not be read: they are in {_place(outcome.output)}/quarantine", err=True
+        )
     if outcome.failed:
         typer.echo(f"{outcome.failed:,} messages were refused by the broker", err=True)

@@ -218,7 +218,14 @@ def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
         ledger.files,
         "Delivery",
         outcome.facts,
-        [Chart("Not delivered, by cause", "rows", [(row.cause, float(row["count"])) for row in why])],
+        [
+            Chart(
+                "What became of what was expected",
+                "rows",
+                [(kind.replace("_", "-"), float(total[kind] or 0)) for kind in (*KINDS[1:], "unaccounted")],
+            ),
+            Chart("Not delivered, by cause", "rows", [(row.cause, float(row["count"])) for row in why]),
+        ],
         [
             Rows(
                 "Clients that miss the most",

@@ -202,7 +202,7 @@ def _run(
         replay = _Replay(make_sink(), options, files, notify, pacer)
         sent = replay.send(messages, int(plan["messages"]))
         outcome.failed = replay.sink.refused
-        outcome.messages = sent - outcome.failed
+        outcome.messages = outcome.facts["messages"] = sent - outcome.failed
         outcome.facts["messages a second"] = round(outcome.messages / max(0.001, time.monotonic() - started))
         if files is not None:
             outcome.report = write_report(files, "Replay", outcome.facts, [replay.chart()])

@@ -190,7 +190,7 @@ def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
         F.count("*"), F.count_if("is_open"), F.avg("messages"), F.avg("seconds"), F.max("seconds")
     )
     names = ("sessions", "open", "messages each", "mean seconds", "longest seconds")
-    outcome.facts |= {name: value or 0 for name, value in zip(names, total.collect()[0], strict=True)}
+    outcome.facts |= {name: round(value or 0, 1) for name, value in zip(names, total.collect()[0], strict=True)}
     features = ledger.read(FEATURES)
     if features is not None:
         outcome.facts["rows of features"] = features.count()

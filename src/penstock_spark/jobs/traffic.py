@@ -153,7 +153,13 @@ def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
         "Traffic",
         outcome.facts,
         charts,
-        [Rows("Top talkers", ("client", "messages", "bytes", "share"), [tuple(row) for row in talkers])],
+        [
+            Rows(
+                "Top talkers",
+                ("client", "messages", "bytes", "percent"),
+                [(row.client_id, row.messages, row.bytes, 100 * row.share) for row in talkers],
+            )
+        ],
     )
     return outcome
 

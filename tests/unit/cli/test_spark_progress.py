@@ -27,7 +27,7 @@ def test_words() -> None:
     assert describe(WRITING, None) == "writing messages, 1 of 2 tasks, 450,000 rows read"
     assert describe(Doing("", 0, 4, 0), Told("messages", 1_000, 0)) == "0 of 4 tasks, 1,000 messages done"
     assert describe(WRITING, Told("messages", 1_000, 2_000)) == "1,000 of 2,000 messages"
-    assert describe(None, None) == ""
+    assert describe(None, None) == "preparing"
 
 
 def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
