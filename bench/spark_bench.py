@@ -4,7 +4,7 @@ what a broker that writes the log notices of it.
 python bench/spark_bench.py                 1,000,000 messages of 100 bytes, embedded and Kafka, on two cores
 python bench/spark_bench.py --large         the same with 10,000,000, to see whether the cost grows linearly
 python bench/spark_bench.py --only source   one of: source, kafka, lake, broker
-python bench/spark_bench.py --save          writes bench/results/spark/<date>.json
+python bench/spark_bench.py --save          writes bench/results/spark/<date>.json (bench/spark_report.py shows it)
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench/results/spark"
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from pyspark.sql import DataFrame, SparkSession  # noqa: E402 - the path comes first
@@ -200,24 +201,31 @@ def timed(work: Callable[[], int], runs: int) -> Timed:
     return Timed(statistics.median(times), statistics.median(cpu), rows)
 
 
-def measure_source(spark: SparkSession, directory: Path, runs: int) -> dict[str, Any]:
-    spark.dataSource.register(RowSource)
+def measure_source(spark: SparkSession, directory: Path, runs: int, is_large: bool) -> dict[str, Any]:
     arrow = timed(lambda: count_columns(read_messages(spark, str(directory))), runs)
+    found = {
+        "rows": arrow.rows,
+        "seconds": round(arrow.seconds, 2),
+        "CPU-seconds": round(arrow.cpu, 2),
+        "rows a second": round(arrow.rows / arrow.seconds),
+        "rows a CPU-second": round(arrow.rows / arrow.cpu),
+    }
+    if is_large:
+        return found
+    spark.dataSource.register(RowSource)
     python = timed(
         lambda: count_columns(spark.read.format("rows").option("path", str(directory)).load()), max(1, runs // 3)
     )
     return {
-        "rows": arrow.rows,
-        "seconds": round(arrow.seconds, 2),
-        "rows a second": round(arrow.rows / arrow.seconds),
-        "rows a CPU-second": round(arrow.rows / arrow.cpu),
+        **found,
         "rows a second, Python rows": round(python.rows / python.seconds),
         "rows a CPU-second, Python rows": round(python.rows / python.cpu),
         "times Python rows": round(python.seconds / arrow.seconds, 1),
+        "times Python rows, by CPU-seconds": round(python.cpu / arrow.cpu, 1),
     }
 
 
-def measure_kafka(spark: SparkSession, bootstrap: str, topic: str, runs: int) -> dict[str, Any]:
+def measure_kafka(spark: SparkSession, bootstrap: str, topic: str, runs: int, is_large: bool) -> dict[str, Any]:
     given = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
 
     def bare(tasks: int = 0) -> int:
@@ -228,22 +236,31 @@ def measure_kafka(spark: SparkSession, bootstrap: str, topic: str, runs: int) ->
         return int(found[0])
 
     plain = timed(bare, runs)
-    # read_messages reads with as many tasks as run at once, the connector with one a partition: compare like with like
-    alike = timed(lambda: bare(max(2, spark.sparkContext.defaultParallelism)), runs)
     decoded = timed(lambda: count_columns(read_messages(spark, kafka=bootstrap, topics=topic)), runs)
-    return {
+    found = {
         "rows": plain.rows,
         "seconds of the bare connector": round(plain.seconds, 2),
-        "seconds decoded": round(decoded.seconds, 2),
-        "seconds of the bare connector in as few tasks": round(alike.seconds, 2),
-        "decoding adds": f"{100 * (decoded.seconds / plain.seconds - 1):.0f} %",
-        "decoding adds, in as few tasks": f"{100 * (decoded.seconds / alike.seconds - 1):.0f} %",
-        "decoding adds, by CPU-seconds": f"{100 * (decoded.cpu / plain.cpu - 1):.0f} %",
-        "decoding adds, in as few tasks, by CPU-seconds": f"{100 * (decoded.cpu / alike.cpu - 1):.0f} %",
         "CPU-seconds of the bare connector": round(plain.cpu, 2),
-        "CPU-seconds of the bare connector in as few tasks": round(alike.cpu, 2),
+        "seconds decoded": round(decoded.seconds, 2),
         "CPU-seconds decoded": round(decoded.cpu, 2),
+        "decoding adds percent": added(decoded.seconds, plain.seconds),
+        "decoding adds percent, by CPU-seconds": added(decoded.cpu, plain.cpu),
     }
+    if is_large:
+        return found
+    # read_messages reads with as many tasks as run at once, the connector with one a partition: compare like with like
+    alike = timed(lambda: bare(max(2, spark.sparkContext.defaultParallelism)), runs)
+    return {
+        **found,
+        "seconds of the bare connector in as few tasks": round(alike.seconds, 2),
+        "CPU-seconds of the bare connector in as few tasks": round(alike.cpu, 2),
+        "decoding adds percent, in as few tasks": added(decoded.seconds, alike.seconds),
+        "decoding adds percent, in as few tasks, by CPU-seconds": added(decoded.cpu, alike.cpu),
+    }
+
+
+def added(value: float, base: float) -> int:
+    return round(100 * (value / base - 1))
 
 
 def measure_lake(directory: Path, output: Path) -> dict[str, Any]:
@@ -324,7 +341,8 @@ def told(what: str, result: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def measure(count: int, only: str, runs: int) -> dict[str, Any]:
+def measure(count: int, only: str, runs: int, is_large: bool = False) -> dict[str, Any]:
+    """`is_large`: only what has to grow linearly."""
     found: dict[str, Any] = {"messages": count}
     with tempfile.TemporaryDirectory(prefix="penstock-spark-") as home:
         directory = Path(home) / "data"
@@ -337,17 +355,22 @@ def measure(count: int, only: str, runs: int) -> dict[str, Any]:
             return found
         spark = make_session("bench", master="local[2]", jars=map(str, jars.fetch()))
         if only in ("", "source"):
-            found["embedded source"] = told("embedded source", measure_source(spark, directory, runs))
-        if only in ("", "broker"):
+            found["embedded source"] = told("embedded source", measure_source(spark, directory, runs, is_large))
+        shutil.rmtree(directory)
+        if only in ("", "broker") and not is_large:
             found["broker"] = told("broker", measure_broker(spark, Path(home)))
         if only in ("", "kafka"):
-            from tests.support.kafka_fixtures import shared_cluster  # noqa: PLC0415 - starts Kafka
-
-            bootstrap = shared_cluster(1).bootstrap
-            topic = f"bench-{count}"
-            fill_kafka(bootstrap, topic, count)
-            found["kafka"] = told("kafka", measure_kafka(spark, bootstrap, topic, runs))
+            found["kafka"] = told("kafka", measure_in_kafka(spark, count, runs, is_large))
     return found
+
+
+def measure_in_kafka(spark: SparkSession, count: int, runs: int, is_large: bool) -> dict[str, Any]:
+    from tests.support.kafka_fixtures import shared_cluster  # noqa: PLC0415 - starts Kafka
+
+    bootstrap = shared_cluster(1).bootstrap
+    topic = f"bench-{count}-{os.getpid()}"
+    fill_kafka(bootstrap, topic, count)
+    return measure_kafka(spark, bootstrap, topic, runs, is_large)
 
 
 def main() -> None:
@@ -359,12 +382,22 @@ def main() -> None:
     parser.add_argument("--save", action="store_true")
     chosen = parser.parse_args()
     sizes = [chosen.messages, *([10 * chosen.messages] if chosen.large else [])]
-    results = [measure(size, chosen.only, chosen.runs if size == chosen.messages else 1) for size in sizes]
-    report = {"machine": describe_machine(), "date": str(date.today()), "results": results}
+    load = os.getloadavg()[0]
+    results = [
+        measure(size, chosen.only, chosen.runs if size == chosen.messages else 1, size != chosen.messages)
+        for size in sizes
+    ]
+    report = {
+        "machine": describe_machine(),
+        "date": str(date.today()),
+        "load before": round(load, 2),
+        "runs": chosen.runs,
+        "results": results,
+    }
     print(json.dumps(report, indent=2))
     if chosen.save:
-        path = ROOT / "bench/results/spark" / f"{date.today()}.json"
-        path.parent.mkdir(exist_ok=True)
+        path = RESULTS / f"{date.today()}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(report, indent=2) + "\n")
         print(path)
 

@@ -36,3 +36,7 @@ class BadRecord(PenstockSparkError):
 
 class CheckpointError(PenstockSparkError):
     """A job's checkpoint does not fit what it finds."""
+
+
+class Busy(PenstockSparkError):
+    """Another run has the output, or what a job remembers."""

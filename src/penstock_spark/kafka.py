@@ -214,6 +214,7 @@ class KafkaSink:
 
     def __init__(self, bootstrap: str, topic: str, client: Mapping[str, str] | None = None) -> None:
         self._topic = topic
+        self.refused = 0  # it takes all or fails
         self._failures: list[str] = []
         settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, **(client or {})}
         self._producer = _library().Producer(settings)

@@ -18,6 +18,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock_spark import watch
 from penstock_spark.errors import CheckpointError
 from penstock_spark.hadoop import Files
 
@@ -69,6 +70,9 @@ class Ledger:
                 self._finish(self._load(f"{LEDGER}/{name}"))
         self.files.delete(STAGING)
 
+    def say(self, what: str) -> None:
+        watch.say(self._spark, what)
+
     @property
     def is_empty(self) -> bool:
         return self._last == 0
@@ -84,7 +88,10 @@ class Ledger:
         try:
             return Note(**self.files.read_json(path))
         except (TypeError, ValueError) as error:
-            raise CheckpointError(f"{self.files.path(path)} is damaged: {error}", "Restore it from a backup") from None
+            raise CheckpointError(
+                f"{self.files.path(path)} is damaged: {error}",
+                "It says where the job was: restore it from a backup, or take a new output directory",
+            ) from None
 
     def last(self) -> Note | None:
         """The newest note."""
@@ -144,6 +151,7 @@ class Entry:
     def stage(self, name: str, table: Table) -> None:
         """Computes and writes the rows."""
         files = self._ledger.files
+        self._ledger.say(f"writing {name}")
         frame = table.frame.coalesce(table.files) if table.files else table.frame
         writer = frame.write.mode("overwrite").option("compression", "zstd")
         if table.partition_by:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from penstock_schema.decode import Publish
 from penstock_spark.errors import PenstockSparkError
 
-CONNECT, CONNACK, PUBLISH, PUBACK, DISCONNECT = 0x10, 0x20, 0x30, 0x40, 0xE0
+CONNECT, CONNACK, PUBLISH, PUBACK, PINGREQ, PINGRESP, DISCONNECT = 0x10, 0x20, 0x30, 0x40, 0xC0, 0xD0, 0xE0
+RECEIVE_MAXIMUM, MAXIMUM_PACKET_SIZE = 0x21, 0x27
 SECONDS = 30.0
 WINDOW = 100
+LARGEST_PACKET = 268_435_460  # the largest that MQTT can say the length of
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,14 @@ def build_publish(record: Publish, packet_id: int, expiry: int | None = None) ->
 
 
 class MqttPublisher:
-    """`send` returns when the message is on its way, `flush` when all of them are acknowledged."""
+    """`send` returns when the message is on its way, `flush` when all of them have arrived: those of QoS 1 are
+    acknowledged, and for those of QoS 0 the broker has answered what was sent behind them."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._waiting: set[int] = set()
         self._last_id = 0
+        self._is_sure = True  # that what was sent with QoS 0 has arrived
         self.refused = 0
         try:
             plain = socket.create_connection((address.host, address.port), timeout=SECONDS)
@@ -99,7 +103,9 @@ class MqttPublisher:
         if kind != CONNACK or body[1] != 0:
             code = f"0x{body[1]:02X}" if len(body) > 1 else "none"
             raise PenstockSparkError(f"the broker at {address.host}:{address.port} refuses us: reason code {code}")
-        self._window = min(WINDOW, _receive_maximum(body))
+        limits = _limits_of(body)
+        self._window = min(WINDOW, limits.get(RECEIVE_MAXIMUM, WINDOW))
+        self._largest = limits.get(MAXIMUM_PACKET_SIZE, LARGEST_PACKET)
 
     def _read(self) -> tuple[int, bytes]:
         first = self._stream.read(1)
@@ -117,12 +123,23 @@ class MqttPublisher:
     def send(self, record: Publish, expiry: int | None = None) -> None:
         while len(self._waiting) >= self._window:
             self._take_acknowledgement()
-        if record.qos:
-            # [MQTT-2.2.1-3]: an id that is not in use
-            self._last_id = self._last_id % 65_535 + 1
-            self._waiting.add(self._last_id)
+        # [MQTT-2.2.1-3]: an id that is not in use
+        packet_id = self._last_id % 65_535 + 1
         try:
-            self._socket.sendall(build_publish(record, self._last_id, expiry))
+            packet = build_publish(record, packet_id, expiry)
+        except OverflowError:
+            packet = b""  # a topic that has become longer than topics are
+        # [MQTT-3.2.2-15]: nothing larger than the broker takes
+        if not packet or len(packet) > self._largest:
+            self.refused += 1
+            return
+        if record.qos:
+            self._last_id = packet_id
+            self._waiting.add(packet_id)
+        else:
+            self._is_sure = False
+        try:
+            self._socket.sendall(packet)
         except OSError as error:
             raise PenstockSparkError(f"the connection to the broker is lost: {error}") from None
 
@@ -134,11 +151,18 @@ class MqttPublisher:
         if kind == PUBACK:
             self._waiting.discard(int.from_bytes(body[:2], "big"))
             self.refused += len(body) > 2 and body[2] >= 0x80
+        elif kind == PINGRESP:
+            self._is_sure = True
         elif kind == DISCONNECT:
             raise PenstockSparkError(f"the broker ends the connection: reason code 0x{body[0] if body else 0:02X}")
 
     def flush(self) -> None:
-        while self._waiting:
+        if not self._is_sure:
+            try:
+                self._socket.sendall(_packet(PINGREQ))
+            except OSError as error:
+                raise PenstockSparkError(f"the connection to the broker is lost: {error}") from None
+        while self._waiting or not self._is_sure:
             self._take_acknowledgement()
 
     def close(self) -> None:
@@ -150,19 +174,22 @@ class MqttPublisher:
             self._socket.close()
 
 
-def _receive_maximum(connack: bytes) -> int:
-    """Receive Maximum out of the properties of a CONNACK; 65,535 when it says none."""
-    at, end = 3, len(connack)
+def _limits_of(connack: bytes) -> dict[int, int]:
+    """The numbers among the properties of a CONNACK, by their identifiers."""
+    found = {}
+    at, end = 2, len(connack)
+    while at < end and connack[at] & 128:
+        at += 1  # the length of the properties has one to four bytes
+    at += 1
     lengths = {0x11: 4, 0x21: 2, 0x24: 1, 0x25: 1, 0x27: 4, 0x22: 2, 0x28: 1, 0x29: 1, 0x2A: 1, 0x13: 2}
     while at < end:
         identifier = connack[at]
-        if identifier == 0x21:
-            return int.from_bytes(connack[at + 1 : at + 3], "big") or 1
         if identifier in lengths:
+            found[identifier] = int.from_bytes(connack[at + 1 : at + 1 + lengths[identifier]], "big")
             at += 1 + lengths[identifier]
             continue
         size = int.from_bytes(connack[at + 1 : at + 3], "big")
         at += 3 + size
         if identifier == 0x26:
             at += 2 + int.from_bytes(connack[at : at + 2], "big")
-    return 65_535
+    return found

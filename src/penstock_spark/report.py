@@ -5,12 +5,13 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from penstock_spark.hadoop import Files
 
 NAME = "report.html"
+MOMENT = "%Y-%m-%d %H:%M:%S"
 WIDTH, HEIGHT = 760, 260
 LEFT, RIGHT, TOP, BOTTOM = 70, 16, 16, 46
 COLOURS = ("#2563a8", "#d9822b", "#3c9d5f", "#b3408f", "#7a6ff0", "#8a8f98")
@@ -18,10 +19,12 @@ MOST_POINTS = 400
 MOST_LABELS = 8
 LONGEST_NAME = 32
 ROW = 20
+DAY = 86_400
+TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, DAY, 2 * DAY, 7 * DAY)
 
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:52rem;padding:0 1rem;color:#1c2733}
 h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2rem}table{border-collapse:collapse}
-td,th{padding:.2rem .8rem .2rem 0;text-align:left}td.n{text-align:right;font-variant-numeric:tabular-nums}
+td,th{padding:.2rem .8rem .2rem 0;text-align:left}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 svg{max-width:100%;height:auto}@media(prefers-color-scheme:dark){body{background:#14181d;color:#dde4ea}}"""
 
 
@@ -30,6 +33,26 @@ def short_number(value: float) -> str:
         if abs(value) >= limit:
             return f"{value / limit:.3g}{suffix}"
     return f"{value:.3g}"
+
+
+def utc(at: datetime) -> datetime:
+    """Spark hands a time out as that of this machine's zone, without saying so."""
+    return at.astimezone(UTC)
+
+
+def with_zeros(
+    points: Sequence[tuple[datetime, float]], first: datetime, last: datetime, step: timedelta
+) -> list[tuple[datetime, float]]:
+    """Nothing at all in a window is a count too: the line goes down where windows are missing, and up again behind
+    them. From the first to the last window, with as many points as it takes to draw that."""
+    found: list[tuple[datetime, float]] = []
+    before = first - step
+    for at, value in [*points, (last + step, 0.0)]:
+        if at - before > step * 1.5:
+            found += [(before + step, 0.0), (at - step, 0.0)] if at - before > step * 2.5 else [(at - step, 0.0)]
+        found.append((at, value))
+        before = at
+    return found[:-1]
 
 
 def duration(seconds: float) -> str:
@@ -136,11 +159,12 @@ def _columns(chart: Chart, ticks: Sequence[float]) -> list[str]:
 def _lines(chart: Chart, ticks: Sequence[float]) -> list[str]:
     times = [at for one in chart.series.values() for at, _ in one]
     first, last = min(times), max(times)
-    seconds = max(1.0, (last - first).total_seconds())
+    seconds = (last - first).total_seconds()
     width = WIDTH - LEFT - RIGHT
 
     def x(at: datetime) -> float:
-        return LEFT + width * (at - first).total_seconds() / seconds
+        # a single moment is in the middle
+        return LEFT + width * ((at - first).total_seconds() / seconds if seconds else 0.5)
 
     parts = []
     for number, (name, points) in enumerate(chart.series.items()):
@@ -151,19 +175,45 @@ def _lines(chart: Chart, ticks: Sequence[float]) -> list[str]:
             at, value = points[0]
             parts.append(f'<circle cx="{x(at):.1f}" cy="{_y(value, ticks):.1f}" r="2.5" fill="{colour}"/>')
         parts.append(_text(LEFT + 4 + 136 * number, HEIGHT - 6, f"■ {name[:20]}", "start", colour))
-    form = "%d %b" if seconds > 5 * 86_400 else "%d %b %H:%M" if seconds > 86_400 else "%H:%M"
-    marks = sorted({first + (last - first) * number / 6 for number in range(7)})
-    return [*parts, *(_text(x(at), HEIGHT - 26, f"{at:{form}}") for at in marks)]
+    return [*parts, *(_text(x(at), HEIGHT - 26, label) for at, label in time_marks(first, last))]
+
+
+def time_marks(first: datetime, last: datetime) -> list[tuple[datetime, str]]:
+    """A few round times between the two, and how they are written."""
+    span = (last - first).total_seconds()
+    step = next((one for one in TIME_STEPS if span / one <= MOST_LABELS - 1), TIME_STEPS[-1])
+    while span / step > MOST_LABELS - 1:
+        step *= 2
+    midnight = first.replace(hour=0, minute=0, second=0, microsecond=0)
+    number = -(-int((first - midnight).total_seconds() * 1000) // (step * 1000))
+    marks = []
+    while (at := midnight + timedelta(seconds=step * number)) <= last:
+        marks.append(at)
+        number += 1
+    if len(marks) < 2:
+        marks = sorted({first, last})
+    form = "%H:%M:%S" if step < 60 else "%H:%M" if span <= DAY else "%d %b %H:%M" if step < DAY else "%d %b"
+    return [(at, f"{at:{'%b %Y' if span > 300 * DAY else form}}") for at in marks]
 
 
 def _table(rows: Rows) -> str:
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in rows.columns)
+    numbers = [any(_is_number(row[place]) for row in rows.rows) for place in range(len(rows.columns))]
+    names = zip(rows.columns, numbers, strict=True)
+    head = "".join(f"<th{' class=n' if is_number else ''}>{html.escape(name)}</th>" for name, is_number in names)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows.rows)
-    return f"<h2>{html.escape(rows.title)}</h2><table><tr>{head}</tr>{body}</table>"
+    return (
+        f"<h2>{html.escape(rows.title)}</h2><table>{f'<tr>{head}</tr>' if any(rows.columns) else ''}{body}</table>"
+        if rows.rows
+        else f"<h2>{html.escape(rows.title)}</h2><p>None.</p>"
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not _is_number(value):
         return f"<td>{html.escape('' if value is None else str(value))}</td>"
     return f'<td class="n">{value:,.2f}</td>' if isinstance(value, float) else f'<td class="n">{value:,}</td>'
 
@@ -172,8 +222,10 @@ def build_report(title: str, facts: Mapping[str, Any], charts: Sequence[Chart], 
     facts_table = _table(Rows("In short", ("", ""), list(facts.items())))
     drawn = "".join(f"<h2>{html.escape(chart.title)}</h2>{draw(chart)}" for chart in charts)
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
-        f"<style>{STYLE}</style><h1>{html.escape(title)}</h1>{facts_table}{drawn}{''.join(map(_table, tables))}</html>"
+        f'<!doctype html><html lang="en"><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width"><title>{html.escape(title)}</title>'
+        f"<style>{STYLE}</style><h1>{html.escape(title)}</h1>{facts_table}{drawn}{''.join(map(_table, tables))}"
+        "<p><small>All times are UTC.</small></p></html>"
     )
 
 

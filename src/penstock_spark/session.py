@@ -32,6 +32,8 @@ def make_session(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+        # payloads may have megabytes
+        "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
         # Parquet by directories without sorting all rows first, as long as there are not more directories than this
         "spark.sql.maxConcurrentOutputFileWriters": "64",
     }
@@ -44,6 +46,8 @@ def make_session(
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
+            # how far a task is, for who watches it (watch.py)
+            "spark.executor.heartbeatInterval": "2s",
             "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
         }
     found = [str(jar) for jar in jars]

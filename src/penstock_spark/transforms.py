@@ -45,6 +45,11 @@ def only_between(start: str | None, end: str | None) -> Transform:
     return transform
 
 
+def utc_date(at: Column) -> Column:
+    """The day in UTC, whatever zone the session has: a directory of a day must not depend on who runs the job."""
+    return F.date_from_unix_date(F.floor(F.unix_seconds(at) / 86_400).cast("int"))
+
+
 def json_field(path: str) -> Column:
     """A field of a JSON payload as a string; null where there is none."""
     return F.get_json_object("payload_text", f"$.{path}")

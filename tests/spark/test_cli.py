@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.__main__ import main
+from penstock.cli import spark_progress
 from tests.spark.support.records import Sent, telemetry, write_embedded
 from tests.spark.test_lake import expected, places
 from tests.support.broker import REPOSITORY
@@ -88,13 +90,27 @@ def test_sql(spark: SparkSession, data_dir: Path, capsys: pytest.CaptureFixture[
     assert "nothing" in capsys.readouterr().err
 
 
-def test_exit_codes(spark: SparkSession, data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_codes(
+    spark: SparkSession,
+    data_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spark_progress, "LINE_SECONDS", 0.01)
     write_embedded(data_dir, [Sent(), Sent(raw=b"junk")])
     here = ("--data-dir", str(data_dir), "--master", "local[2]")
     assert main(["spark", "run", "lake", "-o", str(tmp_path / "lake"), "--fail-on-bad", *here]) == 1
-    assert "1 records could not be read" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "1 records could not be read" in said
+    # and how far it was while it ran
+    assert re.search(r"spark lake: \d+ s, writing messages, \d of \d tasks", said)
+    assert main(["spark", "run", "lake", "-o", str(tmp_path / "lake"), "--quiet", *here]) == 0
+    assert capsys.readouterr().err == ""
     assert main(["spark", "run", "traffic", "-o", str(tmp_path / "t"), "--topics", "nothing", *here]) == 1
     assert "there is no topic 'nothing'" in capsys.readouterr().err
+    assert main(["spark", "run", "traffic", "-o", f"{__file__}/out", *here]) == 1
+    assert f"{__file__}/out cannot be written: Not a directory" in capsys.readouterr().err
     assert main(["spark", "run", "replay", "nowhere", *here]) == 2
     assert "is not a target" in capsys.readouterr().err
     assert main(["spark", "run", "lake", "-o", str(tmp_path / "l"), "--payload-json", "t BANANA", *here]) == 2

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock_spark.errors import CheckpointError, OptionError, PenstockSparkError
+from penstock_spark.errors import Busy, CheckpointError, OptionError, PenstockSparkError
 from penstock_spark.hadoop import Files
 from penstock_spark.jobs import json_columns, lake
 from penstock_spark.jobs.base import SLOW_START, IncrementalJob, Run, Source
 from penstock_spark.ledger import Ledger, Table
+from penstock_spark.lock import only_run
 from tests.spark.support.records import T0, TOPIC, Sent, telemetry, write_embedded
 from tests.support.embedded import segments_of
 
@@ -159,7 +162,9 @@ def test_a_lost_checkpoint(spark: SparkSession, data_dir: Path, tmp_path: Path) 
     output = tmp_path / "lake"
     write_embedded(data_dir, telemetry(20))
     lake.run(spark, Source(str(data_dir)), str(output))
-    shutil.rmtree(output / "_penstock/checkpoint")
+    # the name of the query is still there: its first batch must not be taken for the one that was written
+    for name in ("offsets", "commits"):
+        shutil.rmtree(output / "_penstock/checkpoint" / name)
     write_embedded(data_dir, telemetry(20, first=20))
     with pytest.raises(CheckpointError, match="--recover"):
         lake.run(spark, Source(str(data_dir)), str(output))
@@ -167,7 +172,7 @@ def test_a_lost_checkpoint(spark: SparkSession, data_dir: Path, tmp_path: Path) 
     assert places(output) == expected(data_dir, 40)
 
 
-def test_a_broken_checkpoint_and_an_expired_offset(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
+def test_an_expired_offset(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
     output = tmp_path / "lake"
     write_embedded(data_dir, telemetry(60), properties={"segment.bytes": "2048"})
     lake.run(spark, Source(str(data_dir)), str(output))
@@ -184,12 +189,41 @@ def test_a_broken_checkpoint_and_an_expired_offset(spark: SparkSession, data_dir
     gaps = pq.read_table(str(output / "quarantine")).column("reason").to_pylist()
     missing = sum(int(reason.split("(")[1].split()[0]) for reason in gaps)
     assert missing + len(places(output)) == 180
-    for path in (output / "_penstock/checkpoint/offsets").iterdir():
-        path.write_text("v1\n{")
-    with pytest.raises(CheckpointError, match=r"checkpoint is damaged: .*--recover"):
-        lake.run(spark, loose, str(output))
-    assert lake.run(spark, loose, str(output), recover=True).messages == 0
-    assert missing + len(places(output)) == 180
+
+
+def _remove_newest(checkpoint: Path) -> None:
+    """Spark would go on with the batch before it, and its next one would have the number of one that was written."""
+    max((checkpoint / "offsets").glob("[0-9]*")).unlink()
+
+
+DAMAGES: dict[str, Any] = {
+    "no metadata": lambda checkpoint: (checkpoint / "metadata").unlink(),
+    "half of the metadata": lambda checkpoint: (checkpoint / "metadata").write_text('{"id":"3'),
+    "an empty commit": lambda checkpoint: max((checkpoint / "commits").glob("[0-9]*")).write_text(""),
+    "no newest offsets": _remove_newest,
+    "half of the offsets": lambda checkpoint: max((checkpoint / "offsets").glob("[0-9]*")).write_text("v1\n{"),
+    "no offsets": lambda checkpoint: shutil.rmtree(checkpoint / "offsets"),
+    "other offsets": lambda checkpoint: max((checkpoint / "offsets").glob("[0-9]*")).write_text(
+        f'v1\n{{}}\n{{"{TOPIC}": {{"0": 1}}}}'
+    ),
+}
+
+
+def test_a_damaged_checkpoint_is_found(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
+    """Files that were cut off or removed: nothing is read before it is said, nothing is skipped or written twice."""
+    output = tmp_path / "lake"
+    for first in (0, 20):
+        write_embedded(data_dir, telemetry(20, first=first))
+        lake.run(spark, Source(str(data_dir)), str(output))
+    for number, damage in enumerate(DAMAGES.values()):
+        copy = tmp_path / str(number)
+        shutil.copytree(output, copy)
+        damage(copy / "_penstock/checkpoint")
+        with pytest.raises(CheckpointError, match=r"checkpoint.* is (damaged|gone).*--recover"):
+            lake.run(spark, Source(str(data_dir)), str(copy))
+    write_embedded(data_dir, telemetry(20, first=40))
+    assert lake.run(spark, Source(str(data_dir)), str(copy), recover=True).messages == 20
+    assert places(copy) == expected(data_dir, 60)
 
 
 def test_small_files_are_put_together(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
@@ -209,25 +243,55 @@ def test_an_output_belongs_to_one_job(spark: SparkSession, data_dir: Path, tmp_p
     from penstock_spark.jobs import traffic  # noqa: PLC0415 - the other job of this test only
 
     write_embedded(data_dir, telemetry(2))
+    # while somebody else is at work on it
+    with only_run(Files(spark, str(tmp_path / "out"))), pytest.raises(Busy, match=rf"process {os.getpid()} on"):
+        lake.run(spark, Source(str(data_dir)), str(tmp_path / "out"))
+    with pytest.raises(PenstockSparkError, match="cannot be written: Not a directory"):
+        lake.run(spark, Source(str(data_dir)), f"{__file__}/out")
     lake.run(spark, Source(str(data_dir)), str(tmp_path / "out"))
     with pytest.raises(OptionError, match="output of the job lake"):
         traffic.run(spark, Source(str(data_dir)), str(tmp_path / "out"))
 
 
 def test_partition_columns(spark: SparkSession) -> None:
-    frame = spark.createDataFrame(
-        [("a/b", "2026-09-21 10:00:00", '{"ts": 1789900000000}'), ("/x", "2026-09-21 10:00:00", '{"ts": "soon"}')],
-        "topic string, received_at string, payload_text string",
-    )
+    """Whatever a publisher sends: a day in UTC, directories that a file system takes, and never an error."""
+    long = "ä" * 41
+    rows = [
+        ("a/b", "2026-09-21 10:00:00Z", '{"ts": 1789900000000}'),
+        ("/x", "2026-09-21 10:00:00Z", '{"ts": "soon"}'),
+        (f"{long}/{long[1:]}", "2026-09-21 23:59:59Z", '{"ts": 1e300}'),
+        ("a", "2026-09-21 00:00:00Z", '{"ts": "NaN"}'),
+        ("a", "1969-12-31 23:59:59Z", "[]"),
+        ("a", "2026-09-21 10:00:00Z", '{"ts": "2026-03-29T02:30:00+14:00"}'),
+    ]
+    frame = spark.createDataFrame(rows, "topic string, received_at string, payload_text string")
     frame = frame.withColumn("received_at", frame.received_at.cast("timestamp"))
 
     def shown(found: DataFrame) -> list[tuple[Any, ...]]:
         return [tuple(map(str, row)) for row in found.select("date", "level1", "level2", "level3").collect()]
 
-    assert shown(lake.with_partitions(frame, 3, "ts")) == [
+    expected = [
         ("2026-09-20", "a", "b", "None"),
         ("2026-09-21", "", "x", "None"),
+        ("2026-09-21", f"{long[:40]}~{sha256(long.encode()).hexdigest()[:8]}", long[1:], "None"),
+        ("2026-09-21", "a", "None", "None"),
+        ("1969-12-31", "a", "None", "None"),
+        ("2026-03-28", "a", "None", "None"),
     ]
+    assert shown(lake.with_partitions(frame, 3, "ts")) == expected
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Pacific/Kiritimati")
+    try:
+        assert shown(lake.with_partitions(frame, 3, "ts")) == expected
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+
+
+def test_a_directory_for_each_device_is_refused(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
+    write_embedded(data_dir, [Sent(topic=f"{number}/t") for number in range(30)])
+    few = lake.LakeOptions(most_directories=20)
+    with pytest.raises(PenstockSparkError, match=r"30 directories with levels=1.*--levels 0"):
+        lake.run(spark, Source(str(data_dir)), str(tmp_path / "lake"), few)
 
 
 def test_a_schema_that_is_none() -> None:

@@ -17,15 +17,17 @@ from penstock.cli.spark_sinks import make_sink
 from penstock_schema.decode import Publish, decode
 from penstock_schema.encode import encode
 from penstock_spark import read_messages
-from penstock_spark.errors import OptionError, PenstockSparkError
+from penstock_spark.errors import Busy, OptionError, PenstockSparkError
+from penstock_spark.hadoop import Files
 from penstock_spark.jobs import replay
 from penstock_spark.jobs.base import Source
 from penstock_spark.jobs.replay import Pacer, ReplayOptions
 from penstock_spark.kafka import KafkaSink
+from penstock_spark.lock import only_run
 from penstock_spark.mqtt_publisher import Address, MqttPublisher
 from penstock_spark.options import parse
 from penstock_spark.source import PenstockReader
-from tests.spark.support.records import T0, TOPIC, telemetry, write_embedded, write_kafka
+from tests.spark.support.records import T0, TOPIC, Sent, telemetry, write_embedded, write_kafka
 from tests.spark.test_source import FULL
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.log_broker import LogBroker
@@ -55,8 +57,10 @@ class Collector:
 
 
 def test_to_a_broker(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
-    write_embedded(data_dir, [FULL, *telemetry(50, step_ms=10)])
-    broker = LogBroker(tmp_path)
+    large = Sent(topic="plant/large/temp", payload=bytes(70_000), at=T0 + 10_000)
+    unsure = Sent(topic="plant/unsure/temp", qos=0, at=T0 + 10_001)
+    write_embedded(data_dir, [FULL, *telemetry(50, step_ms=10), large, unsure])
+    broker = LogBroker(tmp_path, {"limits.max_packet_size": "64KiB"})
     try:
         broker.wait_until_listening()
         collector = Collector(broker.port)
@@ -66,11 +70,18 @@ def test_to_a_broker(spark: SparkSession, data_dir: Path, tmp_path: Path) -> Non
             return MqttPublisher(Address(port=broker.port))
 
         plants = Source(str(data_dir), options={"topic_filter": "plant/+/temp"})
-        outcome = replay.run(spark, plants, sink, options)
-        assert outcome.messages == 51
+        told: list[tuple[str, int, int]] = []
+        outcome = replay.run(spark, plants, sink, options, notify=lambda *words: told.append(words))
+        # one is larger than the broker takes
+        assert (outcome.messages, outcome.failed) == (52, 1)
+        assert told == [("messages", number, 53) for number in range(1, 54)]
+        assert outcome.report is not None
+        assert "Messages sent" in (tmp_path / "state/report.html").read_text()
         # what was safe is not sent again
         assert replay.run(spark, plants, sink, options).messages == 0
-        collector.close(51)
+        with only_run(Files(spark, options.state)), pytest.raises(Busy):
+            replay.run(spark, plants, sink, options)
+        collector.close(52)
     finally:
         broker.stop()
     assert [message.topic for message in collector.messages[:3]] == [
@@ -83,7 +94,7 @@ def test_to_a_broker(spark: SparkSession, data_dir: Path, tmp_path: Path) -> Non
     assert full.properties.ContentType == "application/json"
     assert full.properties.CorrelationData == b"\x00\xff"
     assert full.properties.UserProperty == [("k", "1"), ("k", "2")]
-    assert len(collector.messages) == 51
+    assert len(collector.messages) == 52
 
 
 def test_to_kafka(spark: SparkSession, kafka: KafkaCluster, topic: str, data_dir: Path) -> None:

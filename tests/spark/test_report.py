@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+import time
+from datetime import UTC, datetime, timedelta
 
-from penstock_spark.report import Chart, Rows, build_report, draw, duration, short_number
+import pytest
+
+from penstock_spark.jobs.replay import _ms
+from penstock_spark.report import Chart, Rows, build_report, draw, duration, short_number, time_marks, utc, with_zeros
 
 T0 = datetime(2026, 9, 30, 23, 0)
 
@@ -32,6 +36,56 @@ def test_lines_run_in_time() -> None:
     assert len(lines) == 2
     assert lines[0][0] < lines[1][0] < lines[1][1] < lines[0][1]
     assert drawn.index("23:00") < drawn.index("00:00") < drawn.index("02:00")
+
+
+def test_round_times() -> None:
+    def marks(**span: float) -> list[str]:
+        return [label for _, label in time_marks(T0 + timedelta(seconds=7), T0 + timedelta(seconds=7, **span))]
+
+    assert marks(minutes=0) == ["23:00:07"]
+    assert marks(minutes=0.2) == ["23:00:08", "23:00:10", "23:00:12", "23:00:14", "23:00:16", "23:00:18"]
+    assert marks(hours=2) == ["23:30", "00:00", "00:30", "01:00"]
+    assert marks(days=3) == [
+        "01 Oct 00:00",
+        "01 Oct 12:00",
+        "02 Oct 00:00",
+        "02 Oct 12:00",
+        "03 Oct 00:00",
+        "03 Oct 12:00",
+    ]
+    assert marks(days=20) == ["07 Oct", "14 Oct"]
+    assert len(marks(days=20_000)) <= 9
+
+
+def test_windows_without_anything() -> None:
+    """The line falls to nothing between them, with a few points however long that lasts."""
+    hour = timedelta(hours=1)
+    at = [T0 + hour * number for number in range(6)]
+    assert with_zeros([(at[1], 3.0), (at[3], 4.0)], at[0], at[5], hour) == [
+        (at[0], 0.0),
+        (at[1], 3.0),
+        (at[2], 0.0),
+        (at[3], 4.0),
+        (at[4], 0.0),
+        (at[5], 0.0),
+    ]
+    wrong = [(datetime(1970, 1, 1), 1.0), (T0, 2.0)]
+    assert len(with_zeros(wrong, wrong[0][0], T0, hour)) == 4
+
+
+def test_times_are_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark hands out local times without a zone; in the hour that comes twice in autumn, too."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        for seconds in (1_793_509_200, 1_793_512_800):  # 2026-11-01 01:00 in summer time, and once more
+            local = datetime.fromtimestamp(seconds)
+            assert local.hour == 1
+            assert utc(local) == datetime.fromtimestamp(seconds, UTC)
+            assert _ms(local) == seconds * 1000
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_every_row_has_its_name() -> None:

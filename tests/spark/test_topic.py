@@ -33,6 +33,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.sent: list[Publish] = []
+        self.refused = 0
 
     def send(self, record: Publish) -> None:
         self.sent.append(record)
@@ -94,4 +95,4 @@ def test_what_is_wrong_is_said(spark: SparkSession, data_dir: Path, tmp_path: Pa
         with pytest.raises(OptionError, match=part):
             topic.run(spark, Source(str(data_dir)), Kept, options)
     with pytest.raises(PenstockSparkError, match="nothing"):
-        topic.run(spark, Source(str(data_dir)), Kept, TopicOptions("a", "SELECT nothing FROM messages", "s"))
+        topic.run(spark, Source(str(data_dir)), Kept, TopicOptions("a", "SELECT nothing FROM messages", str(tmp_path)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from penstock.cli.spark_options import (
     Loose,
     Master,
     Output,
+    Quiet,
     Recover,
     Start,
     Stop,
@@ -30,7 +32,8 @@ from penstock.cli.spark_options import (
     load_spark,
     part,
 )
-from penstock.cli.spark_run import explained, run_job
+from penstock.cli.spark_progress import SparkProgress
+from penstock.cli.spark_run import explained, run_job, started
 from penstock.cli.spark_sinks import make_sink
 from penstock.cli.tables import print_table
 from penstock.core.errors import UsageError
@@ -67,6 +70,9 @@ def lake(
     compact_below: Annotated[
         int, typer.Option(min=0, help="Bytes; smaller files are put together, 0 = never.")
     ] = 33_554_432,
+    most_directories: Annotated[
+        int, typer.Option(min=1, help="Stop if a run would write to more directories than this.")
+    ] = 5_000,
     config: Config = None,
     data_dir: DataDir = None,
     assignments: Set = None,
@@ -81,12 +87,17 @@ def lake(
     master: Master = None,
     conf: Conf = None,
     jars: Jars = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Messages to Parquet by date and topic, each exactly once."""
     load_spark()
-    options = part("jobs.lake").LakeOptions(levels, payload_json, event_time, compact_below)
-    chosen = Chosen(config, data_dir, assignments, kafka, topics, filters, start, None, loose, master, conf, jars)
+    options = part("jobs.lake").LakeOptions(
+        levels, payload_json, event_time, compact_below, most_directories=most_directories
+    )
+    chosen = Chosen(
+        config, data_dir, assignments, kafka, topics, filters, start, None, loose, master, conf, jars, quiet
+    )
     run_job("lake", chosen, output, options, checkpoint=checkpoint, recover=recover, strict=strict, as_json=as_json)
 
 
@@ -110,12 +121,15 @@ def traffic(
     master: Master = None,
     conf: Conf = None,
     jars: Jars = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Messages, bytes, clients and sizes per topic prefix and minute, hour, day; top talkers."""
     load_spark()
     options = part("jobs.traffic").TrafficOptions(levels, top)
-    chosen = Chosen(config, data_dir, assignments, kafka, topics, filters, start, None, loose, master, conf, jars)
+    chosen = Chosen(
+        config, data_dir, assignments, kafka, topics, filters, start, None, loose, master, conf, jars, quiet
+    )
     run_job("traffic", chosen, output, options, checkpoint=checkpoint, recover=recover, strict=strict, as_json=as_json)
 
 
@@ -141,12 +155,15 @@ def devices(
     master: Master = None,
     conf: Conf = None,
     jars: Jars = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Last seen, gaps, silent clients, duplicates and disorder."""
     load_spark()
     options = part("jobs.devices").DeviceOptions(gap, silent, duplicate, sequence)
-    chosen = Chosen(config, data_dir, assignments, kafka, topics, filters, start, None, loose, master, conf, jars)
+    chosen = Chosen(
+        config, data_dir, assignments, kafka, topics, filters, start, None, loose, master, conf, jars, quiet
+    )
     run_job("devices", chosen, output, options, checkpoint=checkpoint, recover=recover, strict=strict, as_json=as_json)
 
 
@@ -166,12 +183,13 @@ def delivery(
     master: Master = None,
     conf: Conf = None,
     jars: Jars = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """What was published against what was delivered, expired, dropped or dead-lettered, per client and topic."""
     load_spark()
     options = part("jobs.delivery").DeliveryOptions()
-    chosen = Chosen(config, data_dir, assignments, kafka, None, None, start, None, loose, master, conf, jars)
+    chosen = Chosen(config, data_dir, assignments, kafka, None, None, start, None, loose, master, conf, jars, quiet)
     run_job("delivery", chosen, output, options, checkpoint=checkpoint, recover=recover, strict=strict, as_json=as_json)
 
 
@@ -195,12 +213,15 @@ def sessions(
     master: Master = None,
     conf: Conf = None,
     jars: Jars = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Telemetry cut into sessions by silence; features for machine learning."""
     load_spark()
     options = part("jobs.sessions").SessionOptions(gap, value)
-    chosen = Chosen(config, data_dir, assignments, kafka, topics, filters, start, None, loose, master, conf, jars)
+    chosen = Chosen(
+        config, data_dir, assignments, kafka, topics, filters, start, None, loose, master, conf, jars, quiet
+    )
     run_job("sessions", chosen, output, options, checkpoint=checkpoint, recover=recover, strict=strict, as_json=as_json)
 
 
@@ -233,11 +254,14 @@ def replay(
     master: Master = None,
     conf: Conf = None,
     jars: Jars = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Selected history back to a broker or to a log, in its order and at its pace."""
     load_spark()
-    chosen = Chosen(config, data_dir, assignments, kafka, topics, filters, start, stop, loose, master, conf, jars)
+    chosen = Chosen(
+        config, data_dir, assignments, kafka, topics, filters, start, stop, loose, master, conf, jars, quiet
+    )
     options = part("jobs.replay").ReplayOptions(speed, rate, to_topic, qos, keep_retain, limit, state)
     sink = None if dry_run else make_sink(target, chosen)
     run_job("replay", chosen, None, options, sink=sink, as_json=as_json)
@@ -271,11 +295,14 @@ def topic_of_rows(
     master: Master = None,
     conf: Conf = None,
     jars: Jars = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Rows of GROUP BY, windows, DISTINCT, published as a topic: what CREATE TOPIC cannot compute."""
     load_spark()
-    chosen = Chosen(config, data_dir, assignments, kafka, topics, filters, start, None, loose, master, conf, jars)
+    chosen = Chosen(
+        config, data_dir, assignments, kafka, topics, filters, start, None, loose, master, conf, jars, quiet
+    )
     options = part("jobs.topic").TopicOptions(name, sql, state, to_topic, mode, delay, declared_tables(tables or []))
     run_job("topic", chosen, None, options, sink=make_sink(to, chosen), as_json=as_json)
 
@@ -297,31 +324,40 @@ def sql(
     master: Master = None,
     conf: Conf = None,
     jars: Jars = None,
+    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Run SQL over the messages and print what comes out; what WHERE leaves out by time or topic is not read."""
     load_spark()
-    chosen = Chosen(config, data_dir, assignments, kafka, topics, filters, start, stop, loose, master, conf, jars)
+    chosen = Chosen(
+        config, data_dir, assignments, kafka, topics, filters, start, stop, loose, master, conf, jars, quiet
+    )
     source = chosen.source()
-    session = chosen.session("sql", is_kafka=source.kafka is not None)
+    with SparkProgress("spark sql", is_quiet=quiet) as progress:
 
-    def work() -> tuple[list[str], list[Any]]:
-        found = part("reading").sql_over_messages(session, query, source.path, kafka=source.kafka, **source.options)
-        return found.columns, found.limit(limit + 1).collect()
+        def work() -> tuple[list[str], list[Any]]:
+            session = started(chosen, "sql", source, progress)
+            found = part("reading").sql_over_messages(session, query, source.path, kafka=source.kafka, **source.options)
+            return found.columns, found.limit(limit + 1).collect()
 
-    columns, rows = explained(work)
+        columns, rows = explained(work)
     if as_json:
         for row in rows[:limit]:
             typer.echo(json.dumps(row.asDict(recursive=True), default=_plain, ensure_ascii=False))
         return
-    print_table(
-        columns, [[_plain(value) if isinstance(value, bytearray) else value for value in row] for row in rows[:limit]]
-    )
+    print_table(columns, [[_cell(value) for value in row] for row in rows[:limit]])
     if len(rows) > limit:
         typer.echo(f"… and more: --limit shows more than {limit} rows", err=True)
 
 
+def _cell(value: Any) -> Any:
+    return _plain(value) if isinstance(value, bytes | bytearray | datetime) else value
+
+
 def _plain(value: Any) -> str:
+    if isinstance(value, datetime):
+        # Spark hands a time out as that of this machine's zone, without saying so
+        return str(value.astimezone(UTC).replace(tzinfo=None))
     return bytes(value).decode(errors="replace") if isinstance(value, bytes | bytearray) else str(value)
 
 

@@ -51,6 +51,7 @@ Jars = Annotated[
 Kafka = Annotated[
     str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Kafka instead of what the settings say.")
 ]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Do not show how far it is.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -99,6 +100,7 @@ class Chosen:
     master: str | None = None
     conf: list[str] | None = None
     jars: str | None = None
+    is_quiet: bool = False
 
     def source(self) -> Any:
         """A penstock_spark.jobs.base.Source."""
@@ -119,11 +121,9 @@ class Chosen:
         return source(path=str(Path(settings.server.data_dir).resolve()), options=options)
 
     def session(self, name: str, *, is_kafka: bool) -> Any:
-        """A SparkSession; its log is for errors only, its bar for people at a terminal."""
+        """A SparkSession; its log is for errors only."""
         home = Path(part("session").__file__).parent
         settings = {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{home / 'log4j2.properties'}"}
-        if os.isatty(2):
-            settings["spark.ui.showConsoleProgress"] = "true"
         for assignment in self.conf or []:
             key, equals, value = assignment.partition("=")
             if not equals:

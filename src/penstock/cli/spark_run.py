@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
-from penstock.cli.progress import Progress
 from penstock.cli.spark_options import Chosen, part
+from penstock.cli.spark_progress import SparkProgress
 from penstock.cli.tables import print_table
 from penstock.core import exit_codes
 from penstock.core.errors import PenstockError, UsageError
@@ -23,9 +23,17 @@ def explained(work: Callable[[], Any]) -> Any:
     except errors.OptionError as error:
         raise UsageError(str(error)) from error
     except errors.PenstockSparkError as error:
-        raise PenstockError(str(error)) from error
-    except base.PySparkException as error:
-        raise PenstockError(str(base.translate(error))) from error
+        raise _told(error) from error
+    except base.FAILURES as error:
+        raise _told(base.translate(error)) from error
+
+
+def _told(error: Exception) -> PenstockError:
+    """With the flag of this command that is meant."""
+    text = str(error)
+    if "failOnDataLoss" in text:
+        return PenstockError(text, "Here that is the flag --ignore-data-loss.")
+    return PenstockError(text)
 
 
 def run_job(
@@ -43,25 +51,32 @@ def run_job(
     """The job by its name; `output` is None for the one that writes no tables."""
     source = chosen.source()
     job = part(f"jobs.{name}")
-    done = 0
-    with Progress(f"spark {name}", unit="messages") as progress:
-
-        def notify(_: str, count: int) -> None:
-            nonlocal done
-            progress.advance(count - done)
-            progress.look()
-            done = count
+    with SparkProgress(f"spark {name}", is_quiet=chosen.is_quiet) as progress:
 
         def work() -> Any:
-            session = chosen.session(name, is_kafka=source.kafka is not None)
+            session = started(chosen, name, source, progress)
             if output is None:
-                return job.run(session, source, sink, options, notify=notify)
-            return job.run(session, source, output, options, checkpoint=checkpoint, recover=recover, notify=notify)
+                return job.run(session, source, sink, options, notify=progress.tell)
+            return job.run(
+                session, source, output, options, checkpoint=checkpoint, recover=recover, notify=progress.tell
+            )
 
         outcome = explained(work)
     _show(outcome, as_json=as_json)
-    if strict and outcome.bad:
+    if outcome.failed or (strict and outcome.bad):
         raise typer.Exit(exit_codes.FAILURE)
+
+
+def started(chosen: Chosen, name: str, source: Any, progress: SparkProgress) -> Any:
+    """A Spark that the progress shows."""
+    session = chosen.session(name, is_kafka=source.kafka is not None)
+    progress.watch(lambda: part("watch").look(session))
+    return session
+
+
+def _place(path: str | None) -> str | None:
+    """As people write it: a directory of this machine is no URL."""
+    return path.removeprefix("file:") if path is not None else None
 
 
 def _show(outcome: Any, *, as_json: bool) -> None:
@@ -71,8 +86,8 @@ def _show(outcome: Any, *, as_json: bool) -> None:
         "batches": outcome.batches,
         "seconds": round(outcome.seconds, 1),
         **outcome.facts,
-        "output": outcome.output,
-        "report": outcome.report,
+        "output": _place(outcome.output),
+        "report": _place(outcome.report),
     }
     if as_json:
         typer.echo(json.dumps({"job": outcome.job, **facts}, default=str, ensure_ascii=False))
@@ -80,4 +95,8 @@ def _show(outcome: Any, *, as_json: bool) -> None:
     rows = [(name, f"{value:,}" if isinstance(value, int | float) else value) for name, value in facts.items()]
     print_table((outcome.job, ""), [row for row in rows if row[1] is not None])
     if outcome.bad:
-        typer.echo(f"{outcome.bad:,} records could not be read: they are in {outcome.output}/quarantine", err=True)
+        typer.echo(
+            f"{outcome.bad:,} records could not be read: they are in {_place(outcome.output)}/quarantine", err=True
+        )
+    if outcome.failed:
+        typer.echo(f"{outcome.failed:,} messages were refused by the broker", err=True)

@@ -26,6 +26,7 @@ class LogSink:
 
     def __init__(self, settings: Settings, topic: str) -> None:
         self._topic = topic
+        self.refused = 0  # it takes all or fails
         self._hash = settings.ingest.hash_function
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()

@@ -7,22 +7,31 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import update_wrapper
+from typing import Any, Concatenate, ParamSpec
 
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped] # it has no types of its own
 from pyspark.errors.exceptions.base import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from penstock_spark import watch
 from penstock_spark.errors import CheckpointError, OptionError, PenstockSparkError
 from penstock_spark.hadoop import Files
-from penstock_spark.ledger import HOME, Ledger, Table
+from penstock_spark.ledger import HOME, Ledger, Note, Table
+from penstock_spark.lock import only_run
 from penstock_spark.reading import read_messages
 
+P = ParamSpec("P")
 CHECKPOINT = f"{HOME}/checkpoint"
 QUARANTINE = "quarantine"
 # Spark gives the Python process of a stream ten seconds to start, whatever else the machine has to do.
 STARTS = 5
 SLOW_START = "Python worker failed to connect back"
+# what a job may fail with: Spark, the JVM below it, or the file system
+FAILURES = (PySparkException, Py4JError, OSError)
+# A task makes a file of each table: fewer and larger ones than a query would like.
+BYTES_PER_TASK = 268_435_456
 # what the quarantine says of a record
 NEEDED = "log_topic,log_partition,log_offset,log_time,error,raw"
 
@@ -49,6 +58,7 @@ class Outcome:
     messages: int = 0
     others: int = 0  # records of topics that hold something else
     bad: int = 0
+    failed: int = 0  # messages that the target of the job did not take
     seconds: float = 0.0
     facts: dict[str, Any] = field(default_factory=dict)
     report: str | None = None
@@ -66,7 +76,8 @@ class Run:
 
 # From the good messages of a batch to the tables that it writes.
 Work = Callable[[Run, DataFrame], Mapping[str, Table]]
-Notify = Callable[[str, int], None]
+# What is counted, how many there are so far, and of how many (0 = nobody knows).
+Notify = Callable[[str, int, int], None]
 
 
 def is_bad(others: Sequence[str] = ()) -> Column:
@@ -113,7 +124,9 @@ class IncrementalJob:
         started = time.monotonic()
         outcome = Outcome(self.name, self.output)
         start = self._prepare(recover)
-        options = {"columns": f"{columns},{NEEDED}"} if columns else {}
+        options: dict[str, Any] = {"columns": f"{columns},{NEEDED}"} if columns else {}
+        if source.path is not None and "maxBytesPerTask" not in source.options:
+            options["maxBytesPerTask"] = BYTES_PER_TASK
         if start is not None:
             options["start"] = json.dumps(start)
         elif source.kafka is not None and "start" not in source.options:
@@ -123,7 +136,7 @@ class IncrementalJob:
         def process(frame: DataFrame, number: int) -> None:
             self._process(frame, number, work, outcome, others)
             if notify is not None:
-                notify(f"batch {number}", outcome.messages)
+                notify("messages", outcome.messages, 0)
 
         self._run_stream(stream, process)
         outcome.seconds = time.monotonic() - started
@@ -151,46 +164,62 @@ class IncrementalJob:
 
     def _prepare(self, recover: bool) -> Mapping[str, Any] | None:
         """The offsets to start from when the checkpoint is new; CheckpointError when it does not fit the output."""
-        has_checkpoint = self._checkpoint.exists("offsets")
+        has_checkpoint = bool(self._numbers("offsets") or self._numbers("commits"))
         note = self.ledger.last()
         owner = self.ledger.files.read_json(f"{HOME}/job.json") or {}
         if owner.get("job", self.name) != self.name:
             raise OptionError(f"{self.output} is the output of the job {owner['job']}", "Take another directory")
         if not owner:
             self.ledger.files.write_text(f"{HOME}/job.json", json.dumps({"job": self.name}))
-        if note is not None and not has_checkpoint:
-            if not recover:
-                raise CheckpointError(
-                    f"{self.output} has the output of earlier runs; their checkpoint {self._checkpoint.root} is gone",
-                    "--recover goes on behind the last batch that was written; or take a new output directory",
-                )
-            return note.end
-        if note is None and self._checkpoint.names("commits"):
+        if note is not None and not has_checkpoint and not recover:
+            raise CheckpointError(
+                f"{self.output} has the output of earlier runs; their checkpoint {self._checkpoint.root} is gone",
+                "--recover goes on behind the last batch that was written; or take a new output directory",
+            )
+        if note is None and self._numbers("commits"):
             raise CheckpointError(
                 f"the checkpoint {self._checkpoint.root} is of another output than {self.output}",
                 "Take the output that belongs to it, or remove the checkpoint to start at the beginning",
             )
-        if recover and has_checkpoint:
+        if recover:
+            # all of it: a query that went on under its old name would have its new batches taken for the old ones
             self._checkpoint.delete("")
             return note.end if note is not None else None
-        self._check_checkpoint()
+        self._check_checkpoint(note)
         return None
 
-    def _check_checkpoint(self) -> None:
-        """Spark itself says of a damaged checkpoint only that some JSON has no end."""
-        numbers = [int(name) for name in self._checkpoint.names("offsets") if name.isdecimal()]
+    def _numbers(self, directory: str) -> list[int]:
+        """Of the batches that the checkpoint has a file of."""
+        return sorted(int(name) for name in self._checkpoint.names(directory) if name.isdecimal())
+
+    def _check_checkpoint(self, note: Note | None) -> None:
+        """Spark itself says of a damaged checkpoint only that some JSON has no end, and goes on wrongly where a file is
+        missing. What it says of where we are has to be what the ledger says."""
+        offsets, commits = self._numbers("offsets"), self._numbers("commits")
         looked_at = "metadata"
         try:
-            if self._checkpoint.exists(looked_at):
-                json.loads(self._checkpoint.read_text(looked_at))
-            if numbers:
-                looked_at = f"offsets/{max(numbers)}"
-                self._end_of(max(numbers))
-        except ValueError:
-            raise CheckpointError(
-                f"the checkpoint is damaged: {self._checkpoint.path(looked_at)}",
-                "--recover makes a new one that goes on behind the last batch that was written",
-            ) from None
+            query = ""
+            if offsets or commits or self._checkpoint.exists(looked_at):
+                query = json.loads(self._checkpoint.read_text(looked_at))["id"]
+            if commits:
+                looked_at = f"commits/{commits[-1]}"
+                json.loads(self._checkpoint.read_text(looked_at).split("\n")[1])
+            last = max([*offsets[-1:], *commits[-1:]], default=-1)
+            ends: dict[int, Mapping[str, Any] | None] = {}
+            for number in range(max(0, last - 1), last + 1):
+                looked_at = f"offsets/{number}"
+                ends[number] = self._end_of(number)
+        except (ValueError, LookupError, TypeError, Py4JJavaError):
+            raise self._damaged(looked_at) from None
+        done = last if self.ledger.has(f"{query[:8]}.{last}") else last - 1
+        if note is not None and note.end is not None and ends.get(done, note.end) != note.end:
+            raise self._damaged(f"offsets/{done}", " (it is not what was written last)")
+
+    def _damaged(self, name: str, how: str = "") -> CheckpointError:
+        return CheckpointError(
+            f"the checkpoint is damaged: {self._checkpoint.path(name)}{how}",
+            "--recover makes a new one that goes on behind the last batch that was written",
+        )
 
     def _process(self, frame: DataFrame, number: int, work: Work, outcome: Outcome, others: Sequence[str]) -> None:
         query = self.spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "query"
@@ -227,12 +256,28 @@ class IncrementalJob:
         return found if isinstance(found, dict) else None
 
 
+Job = Callable[Concatenate[SparkSession, Source, str, P], Outcome]
+
+
+def alone(run: Job[P]) -> Job[P]:
+    """A job that has its output for itself as long as it runs."""
+
+    def locked(spark: SparkSession, source: Source, output: str, /, *words: P.args, **options: P.kwargs) -> Outcome:
+        with only_run(Files(spark, output)):
+            try:
+                return run(spark, source, output, *words, **options)
+            finally:
+                watch.say(spark, None)
+
+    return update_wrapper(locked, run)
+
+
 def translate(error: Exception) -> PenstockSparkError:
     """The sentence for people out of the many lines of a failed query."""
-    text = str(error)
+    text = re.sub("^: ", "", str(error), flags=re.MULTILINE)
     ours = re.findall(r"penstock_spark\.errors\.(\w+): (.+)", text)
     if ours:
         return PenstockSparkError(ours[-1][1].strip())
-    causes = re.findall(r"^(?:\S+: )?(\[[A-Z_.]+\] .+|[\w.]*(?:Error|Exception): .+)$", text, re.MULTILINE)
+    causes = re.findall(r"^(?:\S+: |Caused by: )?(\[[A-Z_.]+\] .+|[\w.$]*(?:Error|Exception): .+)$", text, re.MULTILINE)
     lines = [line for line in text.splitlines() if line.strip()]
     return PenstockSparkError((causes[-1] if causes else lines[0] if lines else "Spark failed")[:500])

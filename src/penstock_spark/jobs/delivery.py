@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from penstock_schema.event import TOPIC
 from penstock_spark.errors import OptionError
 from penstock_spark.events import events_of
-from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source
+from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source, alone
 from penstock_spark.ledger import Ledger, Table
 from penstock_spark.options import ALL_MESSAGES
 from penstock_spark.report import Chart, Rows, write_report
@@ -136,6 +136,7 @@ def connections(events: DataFrame) -> DataFrame:
     return events.filter(F.col("kind").isin(*kinds)).drop("event_error", "count")
 
 
+@alone
 def run(
     spark: SparkSession,
     source: Source,
@@ -203,6 +204,7 @@ def _make_tables(ledger: Ledger) -> None:
 
 
 def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
+    ledger.say("making the report")
     clients, causes = ledger.read(BY_CLIENT), ledger.read(CAUSES)
     if clients is None:
         return outcome
@@ -216,7 +218,14 @@ def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
         ledger.files,
         "Delivery",
         outcome.facts,
-        [Chart("Not delivered, by cause", "rows", [(row.cause, float(row["count"])) for row in why])],
+        [
+            Chart(
+                "What became of what was expected",
+                "rows",
+                [(kind.replace("_", "-"), float(total[kind] or 0)) for kind in (*KINDS[1:], "unaccounted")],
+            ),
+            Chart("Not delivered, by cause", "rows", [(row.cause, float(row["count"])) for row in why]),
+        ],
         [
             Rows(
                 "Clients that miss the most",

@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from penstock_spark.errors import OptionError
-from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source
+from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source, alone
 from penstock_spark.ledger import Ledger, Table
-from penstock_spark.report import Chart, Rows, duration, write_report
+from penstock_spark.report import MOMENT, Chart, Rows, duration, utc, write_report
 from penstock_spark.transforms import json_field
 
 STATE, DEVICES, FINDINGS = "known_clients", "devices", "findings"
@@ -36,7 +36,7 @@ class DeviceOptions:
 
 def observations(messages: DataFrame, options: DeviceOptions) -> DataFrame:
     """What the job needs of a message, in the columns of the state's last message."""
-    sequence = json_field(options.sequence).cast("double") if options.sequence else F.lit(None).cast("double")
+    sequence = json_field(options.sequence).try_cast("double") if options.sequence else F.lit(None).cast("double")
     fingerprint = F.sha2(F.concat_ws("\n", "topic", F.hex("payload")), 224)
     return messages.filter(F.col("client_id") != "").select(
         "client_id",
@@ -137,6 +137,7 @@ def devices_of(known: DataFrame, options: DeviceOptions) -> DataFrame:
     )
 
 
+@alone
 def run(
     spark: SparkSession,
     source: Source,
@@ -170,6 +171,7 @@ def run(
 
 
 def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
+    ledger.say("making the report")
     devices = ledger.read(DEVICES)
     if devices is None:
         return outcome
@@ -180,7 +182,7 @@ def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
     outcome.facts |= {name: value or 0 for name, value in zip(names, total, strict=True)}
     worst = devices.orderBy(F.desc("is_silent"), F.desc("silent_for"), F.desc("gaps")).limit(20).collect()
     rows = [
-        (row.client_id, f"{row.last_seen:%Y-%m-%d %H:%M:%S}", row.messages, row.gaps, row.duplicates, row.out_of_order)
+        (row.client_id, f"{utc(row.last_seen):{MOMENT}}", row.messages, row.gaps, row.duplicates, row.out_of_order)
         for row in worst
     ]
     outcome.report = write_report(

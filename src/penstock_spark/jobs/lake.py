@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from penstock_spark.errors import OptionError
 from penstock_spark.jobs import json_columns
-from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source, only_good
+from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source, alone, only_good
 from penstock_spark.ledger import HOME, Ledger, Table
 from penstock_spark.report import Chart, write_report
+from penstock_spark.transforms import json_field, utc_date
 
 MESSAGES = "messages"
 JSON_SCHEMA = f"{HOME}/json-schema.json"
 MOST_LEVELS = 8
+# of a directory, before what is special in it is written as three signs: no more than 255 after it
+LONGEST_NAME = 80
+FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799  # the years 1 to 9999
+MOST_DAYS = 400
+SAMPLE = 50_000
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,7 @@ class LakeOptions:
     event_time: str = ""  # a field of the JSON payload that the date is taken from
     compact_below: int = 33_554_432  # bytes; files smaller than this are put together, 0 = never
     compact_from: int = 32  # files of a partition
+    most_directories: int = 5_000  # that a batch may write to, as far as a sample of it shows
 
 
 def with_partitions(messages: DataFrame, levels: int, event_time: str = "") -> DataFrame:
@@ -38,22 +46,30 @@ def with_partitions(messages: DataFrame, levels: int, event_time: str = "") -> D
     """
     at = F.col("received_at")
     if event_time:
-        text = F.get_json_object("payload_text", f"$.{event_time}")
-        seconds = F.expr(f"try_cast(get_json_object(payload_text, '$.{event_time}') AS DOUBLE)")
+        text = json_field(event_time)
+        number = text.try_cast("double")
         # numbers of milliseconds are as frequent as numbers of seconds; no year 5138 is meant
-        number = F.timestamp_seconds(F.when(F.abs(seconds) > 1e11, seconds / 1000).otherwise(seconds))
-        at = F.coalesce(F.when(seconds.isNull(), F.try_to_timestamp(text)).otherwise(number), at)
+        seconds = F.when(F.abs(number) > 1e11, number / 1000).otherwise(number)
+        moment = F.when(seconds.between(FIRST_SECOND, LAST_SECOND), F.timestamp_seconds(seconds))
+        at = F.coalesce(F.when(number.isNull(), F.try_to_timestamp(text)).otherwise(moment), at)
     parts = F.split("topic", "/")
-    found = messages.withColumn("date", F.to_date(at))
+    found = messages.withColumn("date", utc_date(at))
     for level in range(1, levels + 1):
-        found = found.withColumn(f"level{level}", F.get(parts, level - 1))
+        found = found.withColumn(f"level{level}", directory_name(F.get(parts, level - 1)))
     return found
+
+
+def directory_name(level: Column) -> Column:
+    """The level, or what a file system takes of a very long one: its beginning, and a checksum to tell it apart."""
+    short = F.concat(F.left(level, F.lit(40)), F.lit("~"), F.left(F.sha2(level, 256), F.lit(8)))
+    return F.when(F.octet_length(level) > LONGEST_NAME, short).otherwise(level)
 
 
 def partition_columns(levels: int) -> list[str]:
     return ["date", *(f"level{level}" for level in range(1, levels + 1))]
 
 
+@alone
 def run(
     spark: SparkSession,
     source: Source,
@@ -75,6 +91,8 @@ def run(
 
     def work(_: Run, messages: DataFrame) -> Mapping[str, Table]:
         found = with_partitions(messages, options.levels, options.event_time)
+        if options.levels:
+            _check_directories(found.select(*partitions).take(SAMPLE), options)
         if schema is not None:
             found = json_columns.with_json(found, schema)
         return {MESSAGES: Table(found.drop("error", "raw"), partitions)}
@@ -113,6 +131,17 @@ def _check_layout(ledger: Ledger, options: LakeOptions) -> None:
         )
 
 
+def _check_directories(sample: Sequence[Row], options: LakeOptions) -> None:
+    """A directory for each device is quickly written down and slow for ever after."""
+    count = len(set(sample))
+    if count > options.most_directories:
+        raise OptionError(
+            f"{len(sample):,} of the messages alone would make {count:,} directories with levels={options.levels}",
+            f"Write to a new output with fewer levels (--levels 0 has directories of days only), choose topics by "
+            f"--filter, or allow more by --most-directories (now {options.most_directories:,})",
+        )
+
+
 def compact(spark: SparkSession, ledger: Ledger, options: LakeOptions) -> int:
     """Puts the small files of a partition together, as one batch of the ledger; how many were."""
     small: dict[str, list[str]] = defaultdict(list)
@@ -136,6 +165,7 @@ def compact(spark: SparkSession, ledger: Ledger, options: LakeOptions) -> int:
 
 
 def _finish(spark: SparkSession, ledger: Ledger, outcome: Outcome) -> Outcome:
+    ledger.say("making the report")
     sizes = [size for _, size in ledger.files.walk(MESSAGES)]
     outcome.facts |= {"files": len(sizes), "bytes": sum(sizes)}
     table = ledger.read(MESSAGES)
@@ -143,7 +173,8 @@ def _finish(spark: SparkSession, ledger: Ledger, outcome: Outcome) -> Outcome:
         return outcome
     days = table.groupBy("date").count().orderBy("date").collect()
     outcome.facts["days"] = len(days)
-    bars = [(str(row["date"]), float(row["count"])) for row in days]
+    counts = {row["date"]: float(row["count"]) for row in days}
+    bars = [(str(day), counts.get(day, 0.0)) for day in _with_empty_days(sorted(counts))]
     outcome.report = write_report(
         ledger.files,
         "Messages in the lake",
@@ -151,3 +182,10 @@ def _finish(spark: SparkSession, ledger: Ledger, outcome: Outcome) -> Outcome:
         [Chart("Messages a day", "columns", bars)],
     )
     return outcome
+
+
+def _with_empty_days(days: list[date]) -> list[date]:
+    """A day without messages has its place in the chart; not all since 1970, though, if one clock was wrong."""
+    if not days or (days[-1] - days[0]).days > MOST_DAYS:
+        return days
+    return [days[0] + timedelta(days=number) for number in range((days[-1] - days[0]).days + 1)]

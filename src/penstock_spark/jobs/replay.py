@@ -5,20 +5,26 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from penstock_schema.decode import Publish
+from penstock_spark import watch
 from penstock_spark.errors import CheckpointError, OptionError
 from penstock_spark.hadoop import Files
 from penstock_spark.jobs.base import Notify, Outcome, Source, only_good
+from penstock_spark.lock import only_run
+from penstock_spark.report import MOMENT, Chart, utc, write_report
 
 STATE = "replay.json"
 SAVE_EVERY = 1_000
+MARK_SECONDS = 0.5
+MOST_MARKS = 400
 COLUMNS = (
     "topic,payload,qos,retain,client_id,username,received_at,expires_at,payload_format,content_type,response_topic,"
     "correlation_data,user_property_list,log_partition,log_offset,error"
@@ -26,7 +32,9 @@ COLUMNS = (
 
 
 class Sink(Protocol):
-    """Where the messages go; `flush` returns when everything that was sent is safe there."""
+    """Where the messages go; `flush` returns when everything that was sent is safe there, but for what was refused."""
+
+    refused: int
 
     def send(self, record: Publish) -> None: ...
     def flush(self) -> None: ...
@@ -113,8 +121,8 @@ def record_of(row: Row, options: ReplayOptions) -> Publish:
 
 
 def _ms(at: datetime) -> int:
-    # Spark gives times of its session's zone, which is UTC here, without saying so
-    return round(at.replace(tzinfo=UTC).timestamp() * 1000)
+    # Spark gives times of this machine's zone without saying so, which is also how Python understands them
+    return round(at.timestamp() * 1000)
 
 
 def describe(messages: DataFrame) -> dict[str, Any]:
@@ -162,27 +170,54 @@ def run(
     """Replays, or with no sink says what would be replayed."""
     options = options or ReplayOptions()
     check(options)
-    started = time.monotonic()
     files = Files(spark, options.state) if options.state else None
+    with only_run(files) if files is not None else nullcontext():
+        try:
+            pacer = pacer or Pacer(options.speed, options.rate)
+            return _run(spark, source, make_sink, options, files=files, notify=notify, pacer=pacer)
+        finally:
+            watch.say(spark, None)
+
+
+def _run(
+    spark: SparkSession,
+    source: Source,
+    make_sink: Callable[[], Sink] | None,
+    options: ReplayOptions,
+    *,
+    files: Files | None,
+    notify: Notify | None,
+    pacer: Pacer,
+) -> Outcome:
+    started = time.monotonic()
     place = _load_place(files)
     messages = only_after(only_good(source.read(spark, stream=False, columns=COLUMNS)), place)
     if options.limit:
         messages = in_order(messages).limit(options.limit)
+    watch.say(spark, "counting what is to be sent")
     plan = describe(messages)
     outcome = Outcome("replay", options.to_topic, facts=_plan_facts(plan, options, is_dry=make_sink is None))
     if make_sink is not None and plan["messages"]:
-        replay = _Replay(make_sink(), options, files, notify, pacer or Pacer(options.speed, options.rate))
-        outcome.messages = replay.send(messages, int(plan["messages"]))
+        watch.say(spark, "putting the messages in order")
+        replay = _Replay(make_sink(), options, files, notify, pacer)
+        sent = replay.send(messages, int(plan["messages"]))
+        outcome.failed = replay.sink.refused
+        outcome.messages = outcome.facts["messages"] = sent - outcome.failed
         outcome.facts["messages a second"] = round(outcome.messages / max(0.001, time.monotonic() - started))
+        if files is not None:
+            outcome.report = write_report(files, "Replay", outcome.facts, [replay.chart()])
     outcome.seconds = time.monotonic() - started
     return outcome
 
 
 def _plan_facts(plan: dict[str, Any], options: ReplayOptions, *, is_dry: bool) -> dict[str, Any]:
-    facts = {name: plan[name] for name in ("messages", "bytes", "topics", "clients", "first", "last")}
-    if is_dry and plan["messages"]:
-        span = (plan["last"] - plan["first"]).total_seconds()
-        seconds = span / options.speed if options.speed else 0.0
+    facts = {name: plan[name] for name in ("messages", "bytes", "topics", "clients")}
+    if not plan["messages"]:
+        return facts
+    first, last = utc(plan["first"]), utc(plan["last"])
+    facts |= {"first": f"{first:{MOMENT}}", "last": f"{last:{MOMENT}}"}
+    if is_dry:
+        seconds = (last - first).total_seconds() / options.speed if options.speed else 0.0
         if options.rate:
             seconds = max(seconds, plan["messages"] / options.rate)
         facts["would take seconds"] = round(seconds, 1)
@@ -198,6 +233,8 @@ class _Replay:
     files: Files | None
     notify: Notify | None
     pacer: Pacer
+    marks: list[tuple[datetime, float]] = field(default_factory=list)  # when how many had been sent
+    newest: tuple[datetime, float] = field(default_factory=lambda: (datetime.now(UTC), 0.0))
 
     def send(self, messages: DataFrame, total: int) -> int:
         count = 0
@@ -208,16 +245,28 @@ class _Replay:
                 self.pacer.wait(record.received_at / 1000)
                 self.sink.send(record)
                 count, last = count + 1, row
+                self._mark(count)
+                if self.notify is not None:
+                    self.notify("messages", count, total)
                 if count % SAVE_EVERY == 0:
                     self._save(last)
-                    if self.notify is not None:
-                        self.notify(f"of {total:,}", count)
         finally:
             try:
                 self._save(last)
             finally:
                 self.sink.close()
         return count
+
+    def _mark(self, count: int) -> None:
+        now = datetime.now(UTC)
+        if not self.marks or now - self.marks[-1][0] >= timedelta(seconds=MARK_SECONDS):
+            self.marks.append((now, float(count)))
+            if len(self.marks) > MOST_MARKS:
+                del self.marks[1::2]
+        self.newest = (now, float(count))
+
+    def chart(self) -> Chart:
+        return Chart("Messages sent", "lines", series={"sent": [*self.marks, self.newest]})
 
     def _save(self, row: Row | None) -> None:
         self.sink.flush()

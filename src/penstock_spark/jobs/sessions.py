@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from penstock_spark.errors import OptionError
-from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source
+from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source, alone
 from penstock_spark.ledger import Ledger, Table
-from penstock_spark.report import Chart, Rows, write_report
-from penstock_spark.transforms import json_field, with_size
+from penstock_spark.report import MOMENT, Chart, Rows, utc, write_report
+from penstock_spark.transforms import json_field, utc_date, with_size
 
 SESSIONS, OPEN, FEATURES, CARRIED = "sessions", "open_sessions", "features", "carried_readings"
 EMPTY_OPEN = "client_id string, started_at timestamp, ended_at timestamp, messages long, bytes long, topics long"
 EMPTY_READINGS = "client_id string, topic string, at timestamp, value double, log_partition int, log_offset long"
 ROLLING_ROWS = 10
 ROLLING_SECONDS = (60, 300, 3600)
+MOST_COLUMNS = 240
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def with_open(sessions: DataFrame, gap_seconds: float) -> DataFrame:
 
 def readings(messages: DataFrame, value: str) -> DataFrame:
     """The numbers that are in the payloads."""
-    number = F.expr(f"try_cast(get_json_object(payload_text, '$.{value}') AS DOUBLE)") if value else json_field("none")
+    number = json_field(value or "none").try_cast("double")
     found = messages.select(
         "client_id", "topic", F.col("received_at").alias("at"), number.alias("value"), "log_partition", "log_offset"
     )
@@ -126,13 +128,14 @@ def _feature_tables(batch: Run, messages: DataFrame, value: str) -> dict[str, Ta
     both = fresh.unionByName(carried.withColumn("is_new", F.lit(False))).persist()
     batch.kept.append(both)
     made = with_features(both).filter("is_new").drop("is_new")
-    day = made.withColumn("date", F.to_date("at"))
+    day = made.withColumn("date", utc_date(F.col("at")))
     return {
         FEATURES: Table(day, ["date"]),
         CARRIED: Table(only_recent(both.drop("is_new")), files=1, replaces=True),
     }
 
 
+@alone
 def run(
     spark: SparkSession,
     source: Source,
@@ -178,6 +181,7 @@ def read_sessions(ledger: Ledger) -> DataFrame | None:
 
 
 def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
+    ledger.say("making the report")
     found = read_sessions(ledger)
     if found is None:
         return outcome
@@ -186,23 +190,35 @@ def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
         F.count("*"), F.count_if("is_open"), F.avg("messages"), F.avg("seconds"), F.max("seconds")
     )
     names = ("sessions", "open", "messages each", "mean seconds", "longest seconds")
-    outcome.facts |= {name: value or 0 for name, value in zip(names, total.collect()[0], strict=True)}
+    outcome.facts |= {name: round(value or 0, 1) for name, value in zip(names, total.collect()[0], strict=True)}
     features = ledger.read(FEATURES)
     if features is not None:
         outcome.facts["rows of features"] = features.count()
     longest = found.select("client_id", "started_at", "messages", length).orderBy(F.desc("seconds")).limit(20).collect()
-    starts = found.groupBy(F.date_trunc("hour", "started_at").alias("hour")).count().orderBy("hour").collect()
+    rows = [(row.client_id, f"{utc(row.started_at):{MOMENT}}", row.messages, row.seconds) for row in longest]
     outcome.report = write_report(
         ledger.files,
         "Sessions",
         outcome.facts,
-        [
-            Chart(
-                "Sessions begun an hour",
-                "columns",
-                [(f"{row['hour']:%d %H:00}", float(row["count"])) for row in starts],
-            )
-        ],
-        [Rows("Longest", ("client", "began", "messages", "seconds"), [tuple(row) for row in longest])],
+        [_chart(found)],
+        [Rows("Longest", ("client", "began", "messages", "seconds"), rows)],
     )
     return outcome
+
+
+def _chart(found: DataFrame) -> Chart:
+    """Of hours, or where they would be too many of days; those without a session have their place too."""
+    first, last = found.agg(F.min("started_at"), F.max("started_at")).collect()[0]
+    window, step, form = ("hour", timedelta(hours=1), "%d %b %H:00")
+    if (last - first) / step > MOST_COLUMNS:
+        window, step, form = ("day", timedelta(days=1), "%d %b %Y")
+    starts = found.groupBy(F.date_trunc(window, "started_at").alias("at")).count().collect()
+    counts = {utc(row["at"]): float(row["count"]) for row in starts}
+    times = sorted(counts)
+    if times and (times[-1] - times[0]) / step <= MOST_COLUMNS:
+        times = [times[0] + step * number for number in range(round((times[-1] - times[0]) / step) + 1)]
+    return Chart(
+        f"Sessions begun {'an' if window == 'hour' else 'a'} {window}",
+        "columns",
+        [(f"{at:{form}}", counts.get(at, 0.0)) for at in times],
+    )

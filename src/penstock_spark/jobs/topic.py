@@ -22,6 +22,7 @@ from penstock_spark.errors import OptionError
 from penstock_spark.hadoop import Files
 from penstock_spark.jobs.base import SLOW_START, STARTS, Notify, Outcome, Source, only_good, translate
 from penstock_spark.jobs.replay import Sink
+from penstock_spark.lock import only_run
 
 VIEW = "messages"
 MODES = ("update", "append", "complete")
@@ -112,13 +113,16 @@ def run(
     check(options)
     started = time.monotonic()
     outcome = Outcome("topic", options.topic)
-    publisher = _Publisher(make_sink(), options.topic, outcome, notify)
-    try:
-        _run_stream(_query(spark, source, options), publisher, Files(spark, options.state).root, options)
-    except PySparkException as error:
-        raise translate(error) from error
-    finally:
-        publisher.sink.close()
+    files = Files(spark, options.state)
+    with only_run(files):
+        publisher = _Publisher(make_sink(), options.topic, outcome, notify)
+        try:
+            _run_stream(_query(spark, source, options), publisher, files.root, options)
+        except PySparkException as error:
+            raise translate(error) from error
+        finally:
+            publisher.sink.close()
+    outcome.failed = publisher.sink.refused
     outcome.seconds = time.monotonic() - started
     outcome.facts["rows published"] = publisher.rows
     return outcome
@@ -180,7 +184,7 @@ class _Publisher:
         self.sink.flush()
         self.outcome.batches += 1
         if self._notify is not None:
-            self._notify(f"batch {number}", self.rows)
+            self._notify("rows", self.rows, 0)
 
     def _message(self, row: str, batch: int, place: int) -> Publish:
         now = round(datetime.now(UTC).timestamp() * 1000)

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source
+from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source, alone
 from penstock_spark.ledger import Ledger, Table
-from penstock_spark.report import Chart, Rows, write_report
+from penstock_spark.report import Chart, Rows, utc, with_zeros, write_report
 from penstock_spark.transforms import with_prefix, with_size
 
 CLIENTS, SIZES = "counts_by_client", "counts_by_size"
@@ -92,6 +92,7 @@ def top_talkers(clients: DataFrame, count: int) -> DataFrame:
     return shared.drop("all").orderBy(F.desc("messages"), "client_id").limit(count)
 
 
+@alone
 def run(
     spark: SparkSession,
     source: Source,
@@ -135,6 +136,7 @@ def make_tables(spark: SparkSession, ledger: Ledger, options: TrafficOptions) ->
 
 
 def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
+    ledger.say("making the report")
     top, minutes = ledger.read(TOP), ledger.read("per_minute")
     if top is None or minutes is None:
         return outcome
@@ -151,7 +153,13 @@ def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
         "Traffic",
         outcome.facts,
         charts,
-        [Rows("Top talkers", ("client", "messages", "bytes", "share"), [tuple(row) for row in talkers])],
+        [
+            Rows(
+                "Top talkers",
+                ("client", "messages", "bytes", "percent"),
+                [(row.client_id, row.messages, row.bytes, 100 * row.share) for row in talkers],
+            )
+        ],
     )
     return outcome
 
@@ -166,9 +174,9 @@ def _chart(ledger: Ledger, first: datetime, last: datetime) -> Chart:
     heavy = table.groupBy("prefix").agg(F.sum("messages").alias("n")).orderBy(F.desc("n")).limit(5).collect()
     names = [row.prefix for row in heavy]
     rows = table.filter(F.col("prefix").isin(names)).select("prefix", "window_start", "messages").collect()
-    counts = {(row.prefix, row.window_start): float(row.messages) for row in rows}
-    begin = min(row.window_start for row in rows)
-    windows = [begin + step * number for number in range(int((last - begin) / step) + 1)]
-    # nothing at all in a window is a count too
-    series = {name: [(at, counts.get((name, at), 0.0)) for at in windows] for name in names}
+    points: dict[str, list[tuple[datetime, float]]] = {name: [] for name in names}
+    for row in rows:
+        points[row.prefix].append((utc(row.window_start), float(row.messages)))
+    ends = [at for one in points.values() for at, _ in one]
+    series = {name: with_zeros(sorted(one), min(ends), max(ends), step) for name, one in points.items()}
     return Chart(f"Messages a {window}, heaviest topics", "lines", series=series)
