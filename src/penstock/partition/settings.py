@@ -11,9 +11,18 @@ from msgspec import Meta, field
 from penstock.core.errors import SettingsError
 from penstock.core.settings.model import MIB
 from penstock.core.settings.section import Section
+from penstock.partition.packs.queues import (
+    AckSettings,
+    AckStrategy,
+    OrderedSubmit,
+    PatientAck,
+    SubmitSettings,
+    SubmitStrategy,
+)
 
 Partitions = Annotated[int, Meta(ge=1, le=10_000)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$", max_length=200)]
+PackSeconds = Annotated[float, Meta(gt=0, le=600, description="seconds the messages that were submitted have")]
 
 
 class TopicOnly(Section, frozen=True):
@@ -39,12 +48,28 @@ class RuleEngineQueue(Section, frozen=True):
     topic: Name
     partitions: Partitions = 10
     duplicate_to_all: bool = False
+    submit_strategy: SubmitSettings = field(default=SubmitSettings(), name="submit-strategy")
+    processing_strategy: AckSettings = field(default=AckSettings(), name="processing-strategy")
+    pack_seconds: PackSeconds = field(default=2.0, name="pack-processing-timeout")
 
 
 DEFAULT_RULE_ENGINE_QUEUES = (
     RuleEngineQueue(name="Main", topic="main"),
-    RuleEngineQueue(name="HighPriority", topic="hp"),
-    RuleEngineQueue(name="SequentialByOriginator", topic="sq"),
+    RuleEngineQueue(
+        name="HighPriority",
+        topic="hp",
+        processing_strategy=AckSettings(
+            strategy=AckStrategy.RETRY_FAILED_AND_TIMED_OUT, retries=0, pause=5.0, max_pause=5.0
+        ),
+    ),
+    RuleEngineQueue(
+        name="SequentialByOriginator",
+        topic="sq",
+        submit_strategy=SubmitSettings(strategy=SubmitStrategy.SEQUENTIAL_BY_ORIGINATOR, batch_size=100),
+        processing_strategy=AckSettings(
+            strategy=AckStrategy.RETRY_FAILED_AND_TIMED_OUT, retries=3, pause=5.0, max_pause=5.0
+        ),
+    ),
 )
 
 
@@ -107,6 +132,22 @@ class PartitionSettings(Section, frozen=True):
     ] = 0.0
 
 
+class NotificationSettings(Section, frozen=True):
+    """How what is told to this instance alone is handled."""
+
+    submit_strategy: OrderedSubmit = field(default=OrderedSubmit(), name="submit-strategy")
+    processing_strategy: PatientAck = field(default=PatientAck(), name="processing-strategy")
+    pack_seconds: PackSeconds = field(default=10.0, name="pack-processing-timeout")
+
+
+class ChangeSettings(Section, frozen=True):
+    """How what other instances have changed is followed."""
+
+    submit_strategy: OrderedSubmit = field(default=OrderedSubmit(), name="submit-strategy")
+    processing_strategy: PatientAck = field(default=PatientAck(), name="processing-strategy")
+    pack_seconds: PackSeconds = field(default=30.0, name="pack-processing-timeout")
+
+
 class ClusterSettings(Section, frozen=True):
     """Membership through the log."""
 
@@ -114,6 +155,11 @@ class ClusterSettings(Section, frozen=True):
     heartbeat_interval: Annotated[float, Meta(gt=0, le=600)] = 2.0
     member_timeout: Annotated[float, Meta(gt=0, le=3_600)] = 10.0
     adopt_after: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
+    forget_after: Annotated[
+        float,
+        Meta(gt=0, le=30 * 86_400, description="seconds after which the topics of a member that left are deleted"),
+    ] = 86_400.0
+    changes: ChangeSettings = ChangeSettings()
 
 
 class QueueSettings(Section, frozen=True):
@@ -141,6 +187,7 @@ class QueueSettings(Section, frozen=True):
     edqs: EdqsQueueSettings = EdqsQueueSettings()
     tasks: TaskQueueSettings = TaskQueueSettings()
     partitions: PartitionSettings = PartitionSettings()
+    notifications: NotificationSettings = NotificationSettings()
     cluster: ClusterSettings = ClusterSettings()
     topic_properties: Annotated[
         dict[str, str], Meta(description="by base topic, `name:value;name:value` laid over the defaults")
