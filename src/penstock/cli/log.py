@@ -25,6 +25,7 @@ from penstock.cli.log_commands import (
     verify_topics,
 )
 from penstock.cli.log_places import FORMS, parse_place
+from penstock.cli.log_queues import parse_services, parse_tenant, show_queues
 from penstock.cli.settings_options import Config, DataDir, Set
 from penstock.core.errors import UsageError
 
@@ -60,6 +61,32 @@ def _run(work: Coroutine[Any, Any, int]) -> None:
 def topics(*, config: Config = None, data_dir: DataDir = None, assignments: Set = None, as_json: Json = False) -> None:
     """List the topics with their partitions and how many records they hold."""
     _run(list_topics(load_log_settings(config, data_dir, assignments), as_json=as_json))
+
+
+@app.command()
+def queues(
+    *,
+    create: Annotated[bool, typer.Option("--create", help="Make the topics that are not there.")] = False,
+    services: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--service",
+            metavar="KIND=ID",
+            help="An instance whose own topics are meant, as in TB_CORE=core-1; repeatable. [default: this broker]",
+        ),
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", metavar="UUID", help="The queues of an isolated tenant instead.")
+    ] = None,
+    config: Config = None,
+    data_dir: DataDir = None,
+    assignments: Set = None,
+    as_json: Json = False,
+) -> None:
+    """List the queues between services, section [queue] of the settings, and make their topics."""
+    settings = load_log_settings(config, data_dir, assignments)
+    ids = parse_services(services or (), settings.server.node_id)
+    _run(show_queues(settings, ids, parse_tenant(tenant), create=create, as_json=as_json))
 
 
 @app.command()

@@ -20,7 +20,7 @@ from penstock.partition.model import (
 )
 from penstock.partition.service import HashPartitionService
 from penstock.partition.settings import QueueSettings
-from penstock.partition.topics import default_queues, delete_service_topics, notification_bases
+from penstock.partition.topics import create_topics, default_queues, delete_service_topics, notification_bases
 
 log = get_logger("penstock.cluster")
 
@@ -78,6 +78,10 @@ class ClusterNode:
             self._joining = asyncio.get_running_loop().create_task(self._join_when_possible())
 
     async def _join(self) -> None:
+        if self._settings.create_topics == "at-start":
+            mine = {kind: [self.service_id] for kind in self.partitions.me.service_types}
+            log.info("making the topics of the queues")
+            await create_topics(self._log.admin, self._settings, mine)
         await self._discovery.start(self.partitions.members_changed)
         self.partitions.start(self._discovery.others())
 

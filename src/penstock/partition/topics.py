@@ -162,21 +162,20 @@ def partitions_and_properties(settings: QueueSettings, spec: TopicSpec) -> tuple
     return count, spec.properties(overrides)
 
 
-def topics_to_create(
+def topics_of(
     settings: QueueSettings, service_ids: Mapping[ServiceType, Iterable[str]] | None = None, tenant: UUID | None = None
-) -> list[Topic]:
-    """All topics with their properties: the shared ones and those of the given services; or, for an isolated tenant,
-    its own rule-engine queues."""
-    topics: list[Topic] = []
+) -> list[tuple[TopicSpec, list[Topic]]]:
+    """The table with the topics of each row: the shared ones and those of the given services; or, for an isolated
+    tenant, its own rule-engine queues."""
+    rows: list[tuple[TopicSpec, list[Topic]]] = []
     rule_engine_bases = {f"{settings.rule_engine.topic}.{queue.topic}" for queue in settings.rule_engine.queues}
     for spec in topic_table(settings):
         if tenant is not None and spec.base not in rule_engine_bases:
             continue
         partitions, properties = partitions_and_properties(settings, spec)
-        topics += [
-            Topic(name, partitions, properties) for name in _names(spec, settings.prefix, service_ids or {}, tenant)
-        ]
-    return topics
+        names = _names(spec, settings.prefix, service_ids or {}, tenant)
+        rows.append((spec, [Topic(name, partitions, properties) for name in names]))
+    return rows
 
 
 def _checked_count(spec: TopicSpec, override: str | None) -> int:
@@ -212,7 +211,7 @@ async def create_topics(
 ) -> list[str]:
     """Creates what is missing; returns the names of all. One that exists already stays as it is."""
     existing = set(await admin.list())
-    topics = topics_to_create(settings, service_ids, tenant)
+    topics = [topic for _, topics in topics_of(settings, service_ids, tenant) for topic in topics]
     for topic in topics:
         if topic.name not in existing:
             await admin.create(topic.name, topic.partitions, topic.properties, exist_ok=True)

@@ -42,3 +42,19 @@ def test_the_topics_of_a_member_that_is_gone_for_good_are_deleted() -> None:
         await log.close()
 
     asyncio.run(run())
+
+
+def test_all_topics_are_made_at_the_start_if_wanted() -> None:
+    async def run() -> None:
+        log = MemoryLog()
+        await log.start()
+        settings = parse_settings({"create-topics": "at-start", "tasks.types": ["export"], "js.partitions": 4})
+        node = ClusterNode(log, settings, "a", asyncio.get_running_loop(), is_clustered=False)
+        await node.start()
+        assert log.topics["export"].config.partitions == 12
+        assert log.topics["js_eval.requests"].config.partitions == 4
+        assert {"tb_core.9", "tb_transport.notifications.a", "tbmq.datasub.responses.a"} <= set(log.topics)
+        await node.stop()
+        await log.close()
+
+    asyncio.run(run())

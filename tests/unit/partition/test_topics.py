@@ -12,7 +12,7 @@ from penstock.logs.memory import MemoryLog
 from penstock.partition.model import QueueKey, ServiceType
 from penstock.partition.packs.queues import AckStrategy, SubmitStrategy
 from penstock.partition.processing import change_queue, notification_queue, pack_queues
-from penstock.partition.settings import QueueSettings, kafka_properties, parse_settings
+from penstock.partition.settings import QueueSettings, check_type, parse_settings
 from penstock.partition.topics import (
     INSTANCE_CHANNELS,
     create_topics,
@@ -93,8 +93,6 @@ def test_settings_under_the_keys_of_the_seed() -> None:
             "edqs.partitions": 5,
             "tasks.partitions": 6,
             "partitions.hash_function_name": "sha256",
-            "kafka.bootstrap.servers": "127.0.0.1:9",
-            "kafka": {"linger.ms": 5, "ssl": {"enabled": True}},
         }
     )
     assert (settings.core.topic, settings.core.partitions, settings.core.ota.topic) == ("core", 3, "ota")
@@ -102,9 +100,15 @@ def test_settings_under_the_keys_of_the_seed() -> None:
     assert (settings.edge.partitions, settings.vc.partitions, settings.edqs.partitions) == (2, 4, 5)
     assert settings.tasks.partitions == 6
     assert settings.partitions.hash_function_name == "sha256"
-    kafka = kafka_properties(settings)
-    assert (kafka["bootstrap.servers"], kafka["linger.ms"], kafka["ssl.enabled"]) == ("127.0.0.1:9", 5, True)
-    assert (kafka["acks"], kafka["max.poll.records"]) == ("all", 8192)
+
+
+def test_the_queues_are_where_the_log_is() -> None:
+    check_type(parse_settings({}), "kafka")
+    check_type(parse_settings({"type": "kafka"}), "kafka")
+    check_type(parse_settings({"type": "in-memory"}), "embedded")
+    for kind, provider in (("kafka", "embedded"), ("in-memory", "kafka")):
+        with pytest.raises(SettingsError, match=r"queue.type = .*log.provider"):
+            check_type(parse_settings({"type": kind}), provider)
 
 
 @pytest.mark.parametrize(
