@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from penstock.cli.progress import Progress
-from penstock.cli.spark_options import Chosen, part
+from penstock.cli.spark_options import Chosen, Repetition, part
 from penstock.cli.tables import print_table
 from penstock.core import exit_codes
 from penstock.core.errors import PenstockError, UsageError
@@ -34,14 +34,13 @@ def run_job(
     output: str | None,
     options: Any,
     *,
-    checkpoint: str | None = None,
-    recover: bool = False,
-    strict: bool = False,
+    repeat: Repetition | None = None,
     sink: Callable[[], Any] | None = None,
     as_json: bool = False,
 ) -> None:
     """The job by its name; `output` is None for the one that writes no tables."""
     source = chosen.source()
+    repeat = repeat or Repetition()
     job = part(f"jobs.{name}")
     done = 0
     with Progress(f"spark {name}", unit="messages") as progress:
@@ -56,11 +55,13 @@ def run_job(
             session = chosen.session(name, is_kafka=source.kafka is not None)
             if output is None:
                 return job.run(session, source, sink, options, notify=notify)
-            return job.run(session, source, output, options, checkpoint=checkpoint, recover=recover, notify=notify)
+            return job.run(
+                session, source, output, options, checkpoint=repeat.checkpoint, recover=repeat.recover, notify=notify
+            )
 
         outcome = explained(work)
     _show(outcome, as_json=as_json)
-    if strict and outcome.bad:
+    if repeat.strict and outcome.bad:
         raise typer.Exit(exit_codes.FAILURE)
 
 
