@@ -36,7 +36,7 @@ from penstock.frontends.mqtt.query_topics import QueryTopics
 from penstock.logs.base import Log, parse_properties
 from penstock.logs.embedded import EmbeddedLog
 from penstock.logs.memory import MemoryLog
-from penstock.partition.settings import parse_settings
+from penstock.partition.settings import check_type, parse_settings
 from penstock.persistence.application_names import ApplicationNames
 from penstock.persistence.events import EventLog
 from penstock.persistence.log_names import LogNames
@@ -546,7 +546,7 @@ class Broker:
 
 def check(settings: Settings) -> None:
     """What only the parts themselves can judge; `penstock check-config` asks it too. Raises SettingsError."""
-    parse_settings(settings.queue)
+    check_type(parse_settings(settings.queue), settings.log.provider)
     configured(settings)
     ingest, application = settings.ingest, settings.application
     is_kafka = settings.log.provider == "kafka"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote, urlsplit
@@ -12,7 +13,8 @@ from urllib.parse import quote, urlsplit
 import typer
 
 from penstock.admin.token import ADDRESS_FILE, TOKEN_FILE
-from penstock.cli.settings_options import load_from_flags
+from penstock.cli.option_groups import with_options
+from penstock.cli.settings_options import Config, DataDir, Set, load_from_flags
 from penstock.core.errors import ConflictError, NotFoundError, PenstockError, UsageError
 from penstock.core.settings.address import is_loopback, parse_address
 
@@ -118,7 +120,7 @@ class AdminClient:
 
 
 def find_admin(
-    config: Path | None, data_dir: str | None, assignments: list[str] | None, url: str | None, token: str | None
+    config: Config = None, data_dir: DataDir = None, assignments: Set = None, url: Url = None, token: Token = None
 ) -> AdminClient:
     """The broker of these flags: where its data directory says it listens, else where the settings say."""
     settings = load_from_flags(config, data_dir=data_dir, assignments=assignments, check=False).settings
@@ -137,6 +139,11 @@ def find_admin(
             "Is it running? Name its data directory with --data-dir, or give its setting admin.token with --token.",
         )
     return AdminClient(url, token)
+
+
+Broker = Callable[[], AdminClient]
+with_broker = with_options("broker", find_admin)
+"""Decorates a command with a parameter `broker: Broker`."""
 
 
 def escape(name: str) -> str:

@@ -7,11 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.admin_client import AdminClient, Json, Token, Url, Yes, escape, find_admin
+from penstock.cli.admin_client import AdminClient, Broker, Json, Yes, escape, with_broker
 from penstock.cli.app import make_app
 from penstock.cli.client_runner import counted
 from penstock.cli.log_places import FORMS, Place, parse_place
-from penstock.cli.settings_options import Config, DataDir, Set
 from penstock.cli.tables import ask, describe_expiry, print_entries, print_fields, print_json, shown
 
 app = make_app()
@@ -32,17 +31,14 @@ def application() -> None:
 
 
 @app.command("list")
+@with_broker
 def list_all(
     *,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """List the clients. The lag is how many messages they have not acknowledged yet."""
-    entries = find_admin(config, data_dir, assignments, url, token).get(PATH)
+    entries = broker().get(PATH)
     if as_json:
         print_json(entries)
         return
@@ -51,18 +47,15 @@ def list_all(
 
 
 @app.command()
+@with_broker
 def show(
     client: Client,
     *,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Show one client. Its topic, its offsets, what is in flight, its shared subscriptions."""
-    entry = _get(find_admin(config, data_dir, assignments, url, token), client)
+    entry = _get(broker(), client)
     if as_json:
         print_json(entry)
         return
@@ -76,18 +69,15 @@ def show(
 
 
 @app.command()
+@with_broker
 def lag(
     client: Annotated[str | None, typer.Argument(metavar="[CLIENT]", help="A client id; none = all.")] = None,
     *,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Show how much waits in each topic. The client's own and those of its shared subscriptions."""
-    admin = find_admin(config, data_dir, assignments, url, token)
+    admin = broker()
     entries = admin.get(PATH) if client is None else [_get(admin, client)]
     rows = [row for entry in entries for row in _lag_rows(entry)]
     rows.sort(key=lambda row: -row["lag"])
@@ -102,22 +92,19 @@ def lag(
 
 
 @app.command()
+@with_broker
 def reset(
     client: Client,
     *,
     to: Annotated[str, typer.Option("--to", metavar="PLACE", help=f"Where it goes on reading: {FORMS}.")],
     is_sure: Yes = False,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Go on at another place of the topic. What lies before it is not delivered; what lies after it is, again if it was
     delivered before."""
     place = place_for_api(to, parse_place(to, "--to"))
-    admin = find_admin(config, data_dir, assignments, url, token)
+    admin = broker()
     entry = _get(admin, client)
     if not is_sure:
         now = f"committed offset {shown(entry['committed_offset'])}, end {shown(entry['end_offset'])}"
@@ -133,19 +120,16 @@ def reset(
 
 
 @app.command()
+@with_broker
 def delete(
     client: Client,
     *,
     is_sure: Yes = False,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Delete a client. Its session, its topic with every message in it, and its offsets."""
-    admin = find_admin(config, data_dir, assignments, url, token)
+    admin = broker()
     entry = _get(admin, client)
     if not is_sure:
         waiting = counted(entry["lag"], "message")

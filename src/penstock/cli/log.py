@@ -11,7 +11,7 @@ import typer
 from penstock._ext.packets import split_share
 from penstock.cli import client_runner
 from penstock.cli.app import make_app
-from penstock.cli.log_access import load_log_settings
+from penstock.cli.log_access import LoadSettings, with_settings
 from penstock.cli.log_append import NewRecord, parse_headers
 from penstock.cli.log_commands import (
     ReadOptions,
@@ -25,7 +25,7 @@ from penstock.cli.log_commands import (
     verify_topics,
 )
 from penstock.cli.log_places import FORMS, parse_place
-from penstock.cli.settings_options import Config, DataDir, Set
+from penstock.cli.log_queues import parse_services, parse_tenant, show_queues
 from penstock.core.errors import UsageError
 
 app = make_app()
@@ -57,20 +57,46 @@ def _run(work: Coroutine[Any, Any, int]) -> None:
 
 
 @app.command()
-def topics(*, config: Config = None, data_dir: DataDir = None, assignments: Set = None, as_json: Json = False) -> None:
+@with_settings
+def topics(*, load: LoadSettings, as_json: Json = False) -> None:
     """List the topics with their partitions and how many records they hold."""
-    _run(list_topics(load_log_settings(config, data_dir, assignments), as_json=as_json))
+    _run(list_topics(load(), as_json=as_json))
 
 
 @app.command()
-def describe(
-    topic: Topic, *, config: Config = None, data_dir: DataDir = None, assignments: Set = None, as_json: Json = False
+@with_settings
+def queues(
+    *,
+    create: Annotated[bool, typer.Option("--create", help="Make the topics that are not there.")] = False,
+    services: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--service",
+            metavar="KIND=ID",
+            help="An instance whose own topics are meant, as in TB_CORE=core-1; repeatable. [default: this broker]",
+        ),
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", metavar="UUID", help="The queues of an isolated tenant instead.")
+    ] = None,
+    load: LoadSettings,
+    as_json: Json = False,
 ) -> None:
-    """Show a topic's properties and the first and next offset of each partition."""
-    _run(show_topic(load_log_settings(config, data_dir, assignments), topic, as_json=as_json))
+    """List the queues between services, section [queue] of the settings, and make their topics."""
+    settings = load()
+    ids = parse_services(services or (), settings.server.node_id)
+    _run(show_queues(settings, ids, parse_tenant(tenant), create=create, as_json=as_json))
 
 
 @app.command()
+@with_settings
+def describe(topic: Topic, *, load: LoadSettings, as_json: Json = False) -> None:
+    """Show a topic's properties and the first and next offset of each partition."""
+    _run(show_topic(load(), topic, as_json=as_json))
+
+
+@app.command()
+@with_settings
 def read(
     topic: Topic,
     *,
@@ -87,9 +113,7 @@ def read(
         str | None,
         typer.Option("--filter", metavar="FILTER", help="Only publishes whose topic matches (MQTT, + and #)."),
     ] = None,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
+    load: LoadSettings,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
     """Print records, oldest first, with the publish that each of them holds."""
@@ -108,7 +132,7 @@ def read(
         topic_filter=topic_filter,
         as_json=as_json,
     )
-    _run(read_topic(load_log_settings(config, data_dir, assignments), options))
+    _run(read_topic(load(), options))
 
 
 def _check_filter(topic_filter: str, decode: str) -> None:
@@ -121,6 +145,7 @@ def _check_filter(topic_filter: str, decode: str) -> None:
 
 
 @app.command()
+@with_settings
 def append(
     topic: Topic,
     *,
@@ -145,9 +170,7 @@ def append(
     create: Annotated[
         int | None, typer.Option("--create", metavar="PARTITIONS", min=1, help="Create the topic if there is none.")
     ] = None,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
+    load: LoadSettings,
     as_json: Json = False,
 ) -> None:
     """Append records and wait until they are durable. Publishes appended so are not delivered to subscribers."""
@@ -166,81 +189,76 @@ def append(
         client_id=client_id,
         username=username,
     )
-    settings = load_log_settings(config, data_dir, assignments)
+    settings = load()
     _run(append_records(settings, record, message, from_lines=from_lines, create=create, as_json=as_json))
 
 
 @app.command()
+@with_settings
 def truncate(
     topic: Topic,
     *,
     before: Annotated[str, typer.Option("--before", metavar="PLACE", help=f"What is kept begins here: {FORMS}.")],
     partitions: Partitions = None,
     is_sure: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
+    load: LoadSettings,
     as_json: Json = False,
 ) -> None:
     """Delete the records before a place, in all partitions or in those given."""
     place = parse_place(before, "--before")
-    settings = load_log_settings(config, data_dir, assignments)
+    settings = load()
     _run(truncate_topic(settings, topic, partitions, place, is_sure=is_sure, as_json=as_json))
 
 
 @app.command()
+@with_settings
 def offsets(
     group: Group = None,
     *,
     topic: OfTopic = None,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
+    load: LoadSettings,
     as_json: Json = False,
 ) -> None:
     """Show the offsets that consumer groups have committed."""
-    settings = load_log_settings(config, data_dir, assignments)
+    settings = load()
     _run(show_offsets(settings, group, topic, with_lag=False, as_json=as_json))
 
 
 @app.command()
+@with_settings
 def lag(
     group: Group = None,
     *,
     topic: OfTopic = None,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
+    load: LoadSettings,
     as_json: Json = False,
 ) -> None:
     """Show how many records each consumer group still has before it."""
-    settings = load_log_settings(config, data_dir, assignments)
+    settings = load()
     _run(show_offsets(settings, group, topic, with_lag=True, as_json=as_json))
 
 
 @app.command()
+@with_settings
 def repair(
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="None = every topic.")] = None,
     *,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
+    load: LoadSettings,
     as_json: Json = False,
 ) -> None:
     """Mend the files of an embedded log: set damaged bytes aside and say which records are lost."""
-    settings = load_log_settings(config, data_dir, assignments)
+    settings = load()
     _run(repair_topics(settings, topic, as_json=as_json))
 
 
 @app.command()
+@with_settings
 def verify(
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="None = every topic.")] = None,
     *,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
+    load: LoadSettings,
     as_json: Json = False,
 ) -> None:
     """Read all files of an embedded log and compare the checksums; exit code 1 when something is damaged."""
-    settings = load_log_settings(config, data_dir, assignments)
+    settings = load()
     _run(verify_topics(settings, topic, as_json=as_json))

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
 import msgspec
 
-from penstock.cli.settings_options import load_from_flags
+from penstock.cli.option_groups import with_options
+from penstock.cli.settings_options import Config, DataDir, Set, load_from_flags
 from penstock.core.errors import PenstockError, UsageError
 from penstock.core.logging import configure_logging
 from penstock.core.settings import Settings
 from penstock.logs.base import Log, LogError, LogUnavailable, TopicNotFound, TopicPartition
 
 
-def load_log_settings(config: Path | None, data_dir: str | None, assignments: list[str] | None) -> Settings:
+def load_log_settings(config: Config = None, data_dir: DataDir = None, assignments: Set = None) -> Settings:
     """As `serve` does, without looking at what has nothing to do with logs. Raises SettingsError or UsageError."""
     settings = load_from_flags(config, data_dir=data_dir, assignments=assignments, check=False).settings
     # What the provider has to say is for the person at the terminal, if it is important.
@@ -28,6 +29,11 @@ def load_log_settings(config: Path | None, data_dir: str | None, assignments: li
             "Set log.provider to embedded or kafka, in the settings file or with --set log.provider=embedded.",
         )
     return settings
+
+
+LoadSettings = Callable[[], Settings]
+with_settings = with_options("load", load_log_settings)
+"""Decorates a command with a parameter `load: LoadSettings`."""
 
 
 @contextlib.asynccontextmanager

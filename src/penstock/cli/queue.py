@@ -6,12 +6,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from penstock.cli.admin_client import Json, Token, Url, Yes, escape, find_admin
+from penstock.cli.admin_client import Broker, Json, Yes, escape, with_broker
 from penstock.cli.app import make_app
 from penstock.cli.client_runner import counted
 from penstock.cli.queue_messages import append, move, peek, replay
 from penstock.cli.queue_options import PATH, GroupName, Name, Options, parse_options, path_of
-from penstock.cli.settings_options import Config, DataDir, Set
 from penstock.cli.tables import ask, print_entries, print_fields, print_json, shown
 from penstock.core.errors import UsageError
 
@@ -32,6 +31,7 @@ def queue() -> None:
 
 
 @app.command()
+@with_broker
 def create(
     name: Name,
     *,
@@ -45,18 +45,14 @@ def create(
     ] = None,
     capture: Annotated[bool, typer.Option("--capture", help="Topics may be ordinary ones, outside $queue/.")] = False,
     options: Options = None,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Make a queue. Once more with the same settings does nothing."""
     table = {"name": name, "type": kind, "durable": not is_ephemeral, "capture": capture, **parse_options(options)}
     if topics:
         table["topics"] = topics
-    entry = find_admin(config, data_dir, assignments, url, token).post(PATH, table)
+    entry = broker().post(PATH, table)
     if as_json:
         print_json(entry)
         return
@@ -64,22 +60,19 @@ def create(
 
 
 @app.command()
+@with_broker
 def update(
     name: Name,
     *,
     options: Options = None,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Change settings of a queue. A queue of the settings file has its file's settings again after a restart."""
     changes = parse_options(options)
     if not changes:
         raise UsageError("nothing to change", "Say what: -o limits.max_depth=1000")
-    entry = find_admin(config, data_dir, assignments, url, token).patch(path_of(name), changes)
+    entry = broker().patch(path_of(name), changes)
     if as_json:
         print_json(entry)
         return
@@ -87,6 +80,7 @@ def update(
 
 
 @app.command("list")
+@with_broker
 def list_some(
     pattern: Annotated[
         str, typer.Argument(metavar="PATTERN", help="Names to show: * stands for any text, ? for a character.")
@@ -94,15 +88,11 @@ def list_some(
     *,
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=10_000, help="So many at most.")] = 100,
     offset: Annotated[int, typer.Option("--offset", min=0, help="So many are left out at the beginning.")] = 0,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """List queues. By name; quote a pattern, or the shell takes it for file names."""
-    admin = find_admin(config, data_dir, assignments, url, token)
+    admin = broker()
     answer = admin.get(f"{PATH}?filter={escape(pattern)}&limit={limit}&offset={offset}")
     if as_json:
         print_json(answer)
@@ -113,18 +103,15 @@ def list_some(
 
 
 @app.command()
+@with_broker
 def show(
     name: Name,
     *,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Show one queue. What is in it, its settings, and its groups."""
-    entry = find_admin(config, data_dir, assignments, url, token).get(path_of(name))
+    entry = broker().get(path_of(name))
     if as_json:
         print_json(entry)
         return
@@ -141,21 +128,18 @@ def show(
 
 
 @app.command()
+@with_broker
 def delete(
     name: Name,
     *,
     if_empty: Annotated[bool, typer.Option("--if-empty", help="Only when nothing waits in it.")] = False,
     if_unused: Annotated[bool, typer.Option("--if-unused", help="Only when nobody consumes it.")] = False,
     is_sure: Yes = False,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Delete a queue. With its messages and groups; dead letters of it stay until their queue is deleted."""
-    admin = find_admin(config, data_dir, assignments, url, token)
+    admin = broker()
     if not is_sure:
         entry = admin.get(path_of(name))
         waiting, users = counted(entry["depth"], "message"), counted(entry["consumers"], "consumer")
@@ -173,19 +157,16 @@ def delete(
 
 
 @app.command()
+@with_broker
 def purge(
     name: Name,
     *,
     is_sure: Yes = False,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Remove all messages of a queue. Those delivered and not settled, too; its groups stay."""
-    admin = find_admin(config, data_dir, assignments, url, token)
+    admin = broker()
     if not is_sure:
         entry = admin.get(path_of(name))
         ask(f"remove {counted(entry['messages'], 'message')} of {shown(name)}?", "nothing was removed")
@@ -197,50 +178,41 @@ def purge(
 
 
 @app.command()
+@with_broker
 def pause(
     name: Name,
     *,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Stop deliveries. Messages and settlements are still taken; it stays so over a restart."""
-    entry = find_admin(config, data_dir, assignments, url, token).post(f"{path_of(name)}/pause", {})
+    entry = broker().post(f"{path_of(name)}/pause", {})
     _say_paused(entry, as_json=as_json)
 
 
 @app.command()
+@with_broker
 def resume(
     name: Name,
     *,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Start deliveries again."""
-    entry = find_admin(config, data_dir, assignments, url, token).post(f"{path_of(name)}/resume", {})
+    entry = broker().post(f"{path_of(name)}/resume", {})
     _say_paused(entry, as_json=as_json)
 
 
 @app.command()
+@with_broker
 def groups(
     name: Name,
     *,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """List the groups of a queue. How far each is, and its consumers."""
-    answer = find_admin(config, data_dir, assignments, url, token).get(f"{path_of(name)}/groups")
+    answer = broker().get(f"{path_of(name)}/groups")
     if as_json:
         print_json(answer)
         return
@@ -252,20 +224,17 @@ def groups(
 
 
 @app.command()
+@with_broker
 def pending(
     name: Name,
     group: GroupName,
     *,
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=1_000, help="So many at most.")] = 100,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """List deliveries of a group that are not settled. With whom, how often, and when they are due again."""
-    admin = find_admin(config, data_dir, assignments, url, token)
+    admin = broker()
     answer = admin.get(f"{path_of(name)}/pending?group={escape(group)}&limit={limit}")
     if as_json:
         print_json(answer)
@@ -275,6 +244,7 @@ def pending(
 
 
 @app.command()
+@with_broker
 def seek(
     name: Name,
     group: GroupName,
@@ -286,15 +256,11 @@ def seek(
         ),
     ],
     is_sure: Yes = False,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Let a group go on elsewhere. What lies before that place is passed over, what lies after it comes again."""
-    admin = find_admin(config, data_dir, assignments, url, token)
+    admin = broker()
     if not is_sure:
         ask(f"let group {shown(group)} of {shown(name)} go on at {shown(to)}?", "nothing was changed")
     entry = admin.post(f"{path_of(name)}/seek", {"group": group, "to": to})
@@ -305,20 +271,17 @@ def seek(
 
 
 @app.command("delete-group")
+@with_broker
 def delete_group(
     name: Name,
     group: GroupName,
     *,
     is_sure: Yes = False,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Delete a group nobody is in. It no longer holds back messages, and begins anew if somebody joins it."""
-    admin = find_admin(config, data_dir, assignments, url, token)
+    admin = broker()
     if not is_sure:
         ask(f"delete group {shown(group)} of {shown(name)} and forget where it was?", "nothing was deleted")
     entry = admin.delete(f"{path_of(name)}/groups?group={escape(group)}")

@@ -8,16 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.admin_client import AdminClient, Json, Token, Url, Yes, escape, find_admin
+from penstock.cli.admin_client import AdminClient, Broker, Json, Yes, escape, with_broker
 from penstock.cli.client_runner import counted
 from penstock.cli.queue_options import Count, Filter, Name, path_of
-from penstock.cli.settings_options import Config, DataDir, Set
 from penstock.cli.tables import ask, print_entries, print_json, shown
 from penstock.core.errors import UsageError
 
 _COLUMNS = ("offset", "key", "client_id", "published", "size", "payload")
 
 
+@with_broker
 def peek(
     name: Name,
     *,
@@ -34,18 +34,14 @@ def peek(
     most_bytes: Annotated[
         int, typer.Option("--bytes", min=1, max=16 * 1024 * 1024, help="So much of each payload at most.")
     ] = 64,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Look at messages without taking them. With all their properties as JSON."""
     query = f"limit={limit}&bytes={most_bytes}"
     query += "" if start is None else f"&from={start}"
     query += "" if group is None else f"&group={escape(group)}"
-    answer = find_admin(config, data_dir, assignments, url, token).get(f"{path_of(name)}/messages?{query}")
+    answer = broker().get(f"{path_of(name)}/messages?{query}")
     if as_json:
         print_json(answer)
         return
@@ -55,6 +51,7 @@ def peek(
     typer.echo(f"{shown_messages}, offsets {answer['head']} to {answer['tail']}{more}")
 
 
+@with_broker
 def append(
     name: Name,
     *,
@@ -66,24 +63,21 @@ def append(
     expiry: Annotated[
         float, typer.Option("--expiry", min=0, help="Seconds after which it is not delivered; 0 = as the queue says.")
     ] = 0.0,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Append a message to this queue alone, whatever else its topic is bound to. It is durable when this returns."""
     pairs = [_pair(text) for text in properties or []]
     payload = base64.b64encode(os.fsencode(message)).decode()
     document = {"key": key, "payload_base64": payload, "user_properties": pairs, "expiry": expiry}
-    answer = find_admin(config, data_dir, assignments, url, token).post(f"{path_of(name)}/messages", document)
+    answer = broker().post(f"{path_of(name)}/messages", document)
     if as_json:
         print_json(answer)
         return
     typer.echo(f"appended {shown(answer['message_id'])}")
 
 
+@with_broker
 def move(
     source: Name,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="Another queue.")],
@@ -91,15 +85,11 @@ def move(
     count: Count = None,
     topic_filter: Filter = "",
     is_sure: Yes = False,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Move messages to another queue, the oldest first. No consumer of the first queue is given them any more."""
-    admin = find_admin(config, data_dir, assignments, url, token)
+    admin = broker()
     if not is_sure:
         ask(f"move {_selected(count, topic_filter)} of {shown(source)} to {shown(target)}?", "nothing was moved")
     total = _repeat(admin, f"{path_of(source)}/move", {"to": target}, count, topic_filter)
@@ -109,21 +99,18 @@ def move(
     typer.echo(f"{counted(total['moved'], 'message')} moved from {shown(source)} to {shown(target)}{_stayed(total)}")
 
 
+@with_broker
 def replay(
     name: Name,
     *,
     count: Count = None,
     topic_filter: Filter = "",
     is_sure: Yes = False,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Bring dead letters back to the queues they came from. They begin anew there, for all groups."""
-    admin = find_admin(config, data_dir, assignments, url, token)
+    admin = broker()
     if not is_sure:
         ask(f"replay {_selected(count, topic_filter)} of {shown(name)}?", "nothing was replayed")
     total = _repeat(admin, f"{path_of(name)}/replay", {}, count, topic_filter)

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.admin_client import Json, Token, Url, Yes, escape, find_admin
+from penstock.cli.admin_client import Broker, Json, Yes, escape, with_broker
 from penstock.cli.app import make_app
 from penstock.cli.client_runner import counted
-from penstock.cli.settings_options import Config, DataDir, Set
 from penstock.cli.tables import ask, print_entries, print_fields, print_json, shown
 
 app = make_app()
@@ -28,21 +27,18 @@ def retained() -> None:
 
 
 @app.command("list")
+@with_broker
 def list_some(
     topic_filter: Annotated[
         str, typer.Argument(metavar="FILTER", help="An MQTT topic filter; # does not match topics that begin with $.")
     ] = "#",
     *,
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=10_000, help="So many at most.")] = 100,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """List retained messages. With the first 64 bytes of each."""
-    admin = find_admin(config, data_dir, assignments, url, token)
+    admin = broker()
     answer = admin.get(f"{PATH}?filter={escape(topic_filter)}&limit={limit}")
     if as_json:
         print_json(answer)
@@ -57,21 +53,18 @@ def list_some(
 
 
 @app.command()
+@with_broker
 def get(
     topic: Topic,
     *,
     most: Annotated[
         int, typer.Option("--bytes", min=1, max=16 * 1024 * 1024, help="So much of the payload at most.")
     ] = 65_536,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Show one retained message. A payload that is not text is shown in hexadecimal."""
-    entry = find_admin(config, data_dir, assignments, url, token).get(f"{PATH}/{escape(topic)}?bytes={most}")
+    entry = broker().get(f"{PATH}/{escape(topic)}?bytes={most}")
     if as_json:
         print_json(entry)
         return
@@ -85,19 +78,16 @@ def get(
 
 
 @app.command()
+@with_broker
 def delete(
     topic: Topic,
     *,
     is_sure: Yes = False,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Delete a retained message. Subscribers of the topic get an empty message, as when a client deletes it."""
-    admin = find_admin(config, data_dir, assignments, url, token)
+    admin = broker()
     if not is_sure:
         entry = admin.get(f"{PATH}/{escape(topic)}?bytes=1")
         ask(f"delete the retained message of {shown(topic)} ({counted(entry['size'], 'byte')})?", "nothing was deleted")

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.admin_client import AdminClient, Json, Token, Url, Yes, escape, find_admin
+from penstock.cli.admin_client import AdminClient, Broker, Json, Yes, escape, with_broker
 from penstock.cli.app import make_app
 from penstock.cli.client_runner import counted
-from penstock.cli.settings_options import Config, DataDir, Set
 from penstock.cli.tables import ask, describe_expiry, print_entries, print_fields, print_json, shown
 
 app = make_app()
@@ -41,21 +40,18 @@ def session() -> None:
 
 
 @app.command("list")
+@with_broker
 def list_some(
     pattern: Annotated[
         str, typer.Argument(metavar="PATTERN", help="Client ids to show: * stands for any text, ? for a character.")
     ] = "*",
     *,
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=10_000, help="So many at most.")] = 100,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """List sessions. Oldest first; quote a pattern, or the shell takes it for file names."""
-    admin = find_admin(config, data_dir, assignments, url, token)
+    admin = broker()
     answer = admin.get(f"{PATH}?filter={escape(pattern)}&limit={limit}")
     if as_json:
         print_json(answer)
@@ -67,18 +63,15 @@ def list_some(
 
 
 @app.command()
+@with_broker
 def show(
     client: Client,
     *,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Show one session. What waits for its client, what it has lost, its subscriptions."""
-    entry = _get(find_admin(config, data_dir, assignments, url, token), client)
+    entry = _get(broker(), client)
     if as_json:
         print_json(entry)
         return
@@ -93,19 +86,16 @@ def show(
 
 
 @app.command()
+@with_broker
 def kick(
     client: Client,
     *,
     is_sure: Yes = False,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Disconnect a client. Its session stays, and it may connect again at once."""
-    admin = find_admin(config, data_dir, assignments, url, token)
+    admin = broker()
     if not is_sure:
         entry = _get(admin, client)
         ask(f"disconnect {shown(client)} ({shown(entry['peer'])})?", "nobody was disconnected")
@@ -118,19 +108,16 @@ def kick(
 
 
 @app.command()
+@with_broker
 def delete(
     client: Client,
     *,
     is_sure: Yes = False,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Json = False,
 ) -> None:
     """Delete a session. Disconnects the client; its subscriptions and what waits for it are gone."""
-    admin = find_admin(config, data_dir, assignments, url, token)
+    admin = broker()
     if not is_sure:
         entry = _get(admin, client)
         waiting = counted(entry["in_flight"] + entry["queued"] + (entry["stored"] or 0), "message")

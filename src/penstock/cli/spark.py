@@ -10,27 +10,18 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli.app import make_app
-from penstock.cli.settings_options import Config, DataDir, Set
 from penstock.cli.spark_options import (
-    Checkpoint,
-    Chosen,
-    Conf,
-    Filter,
-    Jars,
+    Choose,
     Json,
-    Kafka,
-    Loose,
-    Master,
     Output,
-    Quiet,
-    Recover,
-    Start,
-    Stop,
-    Strict,
-    Topics,
+    Repeat,
+    choosing,
+    choosing_a_span,
+    choosing_all_topics,
     declared_tables,
     load_spark,
     part,
+    repeating,
 )
 from penstock.cli.spark_progress import SparkProgress
 from penstock.cli.spark_run import explained, run_job, started
@@ -54,6 +45,8 @@ def jobs() -> None:
 
 
 @run.command()
+@choosing
+@repeating
 def lake(
     output: Output,
     *,
@@ -73,21 +66,8 @@ def lake(
     most_directories: Annotated[
         int, typer.Option(min=1, help="Stop if a run would write to more directories than this.")
     ] = 5_000,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    kafka: Kafka = None,
-    topics: Topics = None,
-    filters: Filter = None,
-    start: Start = None,
-    checkpoint: Checkpoint = None,
-    recover: Recover = False,
-    loose: Loose = False,
-    strict: Strict = False,
-    master: Master = None,
-    conf: Conf = None,
-    jars: Jars = None,
-    quiet: Quiet = False,
+    chosen: Choose,
+    repeat: Repeat,
     as_json: Json = False,
 ) -> None:
     """Messages to Parquet by date and topic, each exactly once."""
@@ -95,45 +75,30 @@ def lake(
     options = part("jobs.lake").LakeOptions(
         levels, payload_json, event_time, compact_below, most_directories=most_directories
     )
-    chosen = Chosen(
-        config, data_dir, assignments, kafka, topics, filters, start, None, loose, master, conf, jars, quiet
-    )
-    run_job("lake", chosen, output, options, checkpoint=checkpoint, recover=recover, strict=strict, as_json=as_json)
+    run_job("lake", chosen(), output, options, repeat=repeat(), as_json=as_json)
 
 
 @run.command()
+@choosing
+@repeating
 def traffic(
     output: Output,
     *,
     levels: Annotated[int, typer.Option(min=1, help="Levels of the topic that are counted together.")] = 2,
     top: Annotated[int, typer.Option(min=1, help="How many of the top talkers.")] = 20,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    kafka: Kafka = None,
-    topics: Topics = None,
-    filters: Filter = None,
-    start: Start = None,
-    checkpoint: Checkpoint = None,
-    recover: Recover = False,
-    loose: Loose = False,
-    strict: Strict = False,
-    master: Master = None,
-    conf: Conf = None,
-    jars: Jars = None,
-    quiet: Quiet = False,
+    chosen: Choose,
+    repeat: Repeat,
     as_json: Json = False,
 ) -> None:
     """Messages, bytes, clients and sizes per topic prefix and minute, hour, day; top talkers."""
     load_spark()
     options = part("jobs.traffic").TrafficOptions(levels, top)
-    chosen = Chosen(
-        config, data_dir, assignments, kafka, topics, filters, start, None, loose, master, conf, jars, quiet
-    )
-    run_job("traffic", chosen, output, options, checkpoint=checkpoint, recover=recover, strict=strict, as_json=as_json)
+    run_job("traffic", chosen(), output, options, repeat=repeat(), as_json=as_json)
 
 
 @run.command()
+@choosing
+@repeating
 def devices(
     output: Output,
     *,
@@ -141,91 +106,52 @@ def devices(
     silent: Annotated[float, typer.Option(help="Seconds not seen that make a client silent.")] = 3600.0,
     duplicate: Annotated[float, typer.Option(help="Seconds within which the same payload is a duplicate.")] = 60.0,
     sequence: Annotated[str, typer.Option(help="A field of the JSON payload that rises, to find disorder.")] = "",
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    kafka: Kafka = None,
-    topics: Topics = None,
-    filters: Filter = None,
-    start: Start = None,
-    checkpoint: Checkpoint = None,
-    recover: Recover = False,
-    loose: Loose = False,
-    strict: Strict = False,
-    master: Master = None,
-    conf: Conf = None,
-    jars: Jars = None,
-    quiet: Quiet = False,
+    chosen: Choose,
+    repeat: Repeat,
     as_json: Json = False,
 ) -> None:
     """Last seen, gaps, silent clients, duplicates and disorder."""
     load_spark()
     options = part("jobs.devices").DeviceOptions(gap, silent, duplicate, sequence)
-    chosen = Chosen(
-        config, data_dir, assignments, kafka, topics, filters, start, None, loose, master, conf, jars, quiet
-    )
-    run_job("devices", chosen, output, options, checkpoint=checkpoint, recover=recover, strict=strict, as_json=as_json)
+    run_job("devices", chosen(), output, options, repeat=repeat(), as_json=as_json)
 
 
 @run.command()
+@choosing_all_topics
+@repeating
 def delivery(
     output: Output,
     *,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    kafka: Kafka = None,
-    start: Start = None,
-    checkpoint: Checkpoint = None,
-    recover: Recover = False,
-    loose: Loose = False,
-    strict: Strict = False,
-    master: Master = None,
-    conf: Conf = None,
-    jars: Jars = None,
-    quiet: Quiet = False,
+    chosen: Choose,
+    repeat: Repeat,
     as_json: Json = False,
 ) -> None:
     """What was published against what was delivered, expired, dropped or dead-lettered, per client and topic."""
     load_spark()
     options = part("jobs.delivery").DeliveryOptions()
-    chosen = Chosen(config, data_dir, assignments, kafka, None, None, start, None, loose, master, conf, jars, quiet)
-    run_job("delivery", chosen, output, options, checkpoint=checkpoint, recover=recover, strict=strict, as_json=as_json)
+    run_job("delivery", chosen(), output, options, repeat=repeat(), as_json=as_json)
 
 
 @run.command()
+@choosing
+@repeating
 def sessions(
     output: Output,
     *,
     gap: Annotated[float, typer.Option(help="Seconds of silence that end a session.")] = 1800.0,
     value: Annotated[str, typer.Option(help="A number in the JSON payload: makes the table of features.")] = "",
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    kafka: Kafka = None,
-    topics: Topics = None,
-    filters: Filter = None,
-    start: Start = None,
-    checkpoint: Checkpoint = None,
-    recover: Recover = False,
-    loose: Loose = False,
-    strict: Strict = False,
-    master: Master = None,
-    conf: Conf = None,
-    jars: Jars = None,
-    quiet: Quiet = False,
+    chosen: Choose,
+    repeat: Repeat,
     as_json: Json = False,
 ) -> None:
     """Telemetry cut into sessions by silence; features for machine learning."""
     load_spark()
     options = part("jobs.sessions").SessionOptions(gap, value)
-    chosen = Chosen(
-        config, data_dir, assignments, kafka, topics, filters, start, None, loose, master, conf, jars, quiet
-    )
-    run_job("sessions", chosen, output, options, checkpoint=checkpoint, recover=recover, strict=strict, as_json=as_json)
+    run_job("sessions", chosen(), output, options, repeat=repeat(), as_json=as_json)
 
 
 @run.command()
+@choosing_a_span
 def replay(
     target: Annotated[
         str,
@@ -242,32 +168,18 @@ def replay(
     limit: Annotated[int, typer.Option(min=0, help="So many messages at most; 0 = all.")] = 0,
     state: Annotated[str, typer.Option(metavar="DIR", help="Remembers how far it got; run again to go on.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be sent.")] = False,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    kafka: Kafka = None,
-    topics: Topics = None,
-    filters: Filter = None,
-    start: Start = None,
-    stop: Stop = None,
-    loose: Loose = False,
-    master: Master = None,
-    conf: Conf = None,
-    jars: Jars = None,
-    quiet: Quiet = False,
+    chosen: Choose,
     as_json: Json = False,
 ) -> None:
     """Selected history back to a broker or to a log, in its order and at its pace."""
     load_spark()
-    chosen = Chosen(
-        config, data_dir, assignments, kafka, topics, filters, start, stop, loose, master, conf, jars, quiet
-    )
     options = part("jobs.replay").ReplayOptions(speed, rate, to_topic, qos, keep_retain, limit, state)
-    sink = None if dry_run else make_sink(target, chosen)
-    run_job("replay", chosen, None, options, sink=sink, as_json=as_json)
+    sink = None if dry_run else make_sink(target, chosen())
+    run_job("replay", chosen(), None, options, sink=sink, as_json=as_json)
 
 
 @run.command("topic")
+@choosing
 def topic_of_rows(
     name: Annotated[str, typer.Option("--name", help="Of the topic: its rows go to materialised/<name>.")],
     sql: Annotated[str, typer.Option("--sql", help="Over the view `messages` and the tables of --table.")],
@@ -284,59 +196,32 @@ def topic_of_rows(
         str, typer.Option(help="update: rows that changed; append: final rows only; complete: all rows each time.")
     ] = "update",
     delay: Annotated[str, typer.Option(help="How late a message may be before its window is final.")] = "10 minutes",
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    kafka: Kafka = None,
-    topics: Topics = None,
-    filters: Filter = None,
-    start: Start = None,
-    loose: Loose = False,
-    master: Master = None,
-    conf: Conf = None,
-    jars: Jars = None,
-    quiet: Quiet = False,
+    chosen: Choose,
     as_json: Json = False,
 ) -> None:
     """Rows of GROUP BY, windows, DISTINCT, published as a topic: what CREATE TOPIC cannot compute."""
     load_spark()
-    chosen = Chosen(
-        config, data_dir, assignments, kafka, topics, filters, start, None, loose, master, conf, jars, quiet
-    )
     options = part("jobs.topic").TopicOptions(name, sql, state, to_topic, mode, delay, declared_tables(tables or []))
-    run_job("topic", chosen, None, options, sink=make_sink(to, chosen), as_json=as_json)
+    run_job("topic", chosen(), None, options, sink=make_sink(to, chosen()), as_json=as_json)
 
 
 @app.command()
+@choosing_a_span
 def sql(
     query: Annotated[str, typer.Argument(metavar="SQL", help="Over the view `messages`.")],
     *,
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="Rows to print.")] = 100,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    kafka: Kafka = None,
-    topics: Topics = None,
-    filters: Filter = None,
-    start: Start = None,
-    stop: Stop = None,
-    loose: Loose = False,
-    master: Master = None,
-    conf: Conf = None,
-    jars: Jars = None,
-    quiet: Quiet = False,
+    chosen: Choose,
     as_json: Json = False,
 ) -> None:
     """Run SQL over the messages and print what comes out; what WHERE leaves out by time or topic is not read."""
     load_spark()
-    chosen = Chosen(
-        config, data_dir, assignments, kafka, topics, filters, start, stop, loose, master, conf, jars, quiet
-    )
-    source = chosen.source()
-    with SparkProgress("spark sql", is_quiet=quiet) as progress:
+    picked = chosen()
+    source = picked.source()
+    with SparkProgress("spark sql", is_quiet=picked.quiet) as progress:
 
         def work() -> tuple[list[str], list[Any]]:
-            session = started(chosen, "sql", source, progress)
+            session = started(picked, "sql", source, progress)
             found = part("reading").sql_over_messages(session, query, source.path, kafka=source.kafka, **source.options)
             return found.columns, found.limit(limit + 1).collect()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,6 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli.log_access import load_log_settings
+from penstock.cli.option_groups import with_options
+from penstock.cli.settings_options import Config, DataDir, Set
 from penstock.core.errors import PenstockError, UsageError
 from penstock.datasub.errors import SqlError
 from penstock.datasub.sql.statements import CreateTable, parse_statement
@@ -88,19 +91,19 @@ def declared_tables(statements: list[str]) -> tuple[Any, ...]:
 class Chosen:
     """Where the messages are and how Spark runs, as the flags and the settings say."""
 
-    config: Path | None = None
-    data_dir: str | None = None
-    assignments: list[str] | None = None
-    kafka: str | None = None
-    topics: str | None = None
-    filters: list[str] | None = None
-    start: str | None = None
-    stop: str | None = None
-    loose: bool = False
-    master: str | None = None
-    conf: list[str] | None = None
-    jars: str | None = None
-    is_quiet: bool = False
+    config: Config = None
+    data_dir: DataDir = None
+    assignments: Set = None
+    kafka: Kafka = None
+    topics: Topics = None
+    filters: Filter = None
+    start: Start = None
+    stop: Stop = None
+    loose: Loose = False
+    master: Master = None
+    conf: Conf = None
+    jars: Jars = None
+    quiet: Quiet = False
 
     def source(self) -> Any:
         """A penstock_spark.jobs.base.Source."""
@@ -142,3 +145,20 @@ class Chosen:
         if not found:
             raise UsageError(f"--jars {directory}: there are no jars in it")
         return found
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """How a job goes on where it was the last time, and what it says of records it could not read."""
+
+    checkpoint: Checkpoint = None
+    recover: Recover = False
+    strict: Strict = False
+
+
+Choose = Callable[[], Chosen]
+Repeat = Callable[[], Repetition]
+choosing_a_span = with_options("chosen", Chosen)
+choosing = with_options("chosen", Chosen, without=("stop",))
+choosing_all_topics = with_options("chosen", Chosen, without=("stop", "topics", "filters"))
+repeating = with_options("repeat", Repetition)

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from penstock.cli.spark_options import Chosen, part
+from penstock.cli.spark_options import Chosen, Repetition, part
 from penstock.cli.spark_progress import SparkProgress
 from penstock.cli.tables import print_table
 from penstock.core import exit_codes
@@ -42,28 +42,26 @@ def run_job(
     output: str | None,
     options: Any,
     *,
-    checkpoint: str | None = None,
-    recover: bool = False,
-    strict: bool = False,
+    repeat: Repetition | None = None,
     sink: Callable[[], Any] | None = None,
     as_json: bool = False,
 ) -> None:
     """The job by its name; `output` is None for the one that writes no tables."""
     source = chosen.source()
+    repeat = repeat or Repetition()
     job = part(f"jobs.{name}")
-    with SparkProgress(f"spark {name}", is_quiet=chosen.is_quiet) as progress:
+    with SparkProgress(f"spark {name}", is_quiet=chosen.quiet) as progress:
 
         def work() -> Any:
             session = started(chosen, name, source, progress)
             if output is None:
                 return job.run(session, source, sink, options, notify=progress.tell)
-            return job.run(
-                session, source, output, options, checkpoint=checkpoint, recover=recover, notify=progress.tell
-            )
+            again = {"checkpoint": repeat.checkpoint, "recover": repeat.recover}
+            return job.run(session, source, output, options, **again, notify=progress.tell)
 
         outcome = explained(work)
     _show(outcome, as_json=as_json)
-    if outcome.failed or (strict and outcome.bad):
+    if outcome.failed or (repeat.strict and outcome.bad):
         raise typer.Exit(exit_codes.FAILURE)
 
 

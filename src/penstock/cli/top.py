@@ -13,9 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.admin_client import AdminClient, Token, Url, find_admin
+from penstock.cli.admin_client import AdminClient, Broker, with_broker
 from penstock.cli.app import make_app
-from penstock.cli.settings_options import Config, DataDir, Set
 from penstock.cli.tables import print_json
 from penstock.cli.top_figures import Figures, Reading
 from penstock.cli.top_view import MOST_ROWS, as_screen, as_text
@@ -30,22 +29,19 @@ ENDS = ("q", "Q", "\x03", "\x04", "\x1b")
 
 
 @app.command()
+@with_broker
 def top(
     *,
     interval: Annotated[float, typer.Option("-d", "--interval", min=0.1, help="Seconds between two looks.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Look for one interval, print, and end.")] = False,
-    config: Config = None,
-    data_dir: DataDir = None,
-    assignments: Set = None,
-    url: Url = None,
-    token: Token = None,
+    broker: Broker,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; without --once an object a line.")] = False,
 ) -> None:
     """Watch a running broker: clients, rates, what waits and what is lost. q ends it.
 
     Without a terminal it prints once, as with --once.
     """
-    admin = find_admin(config, data_dir, assignments, url, token)
+    admin = broker()
     watcher = Watcher(admin)
     watcher.look()
     try:

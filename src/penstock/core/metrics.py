@@ -242,6 +242,12 @@ EXACT: dict[str, Meaning] = {
     "take_over_asked": Meaning("take_over_asked", "counter", "Questions to other brokers who has a client."),
     "take_over_adopted": Meaning("take_over_adopted", "counter", "Sessions taken up from other brokers."),
     "take_over_given_away": Meaning("take_over_given_away", "counter", "Sessions given to other brokers."),
+    "take_over_told": Meaning(
+        "take_over_told", "counter", "Notices to brokers that did not answer that a client is here now."
+    ),
+    "take_over_lost": Meaning(
+        "take_over_lost", "counter", "Clients of this broker that another one has, though it was not given them."
+    ),
     "take_over_pending": Meaning("take_over_pending", "gauge", "Questions to other brokers that wait for an answer."),
     "take_over_timeouts": Meaning("take_over_timeouts", "counter", "Questions nobody answered in time."),
     "loop_lag": Meaning("loop_lag_seconds", "gauge", "How late the event loop ran its last timer."),
@@ -255,6 +261,46 @@ BY_BEGINNING: dict[str, Meaning] = {
     "messages_sent_qos": Meaning("messages_sent", "counter", "PUBLISH packets sent, by QoS.", "qos"),
     "messages_dropped_": Meaning(
         "messages_dropped", "counter", "Messages not delivered to a subscriber, by cause.", "cause"
+    ),
+    "calls_pending_": Meaning("calls_pending", "gauge", "Calls to other brokers that wait.", "channel"),
+    "calls_completed_": Meaning("calls_completed", "counter", "Calls to other brokers that were answered.", "channel"),
+    "calls_timed_out_": Meaning("calls_timed_out", "counter", "Calls nobody answered in time.", "channel"),
+    "calls_failed_": Meaning("calls_failed", "counter", "Calls that could not be sent.", "channel"),
+    "calls_latency_seconds_": Meaning(
+        "calls_latency_seconds", "gauge", "Mean time from a call to its answer, since the start.", "channel"
+    ),
+    "calls_latency_p99_seconds_": Meaning(
+        "calls_latency_p99_seconds", "gauge", "The same of the slowest hundredth.", "channel"
+    ),
+    "calls_answered_": Meaning("calls_answered", "counter", "Calls of other brokers answered.", "channel"),
+    "calls_expired_": Meaning(
+        "calls_expired", "counter", "Calls of other brokers read too late to be answered.", "channel"
+    ),
+    "calls_undecodable_": Meaning("calls_undecodable", "counter", "Records that were no calls.", "channel"),
+    "pack_messages_": Meaning(
+        "pack_messages", "counter", "Messages to this broker handled, once for each round (totalMsgs).", "queue"
+    ),
+    "pack_successful_": Meaning("pack_successful", "counter", "Those that succeeded (successfulMsgs).", "queue"),
+    "pack_failed_": Meaning("pack_failed", "counter", "Those that failed and were given up (failedMsgs).", "queue"),
+    "pack_timed_out_": Meaning(
+        "pack_timed_out", "counter", "Those that took too long and were given up (timeoutMsgs).", "queue"
+    ),
+    "pack_retried_failed_": Meaning(
+        "pack_retried_failed", "counter", "Those that failed and were tried again (tmpFailed).", "queue"
+    ),
+    "pack_retried_timed_out_": Meaning(
+        "pack_retried_timed_out", "counter", "Those that took too long and were tried again (tmpTimeout).", "queue"
+    ),
+    "pack_rounds_successful_": Meaning(
+        "pack_rounds_successful", "counter", "Rounds of packs without a failure (successfulIterations).", "queue"
+    ),
+    "pack_rounds_failed_": Meaning(
+        "pack_rounds_failed", "counter", "Rounds of packs with failures (failedIterations).", "queue"
+    ),
+    "pack_late_": Meaning("pack_late", "counter", "Those given up that succeeded after all.", "queue"),
+    "pack_undecodable_": Meaning("pack_undecodable", "counter", "Records set aside: they were no messages.", "queue"),
+    "pack_dead_letter_failures_": Meaning(
+        "pack_dead_letter_failures", "counter", "Records set aside that could not be kept as dead letters.", "queue"
     ),
 }
 

@@ -27,7 +27,7 @@ _SECTIONS: dict[str, tuple[str, ...]] = {
     "Durable queues": ("queue_", "queues"),
     "Data subscriptions": ("datasub", "query", "queries"),
     "The log": ("log_", "ingest_", "messages_log", "events_"),
-    "Several brokers": ("cluster_", "take_over_", "messages_foreign"),
+    "Several brokers": ("cluster_", "take_over_", "messages_foreign", "calls_", "pack_"),
     "Connections and sessions": ("connections", "session", "subscriptions", "shared_", "protocol_"),
     "Messages": ("messages", "publish", "retained", "inflight", "queued", "packets", "received", "sent", "congested"),
     "The process": ("",),

@@ -38,6 +38,8 @@ class Parts(NamedTuple):
     service: DataService
     progress: Progress
     counters: Callable[[], dict[str, int]]
+    calls: Callable[[], dict[str, int | float]] = dict
+    """Counters of the calls to other nodes."""
 
 
 def make_service(
@@ -73,7 +75,7 @@ def make_service(
     coordinator: Coordinator = local
     peers = None
     if neighbours is not None:
-        peers = Peers(neighbours.log, neighbours.node, neighbours.name, prefix=neighbours.prefix)
+        peers = Peers(neighbours.log, neighbours.node, neighbours.name)
         coordinator = ClusterCoordinator(local, stored, peers, clock=clock)
     local_executor = LocalExecutor(
         catalogue,
@@ -96,7 +98,7 @@ def make_service(
         source=source,
         fetcher=fetcher,
     )
-    return Parts(service, local, local.counters)
+    return Parts(service, local, local.counters, dict if peers is None else peers.counters)
 
 
 def _refusal_of(catalogue: Catalogue, privileges: Privileges) -> Refusal:

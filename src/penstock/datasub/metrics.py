@@ -42,6 +42,7 @@ class DataMetrics:
             "datasub_lag": sum(lags),
             "datasub_lag_max": max(lags, default=0),
             **{f"datasub_{name}": number for name, number in self._groups.counters().items()},
+            **self._groups.calls(),
         }
 
     def samples(self) -> Iterator[GroupSample]:

@@ -12,6 +12,13 @@ from uuid import UUID
 
 from penstock.core.errors import PenstockError
 from penstock.logs.base import Log
+from penstock.partition.channels import (
+    REQUEST_LIMITS,
+    InstanceChannel,
+    RequestChannel,
+    instance_channel,
+    topic_properties,
+)
 from penstock.partition.consumer import OnUndecodable, QueueConsumer
 from penstock.partition.consumers import ConsumerManager, ConsumerOptions, Handler
 from penstock.partition.discovery import Claims
@@ -23,14 +30,35 @@ from penstock.partition.names import (
     responses_topic,
     topic_name,
 )
+from penstock.partition.packs.changes import Changes
+from penstock.partition.packs.processor import Decode, PackProcessor, decode_queue_message
+from penstock.partition.packs.processor import Handler as PackHandler
+from penstock.partition.packs.queues import PackQueue
+from penstock.partition.processing import change_queue, notification_queue, pack_queues
 from penstock.partition.producer import QueueProducer
 from penstock.partition.service import HashPartitionService
 from penstock.partition.settings import QueueSettings
 from penstock.partition.topic_creator import TopicCreator
-from penstock.partition.topics import find_spec, partitions_and_properties
+from penstock.partition.topics import INSTANCE_CHANNELS
 
 CORE, RULE_ENGINE, TRANSPORT = ServiceType.TB_CORE, ServiceType.TB_RULE_ENGINE, ServiceType.TB_TRANSPORT
 VERSION_CONTROL, TASKS = ServiceType.TB_VC_EXECUTOR, ServiceType.TASK_PROCESSOR
+NOTIFICATION_POLL_SECONDS = 5.0
+NOTIFICATION_STOP_SECONDS = 1.0
+PACK_COUNTS = {
+    "totalMsgs": "messages",
+    "successfulMsgs": "successful",
+    "timeoutMsgs": "timed_out",
+    "failedMsgs": "failed",
+    "tmpTimeout": "retried_timed_out",
+    "tmpFailed": "retried_failed",
+    "successfulIterations": "rounds_successful",
+    "failedIterations": "rounds_failed",
+    "lateMsgs": "late",
+    "undecodableMsgs": "undecodable",
+    "deadLetterFailures": "dead_letter_failures",
+}
+"""The names of the compatible original, and what they are called among the broker's counters."""
 
 
 class NotOfThisService(PenstockError):
@@ -44,6 +72,8 @@ class Role:
     asks: frozenset[str] = frozenset()
     answers: frozenset[str] = frozenset()
     """Request channels: `js`, `transport-api`, `edqs`."""
+    calls: frozenset[str] = frozenset()
+    """Channels to single instances of the same kind: `sessions`, `data-subscription`."""
 
 
 ROLES: dict[ServiceType, Role] = {
@@ -51,6 +81,7 @@ ROLES: dict[ServiceType, Role] = {
         frozenset([CORE, RULE_ENGINE, TRANSPORT, VERSION_CONTROL, ServiceType.EDQS, TASKS]),
         asks=frozenset(["js", "edqs"]),
         answers=frozenset(["transport-api"]),
+        calls=frozenset(INSTANCE_CHANNELS),
     ),
     RULE_ENGINE: Role(
         frozenset([CORE, RULE_ENGINE, TRANSPORT, ServiceType.EDQS, TASKS]), asks=frozenset(["js", "edqs"])
@@ -61,35 +92,6 @@ ROLES: dict[ServiceType, Role] = {
     ServiceType.EDQS: Role(frozenset([ServiceType.EDQS]), answers=frozenset(["edqs"])),
     TASKS: Role(frozenset([CORE, TASKS])),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class RequestLimits:
-    max_pending: int = 10_000
-    timeout: float = 60.0
-    poll_seconds: float = 0.025
-    """Only for providers without a long poll."""
-
-
-REQUEST_LIMITS = {
-    "js": RequestLimits(timeout=10.0),
-    "transport-api": RequestLimits(timeout=10.0),
-    "edqs": RequestLimits(timeout=20.0),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class RequestChannel:
-    """All that a request template needs: where requests go, where this instance's answers come, under which groups."""
-
-    request_topic: str
-    request_partitions: int
-    request_group: str
-    response_topic: str
-    response_group: str
-    response_properties: dict[str, str]
-    service_id: str
-    limits: RequestLimits
 
 
 class QueueFactory:
@@ -111,6 +113,8 @@ class QueueFactory:
         self._service_types = partitions.me.service_types
         self._roles = [ROLES[service_type] for service_type in sorted(self._service_types)]
         self._ensure_topic = TopicCreator(log, settings)
+        self._pack_queues = pack_queues(settings)
+        self._processors: dict[str, PackProcessor] = {}
 
     # Sending
 
@@ -180,7 +184,53 @@ class QueueFactory:
         tenant: UUID | None = key.tenant if key.is_isolated else None
         return group_name(key.service_type, key.queue, prefix=self._settings.prefix, tenant=tenant, partition=partition)
 
+    # Handling
+
+    def processor(self, key: QueueKey, handler: PackHandler, decode: Decode = decode_queue_message) -> PackProcessor:
+        """Hands the messages of a queue of this service to a handler that may fail, as the settings of the queue say;
+        its `process` is what `manager` wants."""
+        self._check(key.service_type in self._service_types, f"process {key}")
+        queue = self._pack_queues.get(key.of_system())
+        self._check(queue is not None, f"process {key}, which is not configured")
+        assert queue is not None
+        return self._processor(queue, handler, decode)
+
+    def notifications_manager(
+        self, service_type: ServiceType, handler: PackHandler, decode: Decode = decode_queue_message
+    ) -> ConsumerManager:
+        """Hands what this instance is told to the handler, as `queue.notifications` says, from `update` with
+        `partitions.notifications(…)` of this instance on."""
+        self._check(service_type in self._service_types, f"read notifications of {service_type}")
+        topic = self.partitions.notifications(service_type, self._service_id).topic
+        group = notifications_group(service_type, self._service_id, prefix=self._settings.prefix)
+        base = topic.removesuffix(f".{self._service_id}")
+        processor = self._processor(notification_queue(self._settings, base), handler, decode)
+        # Nobody else reads them, so nothing is claimed.
+        options = ConsumerOptions(poll_seconds=NOTIFICATION_POLL_SECONDS, stop_seconds=NOTIFICATION_STOP_SECONDS)
+        return ConsumerManager(self._log, lambda _: group, processor.process, options, ensure_topic=self._ensure_topic)
+
+    def changes(self, name: str, handler: PackHandler, decode: Decode) -> Changes:
+        """Hands what others have changed to the handler, as `queue.cluster.changes` says."""
+        return Changes(self._processor(change_queue(self._settings, name), handler, decode))
+
+    def _processor(self, queue: PackQueue, handler: PackHandler, decode: Decode) -> PackProcessor:
+        processor = self._processors[queue.name] = PackProcessor(queue, handler, decode=decode)
+        return processor
+
+    def counters(self) -> dict[str, int]:
+        """Of every queue that is processed here, under `pack_<count>_<queue>`."""
+        return {
+            f"pack_{PACK_COUNTS[name]}_{queue}": count
+            for queue, processor in self._processors.items()
+            for name, count in processor.counters().items()
+        }
+
     # Requests
+
+    def calls(self, channel: str) -> InstanceChannel:
+        """For services of one kind that call each other: `sessions` or `data-subscription`."""
+        self._check(any(channel in role.calls for role in self._roles), f"call others over {channel}")
+        return instance_channel(self._settings, INSTANCE_CHANNELS[channel], self._service_id)
 
     def requests(self, channel: str) -> RequestChannel:
         """For a service that asks: `js`, `transport-api` or `edqs`."""
@@ -200,14 +250,13 @@ class QueueFactory:
             "edqs": (settings.edqs.topic, settings.edqs.partitions, ServiceType.EDQS),
         }[channel]
         response_topic = responses_topic(base, self._service_id, prefix=settings.prefix)
-        spec = find_spec(settings, response_topic)
         return RequestChannel(
             request_topic=topic_name(f"{base}.requests", prefix=settings.prefix),
             request_partitions=partitions,
             request_group=group_name(answering, f"{channel}-requests", prefix=settings.prefix),
             response_topic=response_topic,
             response_group=responses_group(base, self._service_id, prefix=settings.prefix),
-            response_properties=partitions_and_properties(settings, spec)[1] if spec is not None else {},
+            response_properties=topic_properties(settings, response_topic),
             service_id=self._service_id,
             limits=REQUEST_LIMITS[channel],
         )

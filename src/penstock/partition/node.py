@@ -20,7 +20,7 @@ from penstock.partition.model import (
 )
 from penstock.partition.service import HashPartitionService
 from penstock.partition.settings import QueueSettings
-from penstock.partition.topics import default_queues, notification_bases
+from penstock.partition.topics import create_topics, default_queues, delete_service_topics, notification_bases
 
 log = get_logger("penstock.cluster")
 
@@ -35,6 +35,9 @@ class ClusterNode:
         self, log_provider: Log, settings: QueueSettings, node_id: str, scheduler: Scheduler, *, is_clustered: bool
     ) -> None:
         self.service_id = node_id
+        self._log = log_provider
+        self._settings = settings
+        self._deleting: set[asyncio.Task[None]] = set()
         me = ServiceInfo(service_id=node_id, service_types=frozenset([ServiceType.TB_CORE, ServiceType.TB_TRANSPORT]))
         self.partitions = HashPartitionService(
             me,
@@ -49,7 +52,15 @@ class ClusterNode:
         cluster = settings.cluster
         topic = f"{settings.prefix}.{cluster.topic}" if settings.prefix else cluster.topic
         self._by_log = (
-            LogDiscovery(log_provider, me, topic, cluster.heartbeat_interval, cluster.member_timeout)
+            LogDiscovery(
+                log_provider,
+                me,
+                topic,
+                cluster.heartbeat_interval,
+                cluster.member_timeout,
+                forget_after=cluster.forget_after,
+                on_forgotten=self._on_forgotten,
+            )
             if is_clustered
             else None
         )
@@ -67,6 +78,10 @@ class ClusterNode:
             self._joining = asyncio.get_running_loop().create_task(self._join_when_possible())
 
     async def _join(self) -> None:
+        if self._settings.create_topics == "at-start":
+            mine = {kind: [self.service_id] for kind in self.partitions.me.service_types}
+            log.info("making the topics of the queues")
+            await create_topics(self._log.admin, self._settings, mine)
         await self._discovery.start(self.partitions.members_changed)
         self.partitions.start(self._discovery.others())
 
@@ -79,7 +94,23 @@ class ClusterNode:
                 log.warning("cannot join the cluster yet", error=error.message)
             await asyncio.sleep(RETRY_SECONDS)
 
+    def _on_forgotten(self, service_id: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._delete_topics(service_id))
+        self._deleting.add(task)
+        task.add_done_callback(self._deleting.discard)
+
+    async def _delete_topics(self, service_id: str) -> None:
+        """Of a member that is gone for good. One that returns after all makes them again."""
+        try:
+            gone = await delete_service_topics(self._log.admin, self._settings, service_id)
+        except LogError as error:
+            log.warning("the topics of a member that is gone stay", service_id=service_id, error=error.message)
+        else:
+            log.info("the topics of a member that is gone were deleted", service_id=service_id, topics=len(gone))
+
     async def stop(self) -> None:
+        for task in self._deleting:
+            task.cancel()
         if self._joining is not None:
             self._joining.cancel()
             await asyncio.wait([self._joining], timeout=STOP_SECONDS)
@@ -112,7 +143,7 @@ class ClusterNode:
         return owners[number][0] if number < len(owners) and owners[number] else ""
 
     def counters(self) -> dict[str, int]:
-        return {"cluster_members": 1 + len(list(self._discovery.others()))}
+        return {"cluster_members": 1 + len(list(self._discovery.others())), **self.queues.counters()}
 
 
 def _on_partitions(event: PartitionChange) -> None:

@@ -11,9 +11,18 @@ from msgspec import Meta, field
 from penstock.core.errors import SettingsError
 from penstock.core.settings.model import MIB
 from penstock.core.settings.section import Section
+from penstock.partition.packs.queues import (
+    AckSettings,
+    AckStrategy,
+    OrderedSubmit,
+    PatientAck,
+    SubmitSettings,
+    SubmitStrategy,
+)
 
 Partitions = Annotated[int, Meta(ge=1, le=10_000)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$", max_length=200)]
+PackSeconds = Annotated[float, Meta(gt=0, le=600, description="seconds the messages that were submitted have")]
 
 
 class TopicOnly(Section, frozen=True):
@@ -39,12 +48,28 @@ class RuleEngineQueue(Section, frozen=True):
     topic: Name
     partitions: Partitions = 10
     duplicate_to_all: bool = False
+    submit_strategy: SubmitSettings = field(default=SubmitSettings(), name="submit-strategy")
+    processing_strategy: AckSettings = field(default=AckSettings(), name="processing-strategy")
+    pack_seconds: PackSeconds = field(default=2.0, name="pack-processing-timeout")
 
 
 DEFAULT_RULE_ENGINE_QUEUES = (
     RuleEngineQueue(name="Main", topic="main"),
-    RuleEngineQueue(name="HighPriority", topic="hp"),
-    RuleEngineQueue(name="SequentialByOriginator", topic="sq"),
+    RuleEngineQueue(
+        name="HighPriority",
+        topic="hp",
+        processing_strategy=AckSettings(
+            strategy=AckStrategy.RETRY_FAILED_AND_TIMED_OUT, retries=0, pause=5.0, max_pause=5.0
+        ),
+    ),
+    RuleEngineQueue(
+        name="SequentialByOriginator",
+        topic="sq",
+        submit_strategy=SubmitSettings(strategy=SubmitStrategy.SEQUENTIAL_BY_ORIGINATOR, batch_size=100),
+        processing_strategy=AckSettings(
+            strategy=AckStrategy.RETRY_FAILED_AND_TIMED_OUT, retries=3, pause=5.0, max_pause=5.0
+        ),
+    ),
 )
 
 
@@ -107,6 +132,22 @@ class PartitionSettings(Section, frozen=True):
     ] = 0.0
 
 
+class NotificationSettings(Section, frozen=True):
+    """How what is told to this instance alone is handled."""
+
+    submit_strategy: OrderedSubmit = field(default=OrderedSubmit(), name="submit-strategy")
+    processing_strategy: PatientAck = field(default=PatientAck(), name="processing-strategy")
+    pack_seconds: PackSeconds = field(default=10.0, name="pack-processing-timeout")
+
+
+class ChangeSettings(Section, frozen=True):
+    """How what other instances have changed is followed."""
+
+    submit_strategy: OrderedSubmit = field(default=OrderedSubmit(), name="submit-strategy")
+    processing_strategy: PatientAck = field(default=PatientAck(), name="processing-strategy")
+    pack_seconds: PackSeconds = field(default=30.0, name="pack-processing-timeout")
+
+
 class ClusterSettings(Section, frozen=True):
     """Membership through the log."""
 
@@ -114,20 +155,28 @@ class ClusterSettings(Section, frozen=True):
     heartbeat_interval: Annotated[float, Meta(gt=0, le=600)] = 2.0
     member_timeout: Annotated[float, Meta(gt=0, le=3_600)] = 10.0
     adopt_after: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
+    forget_after: Annotated[
+        float,
+        Meta(gt=0, le=30 * 86_400, description="seconds after which the topics of a member that left are deleted"),
+    ] = 86_400.0
+    changes: ChangeSettings = ChangeSettings()
 
 
 class QueueSettings(Section, frozen=True):
     """The queues between services."""
 
     type: Annotated[
-        Literal["kafka", "in-memory"], Meta(description="where the queues are; in-memory keeps nothing")
-    ] = "in-memory"
+        Literal["kafka", "in-memory"] | None, Meta(description="where the queues are; unset = where the log is")
+    ] = None
     prefix: Annotated[
         str, Meta(pattern=r"^([A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*)?$", description="in front of every topic and group")
     ] = ""
     max_message_size: Annotated[int, Meta(ge=1_024, le=64 * MIB, description="larger messages are refused at send")] = (
         MIB
     )
+    create_topics: Annotated[
+        Literal["on-use", "at-start"], Meta(description="when the topics of the table are made")
+    ] = field(default="on-use", name="create-topics")
     core: CoreQueueSettings = CoreQueueSettings()
     rule_engine: RuleEngineQueueSettings = field(default=RuleEngineQueueSettings(), name="rule-engine")
     edge: EdgeQueueSettings = EdgeQueueSettings()
@@ -141,38 +190,14 @@ class QueueSettings(Section, frozen=True):
     edqs: EdqsQueueSettings = EdqsQueueSettings()
     tasks: TaskQueueSettings = TaskQueueSettings()
     partitions: PartitionSettings = PartitionSettings()
+    notifications: NotificationSettings = NotificationSettings()
     cluster: ClusterSettings = ClusterSettings()
     topic_properties: Annotated[
         dict[str, str], Meta(description="by base topic, `name:value;name:value` laid over the defaults")
     ] = field(default_factory=dict, name="topic-properties")
-    kafka: Annotated[dict[str, Any], Meta(description="handed to Kafka's clients, over the defaults")] = field(
-        default_factory=dict
-    )
 
 
-KAFKA_DEFAULTS: dict[str, str | int | bool] = {
-    "bootstrap.servers": "localhost:9092",
-    "ssl.enabled": False,
-    "replication_factor": 1,
-    "acks": "all",
-    "retries": 1,
-    "compression.type": "none",
-    "batch.size": 16_384,
-    "linger.ms": 1,
-    "buffer.memory": 33_554_432,
-    "max.request.size": 1_048_576,
-    "max.in.flight.requests.per.connection": 5,
-    "request.timeout.ms": 30_000,
-    "auto.offset.reset": "earliest",
-    "session.timeout.ms": 10_000,
-    "max.poll.records": 8_192,
-    "max.poll.interval.ms": 300_000,
-    "max.partition.fetch.bytes": 16_777_216,
-    "fetch.max.bytes": 134_217_728,
-}
-
-
-_FREE_TABLES = ("kafka", "topic-properties")
+_FREE_TABLE = "topic-properties"
 
 
 def parse_settings(document: Mapping[str, Any]) -> QueueSettings:
@@ -180,12 +205,15 @@ def parse_settings(document: Mapping[str, Any]) -> QueueSettings:
     nested: dict[str, Any] = {}
     for name, value in document.items():
         table, dot, rest = name.partition(".")
-        if table in _FREE_TABLES:  # names with dots of their own
+        if table == _FREE_TABLE:  # names with dots of their own
             nested.setdefault(table, {}).update({rest: value} if dot else value)
         else:
             _put(nested, name, value)
+    tasks = nested.get("tasks")
+    # what comes from the environment and from flags is text
+    if isinstance(tasks, dict) and isinstance(tasks.get("types"), str):
+        tasks["types"] = [name.strip() for name in tasks["types"].split(",") if name.strip()]
     try:
-        # what comes from the environment and from flags is text
         return msgspec.convert(nested, QueueSettings, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(f"queue: {error}") from None
@@ -203,16 +231,12 @@ def _put(tree: dict[str, Any], name: str, value: Any) -> None:
         tree[last] = value
 
 
-def kafka_properties(settings: QueueSettings) -> dict[str, Any]:
-    """The defaults of the seed and over them what `queue.kafka` says; TOML's nested tables become dotted names."""
-    return {**KAFKA_DEFAULTS, **_flatten(settings.kafka)}
-
-
-def _flatten(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            flat.update(_flatten(value, f"{before}{name}."))
-        else:
-            flat[before + name] = value
-    return flat
+def check_type(settings: QueueSettings, provider: str) -> None:
+    """The queues lie where the broker's log is. Raises SettingsError when they are wanted elsewhere."""
+    if settings.type is None or (settings.type == "kafka") == (provider == "kafka"):
+        return
+    raise SettingsError(
+        f"queue.type = {settings.type}, but log.provider = {provider}: the queues lie on the broker's log",
+        'Set log.provider = "kafka" for queues in Kafka, another provider for queues of this process; or leave '
+        "queue.type out.",
+    )

@@ -19,7 +19,13 @@ from penstock.partition.settings import QueueSettings
 MINUTE = 60_000
 DAY = 86_400_000
 FOREVER = -1
-PROPERTIES = "segment.bytes:52428800;retention.bytes:1048576000;min.insync.replicas:1"
+PROPERTIES = "retention.bytes:1048576000;min.insync.replicas:1"
+SEGMENT_BYTES = 52_428_800
+# Calls between brokers: what nobody read within their deadlines is of no use, and small segments let it go soon.
+CALL_RETENTION_MS = 10 * MINUTE
+CALL_SEGMENT_BYTES = 10_485_760
+INSTANCE_CHANNELS = {"sessions": "tbmq.client.session", "data-subscription": "tbmq.datasub"}
+"""By what brokers call each other for: the base of the topics that each of them has."""
 CORE, RULE_ENGINE, TRANSPORT = ServiceType.TB_CORE, ServiceType.TB_RULE_ENGINE, ServiceType.TB_TRANSPORT
 
 Kind = Literal["partitioned", "internal", "per-service"]
@@ -35,9 +41,14 @@ class TopicSpec:
     retention_ms: int = 7 * DAY
     is_compacted: bool = False
     services: frozenset[ServiceType] = frozenset()
+    segment_bytes: int = SEGMENT_BYTES
 
     def properties(self, overrides: Mapping[str, str] | None = None) -> dict[str, str]:
-        found = {"retention.ms": str(self.retention_ms), **parse_properties(PROPERTIES)}
+        found = {
+            "retention.ms": str(self.retention_ms),
+            "segment.bytes": str(self.segment_bytes),
+            **parse_properties(PROPERTIES),
+        }
         if self.is_compacted:
             found |= {"cleanup.policy": "compact", "retention.bytes": str(FOREVER)}
         return {**found, **(overrides or {})}
@@ -85,6 +96,18 @@ def topic_table(settings: QueueSettings) -> list[TopicSpec]:
         TopicSpec(f"{edqs.topic}.responses", 1, "per-service", 3 * MINUTE, services=frozenset([CORE])),
         TopicSpec(tasks.stats_topic, 1, "internal"),
         *(TopicSpec(job_type, tasks.partitions, "internal") for job_type in tasks.types),
+        *(
+            TopicSpec(
+                f"{base}.{kind}",
+                1,
+                "per-service",
+                CALL_RETENTION_MS,
+                services=frozenset([CORE]),
+                segment_bytes=CALL_SEGMENT_BYTES,
+            )
+            for base in INSTANCE_CHANNELS.values()
+            for kind in ("notifications", "responses")
+        ),
     ]
 
 
@@ -139,21 +162,20 @@ def partitions_and_properties(settings: QueueSettings, spec: TopicSpec) -> tuple
     return count, spec.properties(overrides)
 
 
-def topics_to_create(
+def topics_of(
     settings: QueueSettings, service_ids: Mapping[ServiceType, Iterable[str]] | None = None, tenant: UUID | None = None
-) -> list[Topic]:
-    """All topics with their properties: the shared ones and those of the given services; or, for an isolated tenant,
-    its own rule-engine queues."""
-    topics: list[Topic] = []
+) -> list[tuple[TopicSpec, list[Topic]]]:
+    """The table with the topics of each row: the shared ones and those of the given services; or, for an isolated
+    tenant, its own rule-engine queues."""
+    rows: list[tuple[TopicSpec, list[Topic]]] = []
     rule_engine_bases = {f"{settings.rule_engine.topic}.{queue.topic}" for queue in settings.rule_engine.queues}
     for spec in topic_table(settings):
         if tenant is not None and spec.base not in rule_engine_bases:
             continue
         partitions, properties = partitions_and_properties(settings, spec)
-        topics += [
-            Topic(name, partitions, properties) for name in _names(spec, settings.prefix, service_ids or {}, tenant)
-        ]
-    return topics
+        names = _names(spec, settings.prefix, service_ids or {}, tenant)
+        rows.append((spec, [Topic(name, partitions, properties) for name in names]))
+    return rows
 
 
 def _checked_count(spec: TopicSpec, override: str | None) -> int:
@@ -189,7 +211,7 @@ async def create_topics(
 ) -> list[str]:
     """Creates what is missing; returns the names of all. One that exists already stays as it is."""
     existing = set(await admin.list())
-    topics = topics_to_create(settings, service_ids, tenant)
+    topics = [topic for _, topics in topics_of(settings, service_ids, tenant) for topic in topics]
     for topic in topics:
         if topic.name not in existing:
             await admin.create(topic.name, topic.partitions, topic.properties, exist_ok=True)

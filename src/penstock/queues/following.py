@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from penstock._ext.segment import Record
 from penstock.core.logging import get_logger
 from penstock.logs.base import Log, LogError
+from penstock.partition.node import ClusterNode
+from penstock.partition.packs.message import PackMessage
+from penstock.partition.packs.processor import Decoded
 from penstock.persistence.state_tail import StateTail
-from penstock.queues.definitions import QueueError, decode
+from penstock.queues.definitions import QueueDefinition, decode
 from penstock.queues.state import DEFINITIONS
 
 if TYPE_CHECKING:
@@ -22,17 +26,19 @@ RETRY_SECONDS = 1.0
 class Follower:
     """Reads the topic of definitions. What this broker wrote itself comes back there, too, and is passed over."""
 
-    def __init__(self, manager: QueueManager, log_provider: Log, node: str, prefix: str) -> None:
+    def __init__(self, manager: QueueManager, log_provider: Log, node: ClusterNode, prefix: str) -> None:
         self._manager = manager
-        self._tail = StateTail(log_provider, [DEFINITIONS], f"queues of {node}", self._on_change, prefix=prefix)
+        reader = f"queues of {node.service_id}"
+        self._tail = StateTail(log_provider, [DEFINITIONS], reader, self._on_change, prefix=prefix)
         self._own: dict[str, bytes | None] = {}
-        self._news: asyncio.Queue[tuple[str, bytes | None]] = asyncio.Queue()
+        self._changes = node.queues.changes("queue-definitions", self._follow, _decode)
 
     def wrote(self, name: str, value: bytes | None) -> None:
         """Until it is read here, what others wrote before counts for nothing: this comes behind it."""
         self._own[name] = value
 
     async def run(self) -> None:
+        """Returns when everything that is there has been read; changes come from then on."""
         while True:
             try:
                 await self._tail.start()
@@ -41,14 +47,10 @@ class Follower:
                 log.warning("queues of other nodes are not known yet", error=str(error))
                 await self._tail.stop()
                 await asyncio.sleep(RETRY_SECONDS)
-        while True:
-            name, value = await self._news.get()
-            try:
-                await self._follow(name, value)
-            except (LogError, QueueError) as error:
-                log.error("a queue of another node cannot be followed", queue=name, error=str(error))
+        self._changes.start()
 
     async def stop(self) -> None:
+        await self._changes.stop()
         await self._tail.stop()
 
     def _on_change(self, topic: str, key: bytes, value: bytes | None) -> None:
@@ -57,20 +59,27 @@ class Follower:
             if self._own[name] == value:
                 del self._own[name]
             return
-        self._news.put_nowait((name, value))
+        self._changes.put(key, value)
 
-    async def _follow(self, name: str, value: bytes | None) -> None:
+    async def _follow(self, message: PackMessage) -> None:
+        """One queue's changes come in their order; one that fails, since the log does, comes again."""
+        name = str(message.originator)
+        definition: QueueDefinition | None = message.value
         known = self._manager.queues.get(name)
         if name in self._own:
             return  # changed here meanwhile
-        if value is None:
+        if definition is None:
             if known is not None and known.definition.durable:
                 log.info("a queue was deleted by another node", queue=name)
                 await self._manager.forget(known)
-            return
-        definition = decode(value)
-        if known is None:
+        elif known is None or message.attempts > 1:
             log.info("a queue was made by another node", queue=name)
             await self._manager.adopt(definition)
         elif known.definition != definition:
             self._manager.apply(known, definition)
+
+
+def _decode(record: Record) -> Decoded:
+    """Raises QueueError for what a newer broker has written, say: that queue alone is not known here."""
+    name = (record.key or b"").decode()
+    return Decoded(None if record.value is None else decode(record.value), name)

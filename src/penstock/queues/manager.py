@@ -80,7 +80,7 @@ class QueueManager:
         self._is_closing = False
         self._follower: Follower | None = None
         if node is not None:
-            self._follower = Follower(self, log_provider, node.service_id, prefix)
+            self._follower = Follower(self, log_provider, node, prefix)
         self.on_buried: Callable[[str, str, str], None] | None = None
 
     def readers_of(self, log_provider: Log) -> Readers:
@@ -211,9 +211,9 @@ class QueueManager:
         return queue
 
     async def adopt(self, definition: QueueDefinition) -> None:
-        """A queue that another node made."""
-        queue = self._open(definition)
-        queue.is_current = False
+        """A queue that another node made. May be called again after it has raised LogError."""
+        if definition.name not in self.queues:
+            self._open(definition).is_current = False
         for membership in self._memberships:
             if membership.address.queue == definition.name or membership.address.spans_queues:
                 await self._follow_owners()

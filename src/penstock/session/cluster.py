@@ -19,9 +19,10 @@ from penstock.partition.model import ServiceListChanged
 from penstock.partition.names import notifications_topic
 from penstock.partition.node import ClusterNode
 from penstock.partition.settings import QueueSettings
+from penstock.partition.topics import INSTANCE_CHANNELS
 from penstock.persistence.session_records import RecordError
 from penstock.session.registry import SessionRegistry
-from penstock.session.take_over import BASE, Claim, TakeOver
+from penstock.session.take_over import Claim, TakeOver
 
 log = get_logger("penstock.cluster")
 
@@ -39,7 +40,7 @@ def number_of(node: str) -> int:
 def check_node(node: str) -> None:
     """Raises SettingsError for a name that cannot be part of a topic's."""
     try:
-        notifications_topic(BASE, node)
+        notifications_topic(INSTANCE_CHANNELS["sessions"], node)
     except ValueError as error:
         raise SettingsError(f"server.node_id = {node!r} is not allowed with Kafka: {error}") from None
 
@@ -76,6 +77,7 @@ class Cluster:
             applications,
             node=node,
             prefix=settings.prefix,
+            queues=members.queues,
             others=members.others,
             heard_at=members.heard_at,
             program_for=program_for,
@@ -183,6 +185,7 @@ class Cluster:
     # ---- for the front-ends ----
 
     def must_claim(self, client_id: str) -> bool:
+        self.take_over.came(client_id)
         return self._is_open and self.take_over.must_claim(client_id)
 
     async def claim(self, client_id: str) -> Claim:

@@ -7,8 +7,8 @@
        takes the session up, repeats for it what A has not dispatched, then CONNACK
 
 A broker that does not answer in time is taken for dead: B goes on with what is stored, from A's last commit on. Should
-A live after all, it reads in the session's record that another has it, and lets go. Of two brokers that ask each other
-for the same client at the same time, the later one gets it.
+A live after all, it learns that another has it, and lets go: see departures.py. Of two brokers that ask each other for
+the same client at the same time, the later one gets it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.core.logging import get_logger
 from penstock.delivery import contexts
 from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.logs.base import Log, LogError
-from penstock.partition.names import notifications_group, notifications_topic, responses_group, responses_topic
+from penstock.partition.factory import QueueFactory
 from penstock.persistence import received
 from penstock.persistence.log_names import dispatch_group
 from penstock.persistence.session_records import (
@@ -40,16 +40,14 @@ from penstock.persistence.session_records import (
 )
 from penstock.persistence.state_tail import StateTail
 from penstock.rpc.errors import RequestTimeout, RpcError
-from penstock.rpc.responder import Responder
-from penstock.rpc.template import RequestTemplate
+from penstock.rpc.instances import InstanceCalls
 from penstock.rpc.wire import Request
+from penstock.session.departures import Departures
 from penstock.session.registry import SessionRegistry
 from penstock.stores.base import StoreError
 
 log = get_logger("penstock.cluster")
 
-BASE = "tbmq.client.session"
-TOPIC_PROPERTIES = {"retention.ms": "600000", "segment.bytes": "10485760"}
 ASK_SECONDS = 2.0
 CATCH_UP_SECONDS = 3.0
 STORE_SECONDS = 5.0
@@ -94,8 +92,8 @@ class _Batch:
 
 
 class TakeOver:
-    """`others`: the brokers alive, without this one; `heard_at`: when one of them was heard last, on the monotonic
-    clock."""
+    """`queues` makes what brokers tell each other through; `others`: the brokers alive, without this one; `heard_at`:
+    when one of them was heard last, on the monotonic clock."""
 
     def __init__(
         self,
@@ -106,6 +104,7 @@ class TakeOver:
         *,
         node: str,
         prefix: str,
+        queues: QueueFactory,
         others: Callable[[], Iterable[str]],
         heard_at: Callable[[str], float],
         program_for: Callable[[str, str | None], AclProgram | None],
@@ -121,25 +120,18 @@ class TakeOver:
         self._others = others
         self._heard_at = heard_at
         self._program_for = program_for
-        self._topic = notifications_topic(BASE, node, prefix=prefix)
         self._owners: dict[str, str] = {}
         tables = [SESSIONS, SUBSCRIPTIONS, received.TABLE, contexts.TABLE]
         self._tail = StateTail(log_provider, tables, f"sessions of {node}", self._on_change, prefix=prefix)
-        self._template = RequestTemplate(
-            log_provider,
-            request_topic=None,
-            response_topic=responses_topic(BASE, node, prefix=prefix),
-            group=responses_group(BASE, node, prefix=prefix),
-            service_id=node,
-            response_properties=TOPIC_PROPERTIES,
-        )
-        self._responder = Responder(
-            log_provider,
-            self._answer,
-            request_topic=self._topic,
-            group=notifications_group(BASE, node, prefix=prefix),
-            service_id=node,
-            partitions=[0],
+        self._calls = InstanceCalls(log_provider, queues.calls("sessions"), self._answer)
+        self._departures = Departures(
+            queues,
+            registry,
+            applications,
+            node=node,
+            owner_of=self._owners.get,
+            catch_up=self._tail.catch_up,
+            is_claimed=lambda client_id: client_id in self._claims,
         )
         self._claims: dict[str, Claim] = {}
         self._given: dict[str, dict[int, int]] = {}  # sessions given away lately: how far they were dispatched
@@ -154,10 +146,9 @@ class TakeOver:
 
     async def start(self) -> None:
         """Raises LogError."""
-        await self._log.admin.create(self._topic, 1, TOPIC_PROPERTIES)
         await self._tail.start()
-        await self._template.start()
-        await self._responder.start()
+        await self._calls.start()
+        self._departures.start()
         self.is_open = True
         for session in self._registry.sessions():
             self._check_owner(session.client_id, self._owners.get(session.client_id, ""))
@@ -166,11 +157,15 @@ class TakeOver:
         self.is_open = False
         for task in list(self._tasks):
             task.cancel()
-        await self._responder.close(drain_seconds=0.5)
-        await self._template.close()
+        await self._departures.stop()
+        await self._calls.stop()
         await self._tail.stop()
 
     # ---- a client comes ----
+
+    def came(self, client_id: str) -> None:
+        """A client connects here."""
+        self._departures.came(client_id)
 
     def must_claim(self, client_id: str) -> bool:
         """Whether another broker may have the client, or may have had it."""
@@ -183,12 +178,16 @@ class TakeOver:
         later claim. Raises LogError, RecordError and StoreError."""
         claim = self._claims[client_id] = Claim(client_id, time.time_ns())
         try:
-            answers = await asyncio.gather(*(self._ask(name, claim) for name in self._others()))
+            others = list(self._others())
+            answers = await asyncio.gather(*(self._ask(name, claim) for name in others))
             if not claim.is_lost and self._registry.get(client_id) is None:
                 given = next((answer for answer in answers if answer is not None and answer.had), None)
                 # Who has not answered may have written something that is not read here yet.
                 if given is not None or None in answers or client_id in self._owners:
                     await self._take_up(client_id, given)
+            for name, answer in zip(others, answers, strict=True):
+                if answer is None and not claim.is_lost:
+                    self._departures.tell(name, client_id, claim.at)
         except BaseException:
             self.settle(claim)
             raise
@@ -205,9 +204,8 @@ class TakeOver:
             return None  # not a word since the last time
         self.asked += 1
         data = msgspec.msgpack.encode(Ask(claim.client_id, claim.at, self._node))
-        topic = notifications_topic(BASE, name, prefix=self._prefix)
         try:
-            answer = await self._template.send(data, timeout=ASK_SECONDS, to=topic)
+            answer = await self._calls.ask(name, data, ASK_SECONDS)
         except (RpcError, LogError) as error:
             if isinstance(error, RequestTimeout):
                 self._silent[name] = time.monotonic()
@@ -379,13 +377,7 @@ class TakeOver:
             return
         session = self._registry.get(client_id)
         if session is not None and session.expiry_interval:
-            log.warning("another broker has taken up a session of this one", client_id=client_id, node=owner)
-            self._spawn(self._lose(session))
-
-    async def _lose(self, session: Session) -> None:
-        self._registry.disconnect(session)
-        if self._registry.get(session.client_id) is session:
-            await self._applications.give_away(session, lambda: self._registry.give_away(session))
+            self._departures.read(client_id, owner)
 
     def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -394,13 +386,16 @@ class TakeOver:
         return task
 
     def counters(self) -> dict[str, int | float]:
-        calls = self._template.counters()
+        calls = self._calls.counters("sessions")
         return {
             "take_over_asked": self.asked,
             "take_over_adopted": self.adopted,
             "take_over_given_away": self.given_away,
-            "take_over_pending": calls["pending_requests_count"],
-            "take_over_timeouts": calls["request_timeout_count"],
+            "take_over_told": self._departures.told,
+            "take_over_lost": self._departures.lost,
+            "take_over_pending": calls["calls_pending_sessions"],
+            "take_over_timeouts": calls["calls_timed_out_sessions"],
+            **calls,
         }
 
 

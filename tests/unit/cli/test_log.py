@@ -105,6 +105,30 @@ def test_topics_of_nothing(run, tmp_path):
     assert list((tmp_path / "empty").iterdir()) == [], "a look must not leave anything behind"
 
 
+def test_queues_of_the_settings_are_shown_and_made(run, tmp_path):
+    where = tmp_path / "queues"
+    chosen = ["--set", "queue.prefix=p", "--set", "queue.core.partitions=2", "--set", "server.node_id=n"]
+    chosen += ["--set", "queue.tasks.types=export, report"]
+    made = run("queues", "--create", *chosen, where=where).splitlines()
+    assert made[-1].endswith(" topics made")
+    rows = {row["topic"]: row for row in json.loads(run("queues", "--json", *chosen, where=where))}
+    assert rows["p.tb_core"]["topics"] == ["p.tb_core.0", "p.tb_core.1"]
+    assert all(row["there"] == len(row["topics"]) for row in rows.values())
+    assert rows["p.tb_rule_engine.sq"]["submit"] == "SEQUENTIAL_BY_ORIGINATOR"
+    assert rows["p.tb_transport.notifications"]["acknowledge"] == "RETRY_FAILED_AND_TIMED_OUT"
+    assert (rows["p.edqs.state"]["kept"], rows["p.js_eval.requests"]["kept"]) == ("for ever, compacted", "1 day")
+    topics = {row["topic"]: row["partitions"] for row in json.loads(run("topics", "--json", where=where))}
+    assert (topics["p.js_eval.requests"], topics["p.report"]) == (30, 12)
+    assert "0 topics made" in run("queues", "--create", *chosen, where=where)
+    tenant = "784f394c-42b6-435a-983c-b7beff2784f9"
+    isolated = json.loads(run("queues", "--tenant", tenant, "--json", *chosen, where=where))
+    assert isolated[0]["topics"][9] == f"p.tb_rule_engine.main.isolated.{tenant}.9"
+    of_rules = json.loads(run("queues", "--service", "tb_rule_engine=re-1", "--json", *chosen, where=where))
+    assert ["p.tb_rule_engine.notifications.re-1"] in [row["topics"] for row in of_rules]
+    assert "write KIND=ID" in run("queues", "--service", "x=1", where=where, fails=2)
+    assert "is no UUID" in run("queues", "--tenant", "x", where=where, fails=2)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -237,3 +237,31 @@ def test_reload_reads_the_same_sources_again(write):
     write("[limits]\nmax_inflight = 0\n")
     with pytest.raises(SettingsError):
         loaded.reload()
+
+
+def test_kafka_keys_of_the_queues_are_those_of_the_log(write):
+    """`queue.kafka.*` of seed 002: in nested tables, quoted, in the environment; [kafka] has the last word."""
+    path = write(
+        """
+        [kafka]
+        linger_ms = 7
+
+        [queue]
+        prefix = "p"
+        kafka.bootstrap.servers = "127.0.0.1:9"
+        kafka.linger.ms = 5
+        kafka.batch.size = 16384
+        kafka.ssl.enabled = true
+        kafka."max.poll.records" = 100
+        "kafka.socket.keepalive.enable" = true
+        """
+    )
+    loaded = load_settings(path, {"PENSTOCK_QUEUE__KAFKA__REPLICATION_FACTOR": "3"})
+    kafka = loaded.settings.kafka
+    assert (kafka.bootstrap_servers, kafka.linger_ms, kafka.batch_size) == ("127.0.0.1:9", 7, 16384)
+    assert (kafka.max_poll_records, kafka.replication_factor) == (100, 3)
+    assert kafka.common == {"security.protocol": "ssl", "socket.keepalive.enable": "true"}
+    assert loaded.settings.queue == {"prefix": "p"}
+    assert loaded.origins["kafka.batch_size"] == f"file {path}"
+    with pytest.raises(SettingsError, match=r"queue\.kafka\.acks"):
+        load_settings(write('[queue.kafka]\nacks = "some"\n'), {})

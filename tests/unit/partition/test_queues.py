@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from penstock._ext.segment import RecordPack
-from penstock.logs.base import LogError, OnAppended, TopicNotFound
+from penstock.logs.base import Committed, LogError, OnAppended, TopicNotFound, TopicPartition
 from penstock.logs.memory import MemoryLog
 from penstock.partition.consumer import QueueConsumer
+from penstock.partition.consumers import ConsumerOptions
 from penstock.partition.factory import NotOfThisService, QueueFactory
 from penstock.partition.messages import QueueMessage
 from penstock.partition.model import SYSTEM_TENANT, QueueKey, ServiceInfo, ServiceType, TopicPartitionInfo
+from penstock.partition.packs.message import PackMessage
 from penstock.partition.producer import MessageTooLarge, ProducerStopped, QueueFull, QueueProducer
 from penstock.partition.service import HashPartitionService
 from penstock.partition.settings import QueueSettings
 from penstock.partition.topic_creator import TopicCreator
 from penstock.partition.topics import default_queues, notification_bases
+from tests.support.waiting import until
 
 CORE, RULE_ENGINE = ServiceType.TB_CORE, ServiceType.TB_RULE_ENGINE
 TPI = TopicPartitionInfo("tb_core", partition=0)
@@ -257,6 +261,75 @@ def test_request_channels() -> None:
     with_log(scenario)
 
 
+async def ignore(message: PackMessage) -> None: ...
+
+
+def test_messages_of_a_queue_are_handled_as_its_settings_say() -> None:
+    """Main gives up what fails, SequentialByOriginator does not; both are counted."""
+
+    async def scenario(log: MemoryLog) -> None:
+        core = new_factory(log, CORE, service_id="core-1")
+        rules = new_factory(log, RULE_ENGINE, service_id="re-1")
+        handled: list[bytes] = []
+
+        async def handler(message: PackMessage) -> None:
+            if message.value.data == b"bad":
+                raise ValueError("bad")
+            handled.append(message.value.data)
+
+        managers = []
+        for queue in ("Main", "SequentialByOriginator"):
+            key = QueueKey(RULE_ENGINE, queue)
+            processor = rules.processor(key, handler)
+            managers.append(rules.manager(key, processor.process, ConsumerOptions(stop_seconds=0.1)))
+            managers[-1].update(rules.partitions.my_partitions(key))
+            info = core.partitions.resolve(RULE_ENGINE, queue, SYSTEM_TENANT, "device")
+            producer = core.producer(RULE_ENGINE, queue)
+            for data in (b"bad", queue.encode()):
+                await producer.send_and_wait(info, QueueMessage("device", data))
+        await until(lambda: rules.counters()["pack_failed_Main"] == 1 and handled == [b"Main"])
+        await until(lambda: rules.counters()["pack_retried_failed_SequentialByOriginator"] == 1)
+        assert handled == [b"Main"]  # what is behind one that comes again waits for it
+        await asyncio.gather(*(manager.stop() for manager in managers))
+
+    with_log(scenario)
+
+
+def test_notifications_are_handled_in_the_order_of_each_originator() -> None:
+    async def scenario(log: MemoryLog) -> None:
+        core = new_factory(log, CORE, service_id="core-1")
+        handled: list[bytes] = []
+        failures = [OSError("not yet")]
+
+        async def handler(message: PackMessage) -> None:
+            if message.value.data == b"a1" and failures:
+                raise failures.pop()
+            handled.append(message.value.data)
+
+        manager = core.notifications_manager(CORE, handler)
+        here = core.partitions.notifications(CORE, "core-1")
+        producer = core.notifications_producer(CORE)
+        for data in (b"a1", b"b1", b"a2", b"b2"):
+            producer.send(here, QueueMessage(data[:1], data))
+        await producer.stop()
+        manager.update([here])
+        await until(lambda: len(handled) == 4)
+        assert handled == [b"b1", b"b2", b"a1", b"a2"]
+        assert core.counters()["pack_retried_failed_tb_core.notifications"] == 1
+        group = TopicPartition("tb_core.notifications.core-1", 0)
+        consumer = log.consumer("tb-core-notifications-node-core-1")
+        await until_true(lambda: consumer.committed([group]), lambda found: found[group] == Committed(4))
+        await manager.stop()
+
+    with_log(scenario)
+
+
+async def until_true(ask: Callable[[], Awaitable[Any]], is_right: Callable[[Any], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not is_right(await ask()):  # noqa: ASYNC110 - the log has no event for commits
+            await asyncio.sleep(0.005)
+
+
 def test_a_factory_gives_only_what_its_service_needs() -> None:
     async def scenario(log: MemoryLog) -> None:
         transport = new_factory(log, ServiceType.TB_TRANSPORT)
@@ -269,6 +342,9 @@ def test_a_factory_gives_only_what_its_service_needs() -> None:
             lambda: transport.notifications_producer(ServiceType.TB_TRANSPORT),
             lambda: transport.requests("js"),
             lambda: transport.responder("transport-api"),
+            lambda: transport.calls("sessions"),
+            lambda: transport.processor(QueueKey(CORE), ignore),
+            lambda: transport.notifications_manager(CORE, ignore),
         ):
             with pytest.raises(NotOfThisService, match="TB_TRANSPORT cannot"):
                 ask()

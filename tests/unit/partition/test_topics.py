@@ -9,9 +9,18 @@ import pytest
 
 from penstock.core.errors import SettingsError
 from penstock.logs.memory import MemoryLog
-from penstock.partition.model import ServiceType
-from penstock.partition.settings import QueueSettings, kafka_properties, parse_settings
-from penstock.partition.topics import create_topics, default_queues, delete_service_topics, find_spec, topic_table
+from penstock.partition.model import QueueKey, ServiceType
+from penstock.partition.packs.queues import AckStrategy, SubmitStrategy
+from penstock.partition.processing import change_queue, notification_queue, pack_queues
+from penstock.partition.settings import QueueSettings, check_type, parse_settings
+from penstock.partition.topics import (
+    INSTANCE_CHANNELS,
+    create_topics,
+    default_queues,
+    delete_service_topics,
+    find_spec,
+    topic_table,
+)
 
 CORE, RULE_ENGINE = ServiceType.TB_CORE, ServiceType.TB_RULE_ENGINE
 DAYS = 86_400_000
@@ -84,8 +93,6 @@ def test_settings_under_the_keys_of_the_seed() -> None:
             "edqs.partitions": 5,
             "tasks.partitions": 6,
             "partitions.hash_function_name": "sha256",
-            "kafka.bootstrap.servers": "127.0.0.1:9",
-            "kafka": {"linger.ms": 5, "ssl": {"enabled": True}},
         }
     )
     assert (settings.core.topic, settings.core.partitions, settings.core.ota.topic) == ("core", 3, "ota")
@@ -93,9 +100,15 @@ def test_settings_under_the_keys_of_the_seed() -> None:
     assert (settings.edge.partitions, settings.vc.partitions, settings.edqs.partitions) == (2, 4, 5)
     assert settings.tasks.partitions == 6
     assert settings.partitions.hash_function_name == "sha256"
-    kafka = kafka_properties(settings)
-    assert (kafka["bootstrap.servers"], kafka["linger.ms"], kafka["ssl.enabled"]) == ("127.0.0.1:9", 5, True)
-    assert (kafka["acks"], kafka["max.poll.records"]) == ("all", 8192)
+
+
+def test_the_queues_are_where_the_log_is() -> None:
+    check_type(parse_settings({}), "kafka")
+    check_type(parse_settings({"type": "kafka"}), "kafka")
+    check_type(parse_settings({"type": "in-memory"}), "embedded")
+    for kind, provider in (("kafka", "embedded"), ("in-memory", "kafka")):
+        with pytest.raises(SettingsError, match=r"queue.type = .*log.provider"):
+            check_type(parse_settings({"type": kind}), provider)
 
 
 @pytest.mark.parametrize(
@@ -192,3 +205,60 @@ def test_find_spec_tells_a_service_topic_from_a_shared_one() -> None:
     assert find_spec(settings, "p.edqs.responses.core-1").kind == "per-service"
     assert find_spec(settings, "p.tb_rule_engine.hp").base == "tb_rule_engine.hp"
     assert find_spec(settings, "other") is None
+
+
+def test_strategies_are_chosen_in_the_settings() -> None:
+    settings = parse_settings(
+        {
+            "rule-engine": {
+                "queues": [
+                    {
+                        "name": "Slow",
+                        "topic": "slow",
+                        "submit-strategy": {"type": "BATCH", "batch-size": 7},
+                        "processing-strategy": {"type": "RETRY_ALL", "retries": 5, "pause-between-retries": 1},
+                        "pack-processing-timeout": 4,
+                    }
+                ]
+            },
+            "notifications.processing-strategy.retries": "2",
+            "cluster.changes.submit-strategy.type": "SEQUENTIAL",
+        }
+    )
+    queues = pack_queues(settings)
+    slow = queues[QueueKey(RULE_ENGINE, "Slow")]
+    assert (slow.topic, slow.pack_seconds) == ("tb_rule_engine.slow", 4.0)
+    assert (slow.submit.strategy, slow.submit.batch_size) == (SubmitStrategy.BATCH, 7)
+    assert (slow.ack.strategy, slow.ack.retries, slow.ack.pause) == (AckStrategy.RETRY_ALL, 5, 1.0)
+    told = notification_queue(settings, "tb_core.notifications")
+    # What is not said stays as it was, the strategy too.
+    assert (told.ack.strategy, told.ack.retries) == (AckStrategy.RETRY_FAILED_AND_TIMED_OUT, 2)
+    assert told.submit.strategy is SubmitStrategy.SEQUENTIAL_BY_ORIGINATOR
+    assert change_queue(settings, "sessions").submit.strategy is SubmitStrategy.SEQUENTIAL
+    assert queues[QueueKey(ServiceType.TB_VC_EXECUTOR)].pack_seconds == 180.0
+    assert queues[QueueKey(CORE, "Edge")].pack_seconds == 10.0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"notifications.submit-strategy.type": "RANDOM"},
+        {"notifications.processing-strategy.retries": -1},
+        {"notifications.processing-strategy.failure-percentage": 101},
+        {"cluster.changes.pack-processing-timeout": 2000},
+        {"cluster.changes.submit-strategy.size": 1},
+    ],
+)
+def test_strategies_that_make_no_sense_are_refused(bad: dict) -> None:
+    with pytest.raises(SettingsError, match="queue"):
+        parse_settings(bad)
+
+
+def test_the_calls_between_brokers_are_in_the_table() -> None:
+    settings = QueueSettings(prefix="p")
+    for base in INSTANCE_CHANNELS.values():
+        for kind in ("notifications", "responses"):
+            spec = find_spec(settings, f"p.{base}.{kind}.node-1")
+            assert spec is not None
+            assert spec.base == f"{base}.{kind}"
+            assert (spec.retention_ms, spec.properties()["segment.bytes"]) == (600_000, "10485760")

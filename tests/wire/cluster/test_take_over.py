@@ -1,5 +1,7 @@
 """Is a client connected at one broker at a time, and does its session go with it?"""
 
+import os
+import signal
 import time
 
 import pytest
@@ -110,6 +112,29 @@ def test_the_later_of_two_at_the_same_time_stays(pair, open_client, client_id):
                 types += [packet.type for packet in client.receive_all(0.2)]
             steady = steady + 1 if came.count([PacketType.CONNACK]) == 1 else 0
         assert came.count([PacketType.CONNACK]) == 1, came
+
+
+@pytest.mark.parametrize("expiry", [0, 300])
+def test_a_broker_that_could_not_answer_lets_go_later(pair, connect, open_client, client_id, expiry):
+    """[MQTT-3.1.4-3]: it stood still when the client came to another one, and goes on with the connection it had."""
+    a, b = pair
+    properties = {"session_expiry_interval": expiry}
+    old = connect(V5, client_id, broker=a, properties=properties)
+    staying = connect(V5, broker=a)
+    os.kill(a.process.pid, signal.SIGSTOP)
+    try:
+        client = open_client(V5, broker=b)
+        client.send_connect(client_id, clean_start=False, properties=properties)
+        connack = client.expect(PacketType.CONNACK, timeout=30)
+    finally:
+        os.kill(a.process.pid, signal.SIGCONT)
+    assert connack.session_present == bool(expiry)
+    assert old.expect(PacketType.DISCONNECT, timeout=30).reason == Reason.SESSION_TAKEN_OVER
+    old.expect_closed(30)
+    client.ping()
+    staying.ping()
+    assert 'penstock_pack_messages_total{queue="tb_transport.notifications"}' in a.metrics()
+    assert 'penstock_calls_timed_out_total{channel="sessions"}' in b.metrics()
 
 
 @pytest.mark.parametrize("kind", ["client", "app"])

@@ -109,3 +109,35 @@ ENVIRONMENT_ALIASES = {
     "TB_KAFKA_FETCH_MAX_BYTES": "fetch_max_bytes",
     "TB_QUEUE_KAFKA_REPLICATION_FACTOR": "replication_factor",
 }
+
+# The keys below `queue.kafka` of seed 002, and the setting each one means: the queues lie on the broker's own log. Any
+# other name there is a property for all clients.
+QUEUE_NAMES = {
+    "bootstrap.servers": "bootstrap_servers",
+    "replication_factor": "replication_factor",
+    "acks": "acks",
+    "retries": "retries",
+    "compression.type": "compression_type",
+    "batch.size": "batch_size",
+    "linger.ms": "linger_ms",
+    "buffer.memory": "buffer_memory",
+    "max.request.size": "max_request_size",
+    "max.in.flight.requests.per.connection": "max_in_flight",
+    "request.timeout.ms": "request_timeout_ms",
+    "auto.offset.reset": "auto_offset_reset",
+    "session.timeout.ms": "session_timeout_ms",
+    "max.poll.records": "max_poll_records",
+    "max.poll.interval.ms": "max_poll_interval_ms",
+    "max.partition.fetch.bytes": "max_partition_fetch_bytes",
+    "fetch.max.bytes": "fetch_max_bytes",
+}
+SSL_ENABLED = "ssl.enabled"
+
+
+def from_queue(name: str, value: object) -> tuple[str, object]:
+    """The setting that `queue.kafka.<name>` is, and its value."""
+    if name in QUEUE_NAMES:
+        return f"kafka.{QUEUE_NAMES[name]}", value
+    if name == SSL_ENABLED:
+        return "kafka.common.security.protocol", "ssl" if str(value).lower() == "true" else "plaintext"
+    return f"kafka.common.{name}", str(value).lower() if isinstance(value, bool) else str(value)

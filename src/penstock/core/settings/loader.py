@@ -16,6 +16,7 @@ from penstock.core.errors import SettingsError
 from penstock.core.settings.address import TRANSPORTS
 from penstock.core.settings.checks import check_settings, open_insecure_listeners
 from penstock.core.settings.environment import Assignment, environment_name, meaningless_names, read_environment
+from penstock.core.settings.kafka import from_queue
 from penstock.core.settings.model import Settings
 from penstock.core.settings.schema import FREE_SECTION, LISTS, Key, bad_value, convert, sections
 from penstock.core.settings.toml_file import SettingsFile, choose_path, read_file
@@ -23,6 +24,7 @@ from penstock.core.settings.toml_file import SettingsFile, choose_path, read_fil
 DEFAULT = "default"
 LISTENERS = "listeners"
 QUEUES = "queues"
+KAFKA_OF_QUEUE = f"{FREE_SECTION}.kafka."
 
 
 @dataclass(frozen=True)
@@ -99,11 +101,12 @@ class _Tree:
 
     def take_file(self, file: SettingsFile) -> None:
         origin = f"file {file.path}"
+        self._take_kafka_of_queue(file, origin)
         for section, table in file.document.items():
             if section == FREE_SECTION:
                 if not isinstance(table, dict):
                     raise SettingsError(f"{file.where(section)} must be a table: write [{section}] and its keys below")
-                self.queue.update(table)
+                self.queue.update({name: each for name, each in table.items() if not _is_of_kafka(name)})
                 continue
             if section not in sections():
                 raise _unknown(file.where(section), section, list(sections()), "a section of the settings")
@@ -114,6 +117,13 @@ class _Tree:
                 raise SettingsError(f"{file.where(section)} must be a table: write [{section}] and its keys below")
             for name, value in table.items():
                 self._set(f"{section}.{name}", value, origin, file.where(f"{section}.{name}"))
+
+    def _take_kafka_of_queue(self, file: SettingsFile, origin: str) -> None:
+        """Before the section [kafka], which has the last word."""
+        table = file.document.get(FREE_SECTION)
+        for name, value in _flattened(table) if isinstance(table, dict) else ():
+            if _is_of_kafka(name):
+                self._set(f"{FREE_SECTION}.{name}", value, origin, file.where(f"{FREE_SECTION}.{name}"))
 
     def _take_list(self, section: str, tables: object, file: SettingsFile, origin: str) -> None:
         if not isinstance(tables, list) or not all(isinstance(entry, dict) for entry in tables):
@@ -158,6 +168,8 @@ class _Tree:
             raise bad_value(where, text, "at least one host:port")
 
     def _set(self, dotted: str, value: object, origin: str, where: str) -> None:
+        if dotted.startswith(KAFKA_OF_QUEUE):
+            dotted, value = from_queue(dotted.removeprefix(KAFKA_OF_QUEUE), value)
         if dotted.startswith(f"{FREE_SECTION}."):
             # read as TOML would read it, so that a number is a number
             self.queue[dotted.partition(".")[2]] = int(value) if str(value).isdigit() else value  # type: ignore[call-overload]
@@ -215,6 +227,19 @@ class _Tree:
         tree[QUEUES] = self.queues
         tree[FREE_SECTION] = self.queue
         return msgspec.convert(tree, Settings)
+
+
+def _is_of_kafka(name: str) -> bool:
+    """Of a key of the section `queue`."""
+    return name.partition(".")[0] == "kafka"
+
+
+def _flattened(table: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, object]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flattened(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
 
 
 def _table_of_texts(key: Key, given: object, where: str) -> dict[str, str]:

@@ -16,17 +16,13 @@ from penstock.datasub.ports import Identity
 from penstock.datasub.wire import Failure
 from penstock.logs.base import Log
 from penstock.partition.model import ClusterTopologyChange
-from penstock.partition.names import notifications_group, notifications_topic, responses_group, responses_topic
 from penstock.partition.node import ClusterNode
 from penstock.rpc.errors import RpcError
-from penstock.rpc.responder import Responder
-from penstock.rpc.template import RequestTemplate
+from penstock.rpc.instances import InstanceCalls
 from penstock.rpc.wire import Request
 
 log = get_logger("penstock.datasub")
 
-BASE = "tbmq.datasub"
-TOPIC_PROPERTIES = {"retention.ms": "600000", "segment.bytes": "10485760"}
 CALL_SECONDS = 3.0
 PATIENCE_SECONDS = 10.0
 RETRY_SECONDS = 0.2
@@ -66,47 +62,19 @@ class _Answer(msgspec.Struct, array_like=True):
 class Peers:
     """Of one node. `instance` is another one after each start: who remembers it knows whether it was forgotten."""
 
-    def __init__(self, log_provider: Log, node: ClusterNode, name: str, *, prefix: str = "") -> None:
-        self._log = log_provider
+    def __init__(self, log_provider: Log, node: ClusterNode, name: str) -> None:
         self._node = node
         self.name = name
-        self._prefix = prefix
         self.instance = f"{name} {os.urandom(8).hex()}"
         self._handlers: dict[str, tuple[Handler, Any]] = {}
-        self._is_started = False
-        self._template = RequestTemplate(
-            log_provider,
-            request_topic=None,
-            response_topic=responses_topic(BASE, name, prefix=prefix),
-            group=responses_group(BASE, name, prefix=prefix),
-            service_id=name,
-            response_properties=TOPIC_PROPERTIES,
-        )
-        self._responder = Responder(
-            log_provider,
-            self._answer,
-            request_topic=self._topic_of(name),
-            group=notifications_group(BASE, name, prefix=prefix),
-            service_id=name,
-            partitions=[0],
-        )
-
-    def _topic_of(self, name: str) -> str:
-        return notifications_topic(BASE, name, prefix=self._prefix)
+        self._calls = InstanceCalls(log_provider, node.queues.calls("data-subscription"), self._answer)
 
     async def start(self) -> None:
         """Raises LogError; may then be called again."""
-        await self._log.admin.create(self._topic_of(self.name), 1, TOPIC_PROPERTIES)
-        if not self._is_started:
-            await self._template.start()
-            self._is_started = True
-            await self._responder.start()
+        await self._calls.start()
 
     async def stop(self) -> None:
-        if not self._is_started:
-            return
-        await self._responder.close(drain_seconds=0.5)
-        await self._template.close()
+        await self._calls.stop()
 
     def others(self) -> list[str]:
         return self._node.others()
@@ -125,9 +93,7 @@ class Peers:
         """The result, of that type, and the instance that gave it. Raises PeerError and NoAnswer."""
         question = _Question(method, who, msgspec.Raw(msgspec.msgpack.encode(params)))
         try:
-            data = await self._template.send(
-                msgspec.msgpack.encode(question), timeout=CALL_SECONDS, to=self._topic_of(node)
-            )
+            data = await self._calls.ask(node, msgspec.msgpack.encode(question), CALL_SECONDS)
         except RpcError as error:
             raise NoAnswer(f"node {node} does not answer: {error}") from None
         answer = msgspec.msgpack.decode(data, type=_Answer)
@@ -180,6 +146,9 @@ class Peers:
         except DataError as error:
             failure = _failure_of(error)
         return msgspec.msgpack.encode(_Answer(self.instance, failure, msgspec.Raw(msgspec.msgpack.encode(result))))
+
+    def counters(self) -> dict[str, int | float]:
+        return self._calls.counters("data-subscription")
 
 
 class PeerError(Exception):

@@ -1,31 +1,41 @@
 """Runs packs: polls, decodes, submits to a handler as the strategies say, commits.
 
 `run` is a loop of its own over a consumer; `process` handles what was polled elsewhere (partition/consumers.py commits
-when it returns).
+when it returns); `process_records` what was not polled at all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from penstock._ext.segment import Record
 from penstock.core.logging import RateLimited, get_logger
-from penstock.dispatch.packs.aside import Aside, DeadLetter, SetAside
-from penstock.dispatch.packs.message import PackMessage, State
-from penstock.dispatch.packs.pack import Pack, RoundResult
-from penstock.dispatch.packs.queues import PackQueue
-from penstock.dispatch.packs.statistics import QueueStatistics
 from penstock.logs.base import Committed, Consumer, Fetched, LogError, TopicPartition
 from penstock.partition.messages import UndecodableMessage, decode_message
+from penstock.partition.packs.aside import Aside, DeadLetter, SetAside
+from penstock.partition.packs.message import PackMessage, State
+from penstock.partition.packs.pack import Pack, RoundResult
+from penstock.partition.packs.queues import PackQueue
+from penstock.partition.packs.statistics import QueueStatistics
 
 log = get_logger("penstock.packs")
 TENANT_ID = "tenantId"
 RETRY_SECONDS = 1.0
 MAX_LATE = 10_000
+
+
+class _Raw(NamedTuple):
+    """A record and its place; None with the reason where there is none to be read."""
+
+    topic: str
+    partition: int
+    offset: int
+    record: Record | None
+    fault: str = ""
 
 
 class Decoded(NamedTuple):
@@ -84,7 +94,14 @@ class PackProcessor:
 
     async def process(self, fetched: Sequence[Fetched]) -> None:
         """Returns when nothing of the packs is left to do, however often that takes."""
-        pack = Pack(self.queue, [message async for message in self._decode_all(fetched)])
+        await self._process(raw for one in fetched for raw in _records(one))
+
+    async def process_records(self, topic: str, records: Iterable[Record]) -> None:
+        """The same for records of one partition that were read by somebody else, or never lay in a log."""
+        await self._process(_Raw(topic, 0, record.offset, record) for record in records)
+
+    async def _process(self, raw: Iterable[_Raw]) -> None:
+        pack = Pack(self.queue, [message async for message in self._decode_all(raw)])
         try:
             while True:
                 result = await self._run_round(pack)
@@ -100,19 +117,18 @@ class PackProcessor:
             await self._cancel(list(self._running))
             raise
 
-    async def _decode_all(self, fetched: Sequence[Fetched]) -> AsyncIterator[PackMessage]:
-        for one in fetched:
-            for offset, record, fault in _records(one):
-                reason = fault
-                if record is not None:
-                    try:
-                        decoded = self._decode(record)
-                    except Exception as error:
-                        reason = error.message if isinstance(error, UndecodableMessage) else repr(error)
-                    else:
-                        yield PackMessage(*decoded, one.topic, one.partition, offset)
-                        continue
-                await self.aside.add(SetAside(one.topic, one.partition, offset, reason, record))
+    async def _decode_all(self, raw: Iterable[_Raw]) -> AsyncIterator[PackMessage]:
+        for topic, partition, offset, record, fault in raw:
+            reason = fault
+            if record is not None:
+                try:
+                    decoded = self._decode(record)
+                except Exception as error:
+                    reason = error.message if isinstance(error, UndecodableMessage) else repr(error)
+                else:
+                    yield PackMessage(*decoded, topic, partition, offset)
+                    continue
+            await self.aside.add(SetAside(topic, partition, offset, reason, record))
 
     async def _run_round(self, pack: Pack) -> RoundResult:
         self._wake.clear()
@@ -189,8 +205,9 @@ class PackProcessor:
         return counts
 
 
-def _records(fetched: Fetched) -> Iterator[tuple[int, Record | None, str]]:
+def _records(fetched: Fetched) -> Iterator[_Raw]:
     """Each record with its offset; where the pack itself cannot be read, None with the reason, and the end."""
+    topic, partition = fetched.topic, fetched.partition
     records = iter(fetched.pack)
     offset = fetched.pack.base_offset
     while True:
@@ -199,10 +216,10 @@ def _records(fetched: Fetched) -> Iterator[tuple[int, Record | None, str]]:
         except StopIteration:
             return
         except ValueError as error:
-            yield offset, None, f"the pack cannot be read from here on: {error}"
+            yield _Raw(topic, partition, offset, None, f"the pack cannot be read from here on: {error}")
             return
         offset = record.offset + 1
-        yield record.offset, record, ""
+        yield _Raw(topic, partition, record.offset, record)
 
 
 def _offsets(fetched: Sequence[Fetched]) -> dict[TopicPartition, Committed]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.dispatch.packs.message import PackMessage, State
-from penstock.dispatch.packs.pack import Pack
-from penstock.dispatch.packs.queues import (
-    DEFAULT_QUEUES,
+from penstock.partition.packs.message import PackMessage, State
+from penstock.partition.packs.pack import Pack
+from penstock.partition.packs.queues import (
     AckSettings,
     AckStrategy,
     PackQueue,
     SubmitSettings,
     SubmitStrategy,
 )
+from penstock.partition.processing import pack_queues
+from penstock.partition.settings import QueueSettings
 
 
 def pack_of(submit: SubmitStrategy, ack: AckSettings, keys: str, batch_size: int = 2) -> tuple[Pack, list[PackMessage]]:
@@ -132,14 +133,15 @@ def test_an_empty_pack_is_done() -> None:
 
 
 def test_default_queues() -> None:
-    main, high, sequential = DEFAULT_QUEUES.values()
-    assert [queue.name for queue in DEFAULT_QUEUES.values()] == ["Main", "HighPriority", "SequentialByOriginator"]
-    assert [queue.topic for queue in DEFAULT_QUEUES.values()] == [
+    queues = [queue for key, queue in pack_queues(QueueSettings()).items() if key.service_type == "TB_RULE_ENGINE"]
+    main, high, sequential = queues
+    assert [queue.name for queue in queues] == ["Main", "HighPriority", "SequentialByOriginator"]
+    assert [queue.topic for queue in queues] == [
         "tb_rule_engine.main",
         "tb_rule_engine.hp",
         "tb_rule_engine.sq",
     ]
-    for queue in DEFAULT_QUEUES.values():
+    for queue in queues:
         assert (queue.partitions, queue.poll_seconds, queue.pack_seconds) == (10, 0.025, 2.0)
         assert queue.ack.failure_percentage == 0
     assert main.submit.strategy is high.submit.strategy is SubmitStrategy.BURST

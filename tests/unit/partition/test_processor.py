@@ -11,13 +11,13 @@ from dataclasses import replace
 from uuid import UUID
 
 from penstock._ext.segment import RecordPack
-from penstock.dispatch.packs.aside import dead_letter_topic
-from penstock.dispatch.packs.message import PackMessage
-from penstock.dispatch.packs.processor import PackProcessor
-from penstock.dispatch.packs.queues import AckSettings, AckStrategy, PackQueue, SubmitSettings, SubmitStrategy
 from penstock.logs.base import TopicPartition
 from penstock.logs.memory import MemoryLog
 from penstock.partition.messages import QueueMessage, encode_message
+from penstock.partition.packs.aside import dead_letter_topic
+from penstock.partition.packs.message import PackMessage
+from penstock.partition.packs.processor import PackProcessor
+from penstock.partition.packs.queues import AckSettings, AckStrategy, PackQueue, SubmitSettings, SubmitStrategy
 
 TOPIC = "tb_rule_engine.main"
 QUEUE = PackQueue("Main", TOPIC, pack_seconds=0.2, ack=AckSettings(pause=0))

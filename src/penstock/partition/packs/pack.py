@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from penstock.dispatch.packs.lanes import Lanes
-from penstock.dispatch.packs.message import PackMessage, State
-from penstock.dispatch.packs.queues import AckStrategy, PackQueue
+from penstock.partition.packs.lanes import Lanes
+from penstock.partition.packs.message import PackMessage, State
+from penstock.partition.packs.queues import AckStrategy, PackQueue
 
 
 @dataclass(frozen=True, slots=True)

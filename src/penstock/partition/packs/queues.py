@@ -1,9 +1,14 @@
-"""How a queue is processed, and the three queues that exist from the start, as data."""
+"""How a queue is processed, as data; the same structures are tables of the settings."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import dataclasses
+from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import field
+
+from penstock.core.settings.section import Section
 
 
 class SubmitStrategy(StrEnum):
@@ -35,32 +40,49 @@ class AckStrategy(StrEnum):
         return self in {self.RETRY_ALL, self.RETRY_TIMED_OUT, self.RETRY_FAILED_AND_TIMED_OUT}
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitSettings:
-    strategy: SubmitStrategy = SubmitStrategy.BURST
-    batch_size: int = 1_000
+class SubmitSettings(Section, frozen=True):
+    """The table `submit-strategy` of a queue."""
+
+    strategy: SubmitStrategy = field(default=SubmitStrategy.BURST, name="type")
+    batch_size: int = field(default=1_000, name="batch-size")
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ValueError(f"batches of {self.batch_size} messages: use 1 or more")
 
 
-@dataclass(frozen=True, slots=True)
-class AckSettings:
-    strategy: AckStrategy = AckStrategy.SKIP_ALL_FAILURES
+class AckSettings(Section, frozen=True):
+    """The table `processing-strategy` of a queue."""
+
+    strategy: AckStrategy = field(default=AckStrategy.SKIP_ALL_FAILURES, name="type")
     retries: int = 3
     """How often one message is sent again; 0 = for ever."""
-    failure_percentage: float = 0.0
+    failure_percentage: float = field(default=0.0, name="failure-percentage")
     """Of the pack's messages. When more have failed or timed out, nothing of the pack is sent again; 0 = off."""
-    pause: float = 3.0
+    pause: float = field(default=3.0, name="pause-between-retries")
     """Seconds before the first retry; doubles with each, up to max_pause."""
-    max_pause: float = 3.0
+    max_pause: float = field(default=3.0, name="max-pause-between-retries")
 
     def __post_init__(self) -> None:
         if self.retries < 0 or self.pause < 0 or self.max_pause < 0:
             raise ValueError("retries and pauses cannot be negative")
         if not 0 <= self.failure_percentage <= 100:
             raise ValueError(f"a failure percentage of {self.failure_percentage}: use 0 to 100")
+
+
+class OrderedSubmit(SubmitSettings, frozen=True):
+    """Where order within a key matters, and keys are many."""
+
+    strategy: SubmitStrategy = field(default=SubmitStrategy.SEQUENTIAL_BY_ORIGINATOR, name="type")
+
+
+class PatientAck(AckSettings, frozen=True):
+    """Where a failure is most likely one of the log or of the network, which passes: about a minute of retries."""
+
+    strategy: AckStrategy = field(default=AckStrategy.RETRY_FAILED_AND_TIMED_OUT, name="type")
+    retries: int = 10
+    pause: float = field(default=0.5, name="pause-between-retries")
+    max_pause: float = field(default=10.0, name="max-pause-between-retries")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,25 +95,5 @@ class PackQueue:
     pack_seconds: float = 2.0
     """How long the messages that were submitted have to be handled; then they have timed out."""
     max_records: int = 1_000
-    submit: SubmitSettings = field(default_factory=SubmitSettings)
-    ack: AckSettings = field(default_factory=AckSettings)
-
-
-MAIN = PackQueue("Main", "tb_rule_engine.main")
-HIGH_PRIORITY = PackQueue(
-    "HighPriority",
-    "tb_rule_engine.hp",
-    ack=AckSettings(AckStrategy.RETRY_FAILED_AND_TIMED_OUT, retries=0, pause=5.0, max_pause=5.0),
-)
-SEQUENTIAL_BY_ORIGINATOR = PackQueue(
-    "SequentialByOriginator",
-    "tb_rule_engine.sq",
-    submit=SubmitSettings(SubmitStrategy.SEQUENTIAL_BY_ORIGINATOR, batch_size=100),
-    ack=AckSettings(AckStrategy.RETRY_FAILED_AND_TIMED_OUT, retries=3, pause=5.0, max_pause=5.0),
-)
-DEFAULT_QUEUES = {queue.name: queue for queue in (MAIN, HIGH_PRIORITY, SEQUENTIAL_BY_ORIGINATOR)}
-
-CORE_PACK_SECONDS = 2.0
-EDGE_PACK_SECONDS = 10.0
-VERSION_CONTROL_PACK_SECONDS = 180.0
-CALCULATED_FIELD_PACK_SECONDS = 60.0
+    submit: SubmitSettings = dataclasses.field(default_factory=SubmitSettings)
+    ack: AckSettings = dataclasses.field(default_factory=AckSettings)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
-from penstock.dispatch.packs.message import PackMessage
-from penstock.dispatch.packs.pack import RoundResult
+from penstock.partition.packs.message import PackMessage
+from penstock.partition.packs.pack import RoundResult
 
 NAMES = (
     "totalMsgs",

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Sequence
 
-from penstock.dispatch.packs.message import PackMessage
-from penstock.dispatch.packs.queues import SubmitSettings, SubmitStrategy
+from penstock.partition.packs.message import PackMessage
+from penstock.partition.packs.queues import SubmitSettings, SubmitStrategy
 
 
 class Lane:

@@ -1,0 +1,58 @@
+"""Calls between the instances of a service: two brokers on one log in memory."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.logs.memory import MemoryLog
+from penstock.partition.node import ClusterNode
+from penstock.partition.settings import parse_settings
+from penstock.rpc.errors import RemoteError, RequestTimeout
+from penstock.rpc.instances import InstanceCalls
+from penstock.rpc.wire import Request
+
+PROPERTIES = {"tbmq.client.session.responses": "retention.ms:60000"}
+SETTINGS = parse_settings({"prefix": "p", "topic-properties": PROPERTIES})
+
+
+def calls_of(log: MemoryLog, name: str) -> InstanceCalls:
+    node = ClusterNode(log, SETTINGS, name, asyncio.get_running_loop(), is_clustered=False)
+
+    async def answer(request: Request) -> bytes:
+        if request.data == b"bad":
+            raise ValueError("no")
+        return f"{name} heard ".encode() + request.data
+
+    return InstanceCalls(log, node.queues.calls("sessions"), answer)
+
+
+def test_each_instance_answers_what_it_is_asked() -> None:
+    async def run() -> None:
+        log = MemoryLog()
+        await log.start()
+        a, b = (calls_of(log, name) for name in ("a", "b"))
+        for each in (a, b):
+            await each.start()
+            await each.start()
+        assert await a.ask("b", b"hello", 10) == b"b heard hello"
+        assert await b.ask("a", b"hello", 10) == b"a heard hello"
+        with pytest.raises(RemoteError, match="HANDLER_FAILED"):
+            await a.ask("b", b"bad", 10)
+        await log.admin.create("p.tbmq.client.session.notifications.nobody")
+        with pytest.raises(RequestTimeout):
+            await a.ask("nobody", b"hello", 0.05)
+        counters = a.counters("sessions")
+        assert (counters["calls_completed_sessions"], counters["calls_timed_out_sessions"]) == (2, 1)
+        assert (counters["calls_pending_sessions"], counters["calls_answered_sessions"]) == (0, 1)
+        assert counters["calls_latency_p99_seconds_sessions"] > 0
+        questions = log.topics["p.tbmq.client.session.notifications.a"].config.properties
+        assert (questions["retention.ms"], questions["segment.bytes"]) == ("600000", "10485760")
+        # the settings may say otherwise, for each base
+        assert log.topics["p.tbmq.client.session.responses.a"].config.properties["retention.ms"] == "60000"
+        for each in (a, b):
+            await each.stop()
+        await log.close()
+
+    asyncio.run(run())
