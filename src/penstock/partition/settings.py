@@ -114,6 +114,16 @@ class ClusterSettings(Section, frozen=True):
     heartbeat_interval: Annotated[float, Meta(gt=0, le=600)] = 2.0
     member_timeout: Annotated[float, Meta(gt=0, le=3_600)] = 10.0
     adopt_after: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
+    relay_address: Annotated[
+        str,
+        Meta(
+            description="host:port where other nodes reach this one, for consumers of its queues; port 0 = a free one; "
+            "empty = a free port of the address from which Kafka is reached; off = nobody does"
+        ),
+    ] = ""
+    relay_advertised: Annotated[
+        str, Meta(description="host:port that other nodes use instead, where there is a translation in between")
+    ] = ""
 
 
 class QueueSettings(Section, frozen=True):

@@ -1,15 +1,18 @@
-"""Queues that other brokers of the cluster made, changed or deleted: each knows them all a moment later."""
+"""Queues that other brokers of the cluster made, changed or deleted, and what their persistent clients consume: each
+knows all of it a moment later."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from penstock.core.logging import get_logger
 from penstock.logs.base import Log, LogError
 from penstock.persistence.state_tail import StateTail
 from penstock.queues.definitions import QueueError, decode
-from penstock.queues.state import DEFINITIONS
+from penstock.queues.state import DEFINITIONS, MEMBERS, MemberRecord, member_key
 
 if TYPE_CHECKING:
     from penstock.queues.manager import QueueManager
@@ -20,11 +23,14 @@ RETRY_SECONDS = 1.0
 
 
 class Follower:
-    """Reads the topic of definitions. What this broker wrote itself comes back there, too, and is passed over."""
+    """Reads the topics of definitions and members. A definition that this broker wrote itself comes back there, too,
+    and is passed over."""
 
     def __init__(self, manager: QueueManager, log_provider: Log, node: str, prefix: str) -> None:
         self._manager = manager
-        self._tail = StateTail(log_provider, [DEFINITIONS], f"queues of {node}", self._on_change, prefix=prefix)
+        self._tail = StateTail(
+            log_provider, [DEFINITIONS, MEMBERS], f"queues of {node}", self._on_change, prefix=prefix
+        )
         self._own: dict[str, bytes | None] = {}
         self._news: asyncio.Queue[tuple[str, bytes | None]] = asyncio.Queue()
 
@@ -51,7 +57,18 @@ class Follower:
     async def stop(self) -> None:
         await self._tail.stop()
 
+    async def catch_up(self) -> None:
+        """Everything is known that was durable before the call. Raises LogError."""
+        await self._tail.catch_up()
+
+    def member(self, client_id: str, topic_filter: str) -> MemberRecord | None:
+        """What a persistent client asked for, wherever that was."""
+        value = self._tail.get(MEMBERS, member_key(client_id, topic_filter))
+        return None if value is None else msgspec.json.decode(value, type=MemberRecord)
+
     def _on_change(self, topic: str, key: bytes, value: bytes | None) -> None:
+        if topic != DEFINITIONS:
+            return
         name = key.decode()
         if name in self._own:
             if self._own[name] == value:
