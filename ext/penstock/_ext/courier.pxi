@@ -1,5 +1,6 @@
-# Messages that Python has, on their way to one client, with word of their acknowledgement: the rows of a query topic, few
-# and large, and what another node delivers for a queue. The client's receive maximum, its socket and its session's resumption hold for them as for all.
+# Messages that Python has, on their way to one client, with word of their acknowledgement: the rows of a query topic,
+# few and large, and what another node delivers for a queue. The client's receive maximum, its socket and its session's
+# resumption hold for them as for all.
 
 cdef enum:
     MOST_CARRIED = 64       # messages of one courier that are not acknowledged: each of them may be a block of rows

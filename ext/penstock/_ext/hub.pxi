@@ -516,10 +516,8 @@ cdef class Hub:
         queue is bound to; `on_queues([group, ...])`, once per iteration, to read records, to read some again, or to see
         to dead letters; `on_detach(session)` is told that the connection of a consumer goes; `on_relay(connection,
         topic, properties, token)` takes the settlement of a queue that is elsewhere, see Connection.answer_relayed."""
-        self._find_queue = find_queue
-        self._on_queues = on_queues
-        self._on_queue_detach = on_detach
-        self._on_relay = on_relay
+        self._find_queue, self._on_queues = find_queue, on_queues
+        self._on_queue_detach, self._on_relay = on_detach, on_relay
 
     def bind_queue(self, DurableQueue queue not None, bytes topic_filter not None):
         """What is published to topics of the filter goes to the queue; filters outside $queue/ capture."""

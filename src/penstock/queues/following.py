@@ -83,9 +83,15 @@ class Follower:
         if value is None:
             if known is not None and known.definition.durable:
                 log.info("a queue was deleted by another node", queue=name)
+                for group in list(known.groups.values()) if known.is_current else ():
+                    known.remove_group(group)  # who deleted it may not know them all
                 await self._manager.forget(known)
             return
         definition = decode(value)
+        if known is not None and known.definition.durable != definition.durable:
+            log.warning("an ephemeral queue gives way to one that another node made", queue=name, messages=known.depth)
+            await self._manager.forget(known)
+            known = None
         if known is None:
             log.info("a queue was made by another node", queue=name)
             await self._manager.adopt(definition)

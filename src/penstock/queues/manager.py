@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import msgspec
@@ -16,7 +16,6 @@ from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler, Timer
 from penstock.core.settings.queues import QueueManagerSettings
 from penstock.logs.base import Appended, Consumer, Log, LogError
-from penstock.partition.model import ClusterTopologyChange
 from penstock.partition.node import ClusterNode
 from penstock.queues import state as names
 from penstock.queues.dead_letters import REASONS
@@ -26,6 +25,7 @@ from penstock.queues.figures import Figures
 from penstock.queues.following import Follower
 from penstock.queues.memberships import MOST_PREFETCH, Membership, Memberships, read_properties
 from penstock.queues.names import Address, is_dead_letters, parse_publish, parse_subscription
+from penstock.queues.ownership import Ownership
 from penstock.queues.positions import parse_position, resolve
 from penstock.queues.queue import Queue
 from penstock.queues.readers import Readers
@@ -38,7 +38,6 @@ from penstock.stores.base import StateStore, StoreError
 log = get_logger("penstock.queues")
 
 COMMIT_AT_LEAST = 0.05
-JOIN_SECONDS = 10.0
 LOOKED_AT_ONCE = 50
 
 
@@ -63,8 +62,7 @@ class QueueManager:
         self.prefix = prefix
         self._node = node
         self.relays = None if node is None else Relays(self, node)
-        if node is not None:
-            node.partitions.listen(ClusterTopologyChange, self._on_owners)
+        self.ownership = Ownership(self, node)
         self.queues: dict[str, Queue] = {}
         self.state = QueueState(store, scheduler)
         self.figures = Figures()
@@ -77,7 +75,6 @@ class QueueManager:
         self._memberships = Memberships()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: list[Timer] = []
-        self._renewing = asyncio.Lock()
         self._is_started = False
         self._is_closing = False
         self._follower: Follower | None = None
@@ -129,7 +126,7 @@ class QueueManager:
         self._is_started = True
         if self._follower is not None:
             self.spawn(self._follower.run())
-            self.spawn(self._follow_owners())
+        self.ownership.start()
         self._commit_streams()
         self._tidy_later()
         log.info("queues restored", queues=len(self.queues))
@@ -192,7 +189,7 @@ class QueueManager:
     def _open(self, definition: QueueDefinition) -> Queue:
         queue = Queue(self, definition, self._log if definition.durable else self._ephemeral_log)
         self.queues[definition.name] = queue
-        self._look_for_owner(queue)
+        self.ownership.note(queue)
         self._bind(queue)
         return queue
 
@@ -340,22 +337,22 @@ class QueueManager:
         if not is_relayed and not self._is_there(address) and self._make_ephemeral(address.queue) is None:
             return self._await_dead_letters(address, session, topic_filter, record, position)
         unable = int(Reason.IMPLEMENTATION_SPECIFIC_ERROR) if session.version == 5 else 0x80
-        if not await self._serve_here(()):
+        if not await self.ownership.joined():
             return unable, "this node has not joined the cluster yet"
         membership = Membership(session, topic_filter, address, record, position, [], is_relayed)
         queues = self.queues_for(membership)
         if qos == 0 and any(queue.definition.type == "classic" for queue in queues):
             return unable, "a classic queue is consumed with QoS 1 or 2"
-        here = [queue for queue in queues if self._owns(queue)]
+        here = [queue for queue in queues if self.ownership.owns(queue)]
         if is_relayed and not here and not address.spans_queues:
             return unable, "it is served by another node now"
-        if not await self._serve_here(here):
+        if not await self.ownership.serve(here):
             return unable, "the queue is being handed to another node: try again"
         self.unsubscribe(session, topic_filter, forget=False)
         self._memberships.add(membership)
         try:
             for queue in here:
-                await self._join(membership, queue)
+                await self.join(membership, queue)
             refusal = None if self.relays is None else await self.relays.open(membership)
         except LogError as error:
             log.warning("a queue cannot be consumed now", client_id=session.client_id, error=str(error))
@@ -369,62 +366,6 @@ class QueueManager:
             key = member_key(session.client_id, topic_filter)
             self.state.store([(names.MEMBERS, key, msgspec.json.encode(record))])
         return qos, ""
-
-    async def _serve_here(self, queues: Sequence[Queue]) -> bool:
-        """Whether this node owns all of them. What another node did with one before is read first."""
-        if self._node is None:
-            return True
-        if not await self._node.joined(JOIN_SECONDS):
-            return False
-        if not all(self._owns(queue) for queue in queues):
-            return False
-        async with self._renewing:
-            if any(not queue.is_current for queue in queues):
-                # all that are this node's now, so that the state is read once for them
-                stale = [queue for queue in self.queues.values() if not queue.is_current and self._owns(queue)]
-                _, stored, _ = await self.state.load()
-                for queue in stale:
-                    await queue.renew(stored.get(queue.name))
-        return True
-
-    def _owns(self, queue: Queue) -> bool:
-        return self._node is None or not queue.definition.durable or self._node.owns(queue.name)
-
-    def _look_for_owner(self, queue: Queue) -> None:
-        queue.core.is_elsewhere = not self._owns(queue)
-        queue.is_current = queue.is_current and not queue.core.is_elsewhere
-
-    def _on_owners(self, event: ClusterTopologyChange) -> None:
-        for queue in self.queues.values():
-            self._look_for_owner(queue)
-        self.spawn(self._follow_owners())
-
-    async def _follow_owners(self) -> None:
-        """Other nodes came or went: consumers of queues that are served elsewhere now are served through that node,
-        those of queues that are served here now go on here."""
-        if not self._is_started:
-            return
-        for membership in self._memberships:
-            for group, member in [pair for pair in membership.members if pair[0].queue.core.is_elsewhere]:
-                membership.position = ""  # where it wanted to begin, it has begun
-                group.leave(member)
-                membership.members.remove((group, member))
-                log.info("a queue is served by another node now", queue=group.queue.name, client_id=member.client_id)
-        # also those without consumers: what is pending has its time, dead letters are to be buried
-        if not await self._serve_here([queue for queue in self.queues.values() if self._owns(queue)]):
-            return
-        for membership in self._memberships:
-            await self._follow(membership, self.queues_for(membership))
-
-    async def _follow(self, membership: Membership, queues: Iterable[Queue]) -> None:
-        if self.relays is not None:
-            self.relays.follow(membership)
-        for queue in queues:
-            if not membership.has_joined(queue) and self._owns(queue) and await self._serve_here([queue]):
-                await self._join(membership, queue)
-        connection = membership.session.connection
-        if membership.is_relayed and not membership.members and not membership.address.spans_queues and connection:
-            connection.shutdown("the queue is served by another node now")
 
     def _await_dead_letters(
         self, address: Address, session: Session, topic_filter: str, record: MemberRecord, position: str
@@ -457,7 +398,7 @@ class QueueManager:
     def memberships_of(self, session: Session) -> list[Membership]:
         return [membership for membership in self._memberships.of(session.client_id) if membership.session is session]
 
-    async def _join(self, membership: Membership, queue: Queue) -> None:
+    async def join(self, membership: Membership, queue: Queue) -> None:
         await queue.make()
         record, session = membership.record, membership.session
         start = None
@@ -489,7 +430,7 @@ class QueueManager:
                 address.spans_queues and is_dead_letters(address.queue) == is_dead_letters(queue.name)
             )
             if waits and not (membership.is_relayed and not queue.definition.durable):
-                await self._follow(membership, [queue])
+                await self.ownership.follow(membership, [queue])
 
     def unsubscribe(self, session: Session, topic_filter: str, *, forget: bool = True) -> None:
         membership = self._memberships.remove(session.client_id, topic_filter)
@@ -516,7 +457,7 @@ class QueueManager:
                     member.core.prefetch = min(membership.record.prefetch, max(receive_maximum, 1))
             if self.relays is not None:
                 self.relays.close(membership)
-                self.spawn(self._follow(membership, ()))
+                self.spawn(self.ownership.follow(membership, ()))
         if self._node is not None:
             self.spawn(self._returning.take_up(session))
 
@@ -527,21 +468,13 @@ class QueueManager:
 
     async def restore_members(self, find_session: FindSession) -> None:
         await self._returning.restore(find_session)
-        if self._node is not None:
-            self.spawn(self._join_restored())
 
     async def consume(self, membership: Membership) -> None:
         """A subscription that was granted before."""
         self.unsubscribe(membership.session, membership.topic_filter, forget=False)
         self._memberships.add(membership)
-        if self._node is None or await self._node.joined(0):
-            await self._follow(membership, self.queues_for(membership))
-
-    async def _join_restored(self) -> None:
-        assert self._node is not None
-        while not await self._node.joined(JOIN_SECONDS):
-            log.warning("consumers of queues wait until the cluster is joined")
-        await self._follow_owners()
+        if self._node is None or await self._node.joined(0):  # else with all others, when it has
+            await self.ownership.follow(membership, self.queues_for(membership))
 
     def _is_there(self, address: Address) -> bool:
         return address.spans_queues or address.queue in self.queues
@@ -578,8 +511,11 @@ class QueueManager:
             try:
                 if queue.has_ended(now):
                     await self.delete(queue.name)
-                elif self._owns(queue) and (queue.is_current or queue.core.is_stream):
-                    await enforce_retention(queue)  # only who serves it knows how far all groups are
+                elif self.ownership.owns(queue) and (queue.is_current or queue.core.is_stream):
+                    # only who serves it knows how far all groups are
+                    if self._node is not None and queue.is_made:
+                        await queue.look()
+                    await enforce_retention(queue)
             except LogError as error:
                 log.warning("a queue cannot be tidied", queue=queue.name, error=str(error))
         if not self._is_closing:

@@ -23,6 +23,7 @@ from tests.support.raw_client import RawClient
 from tests.support.streams import open_tcp
 
 NOT_AUTHORIZED = 0x87
+QUOTA_EXCEEDED = 0x97
 
 
 @dataclass
@@ -84,13 +85,14 @@ def test_consumers_at_any_broker(make_queue, consumer) -> None:
     """What is published at either broker is shared by consumers at both, and settled from both; the link between the
     brokers is no client of anybody."""
     queue = make_queue(retry={"initial_backoff": "50ms"})
-    sessions = queue.owner.api("sessions")["total"]
     near, far = consumer(queue.owner), consumer(queue.other)
     far.consume(queue.address, "workers", prefetch=1)
     near.consume(queue.address, "workers", prefetch=1)
     node = queue.other.settings["server.node_id"]
     assert sorted(queue.consumers()) == sorted([near.client_id, f"{far.client_id} at {node}"])
-    assert queue.owner.api("sessions")["total"] == sessions + 1
+    sessions = [session["client_id"] for session in queue.owner.api("sessions")["sessions"]]
+    assert near.client_id in sessions
+    assert not any(far.client_id in name for name in sessions)
     far.publish(f"{queue.address}/a", b"1")
     near.publish(f"{queue.address}/b", b"2")
     got = {client: client.next() for client in (near, far)}
@@ -212,7 +214,38 @@ def test_a_persistent_consumer_moves_between_brokers(make_queue, consumer, new_n
     client.take_and_ack(b"away")
 
 
-def test_clients_cannot_come_in_as_brokers(make_queue, cluster) -> None:
+def test_a_publisher_away_from_the_consumers_is_not_refused_for_ever(make_queue, consumer) -> None:
+    """The depth of a queue follows from what is settled at another broker."""
+    queue = make_queue(limits={"max_depth": 4})
+    client, publisher = consumer(queue.owner), consumer(queue.other)
+    client.consume(queue.address, "workers", prefetch=1)
+    publisher.publish(f"{queue.address}/n", b"0", b"1", b"2", b"3")
+    publisher.publish(f"{queue.address}/n", b"4", reason=QUOTA_EXCEEDED)
+    client.take_and_ack(b"0", b"1", b"2", b"3")
+
+    def is_taken() -> bool:
+        answer = publisher.raw.publish(f"{queue.address}/n", b"4", qos=1)
+        assert answer is not None
+        return answer.reason == 0
+
+    until(is_taken, 30, "there is room again")
+    client.take_and_ack(b"4")
+
+
+def test_an_ephemeral_queue_gives_way(cluster, consumer, new_name) -> None:
+    """One broker has made it for a client, then the other is told to make it for good: both have that one."""
+    name = new_name("eph")
+    first, second = (cluster[node] for node in sorted(NODES, key=lambda node: node != owner_of(name)))
+    client = consumer(second)
+    client.consume(f"$queue/{name}", "workers")
+    assert not second.api(f"queues/{name}")["durable"]
+    first.api("queues", "POST", {"name": name})
+    until(lambda: (second.api(f"queues/{name}") or {}).get("durable"), 30, "the other broker knows it")
+    consumer(first).publish(f"$queue/{name}/x", b"1")
+    client.take_and_ack(b"1")
+
+
+def test_clients_cannot_come_in_as_brokers(cluster) -> None:
     """Neither with a name and a password, nor with the method of the brokers and a guess."""
     for broker in cluster.values():
         lines = [json.loads(line) for line in broker.log().splitlines() if "listening for other nodes" in line]
@@ -244,7 +277,6 @@ def test_a_consumer_goes_on_when_the_owner_is_killed(cluster, make_queue, consum
     queue.owner.kill()
 
     publisher.publish(f"{queue.address}/n", b"2")
-    client.settle(kept, refused=True)
     got = {delivery.payload: delivery for delivery in client.take_any(2)}
     assert got.keys() == {b"1", b"2"}
     assert (got[b"1"].message_id, got[b"1"].count) == (kept.message_id, 2)
