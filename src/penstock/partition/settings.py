@@ -9,9 +9,11 @@ import msgspec
 from msgspec import Meta, field
 
 from penstock.core.errors import SettingsError
+from penstock.core.settings.address import parse_address
 from penstock.core.settings.model import MIB
 from penstock.core.settings.section import Section
 
+OFF = "off"
 Partitions = Annotated[int, Meta(ge=1, le=10_000)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$", max_length=200)]
 
@@ -196,9 +198,21 @@ def parse_settings(document: Mapping[str, Any]) -> QueueSettings:
             _put(nested, name, value)
     try:
         # what comes from the environment and from flags is text
-        return msgspec.convert(nested, QueueSettings, strict=False)
+        settings = msgspec.convert(nested, QueueSettings, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(f"queue: {error}") from None
+    _check_addresses(settings.cluster)
+    return settings
+
+
+def _check_addresses(cluster: ClusterSettings) -> None:
+    for name in ("relay_address", "relay_advertised"):
+        text: str = getattr(cluster, name)
+        try:
+            if text not in ("", OFF) and not parse_address(text).port and name == "relay_advertised":
+                raise ValueError("it has no port")
+        except ValueError as error:
+            raise SettingsError(f"queue.cluster.{name} = {text!r} is not allowed: {error}; use host:port") from None
 
 
 def _put(tree: dict[str, Any], name: str, value: Any) -> None:

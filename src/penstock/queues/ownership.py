@@ -53,6 +53,12 @@ class Ownership:
         """Ephemeral queues are each node's own."""
         return self._node is None or not queue.definition.durable or self._node.owns(queue.name)
 
+    def owner_of(self, queue: Queue) -> str | None:
+        """The node that serves it; None where there is only one."""
+        if self._node is None:
+            return None
+        return self._node.owner_of(queue.name) if queue.definition.durable else self._node.service_id
+
     def note(self, queue: Queue) -> None:
         """Of a queue that is new here, or whose owner may be another now."""
         queue.core.is_elsewhere = not self.owns(queue)

@@ -67,7 +67,8 @@ def make_queue(cluster: dict[str, AppBroker], new_name: Callable[[str], str]) ->
             name = new_name("q")
         served = Served(name, *(cluster[each] for each in sorted(NODES, key=lambda each: each != owner_of(name))))
         served.other.api("queues", "POST", {"name": name, **settings})
-        until(lambda: served.owner.api(f"queues/{name}"), 30, "the owner knows the queue")
+        found = until(lambda: served.owner.api(f"queues/{name}"), 30, "the owner knows the queue")
+        assert found["served_by"] == owner_of(name)
         return served
 
     return make

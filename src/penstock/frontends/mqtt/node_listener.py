@@ -35,14 +35,13 @@ from penstock.core.settings.model import ListenerSettings
 from penstock.frontends.mqtt.listener import Listener, ListenerError
 from penstock.partition.membership import Door
 from penstock.partition.node import ClusterNode
-from penstock.partition.settings import ClusterSettings
+from penstock.partition.settings import OFF, ClusterSettings
 from penstock.queues.group import RELAYED_BY
 from penstock.queues.link import CHALLENGE_BYTES, METHOD, prove
 from penstock.queues.manager import QueueManager
 
 log = get_logger("penstock.cluster")
 
-OFF = "off"
 RETRY_SECONDS = 5.0
 EVERYWHERE = ("", "0.0.0.0", "::")
 QOS = 0x03
