@@ -32,6 +32,7 @@ from penstock.frontends.mqtt.admission import Admission
 from penstock.frontends.mqtt.exchanges import load_exchanges
 from penstock.frontends.mqtt.frontend import ListenerContext, MqttFrontend
 from penstock.frontends.mqtt.listener import Listener
+from penstock.frontends.mqtt.node_listener import NodeListener
 from penstock.frontends.mqtt.query_topics import QueryTopics
 from penstock.logs.base import Log, parse_properties
 from penstock.logs.embedded import EmbeddedLog
@@ -104,9 +105,11 @@ class Broker:
         if self.datasub is not None:
             self.frontend.query_topics = QueryTopics(self.datasub.service, self.state)
         self.cluster = self.frontend.cluster = self._make_cluster()
+        self.node_listener = self._make_node_listener()
         self.ingest = self._make_ingest()
         self.listeners = [self._make_listener(index) for index in range(len(settings.listeners))]
         self.registry.on_end = self._on_session_end
+        self.registry.on_give_away = None if self.queues is None else self.queues.let_go
         self.admin = self._make_admin()
         self.events: SessionEvents | None = None
         if self.log is not None and settings.ingest.events:
@@ -133,6 +136,8 @@ class Broker:
                 self.frontend.query_topics.restore_when(self.datasub.until_started(), self.registry.get)
         if self.events is not None:
             self.events.start()
+        if self.node_listener is not None:
+            await self.node_listener.start()
         for listener in self.listeners:
             await listener.start()
         if self.data_frontend is not None:
@@ -173,8 +178,9 @@ class Broker:
         self.frontend.is_draining = True
         for listener in self.listeners:
             listener.stop_accepting()
-        if self.data_frontend is not None:
-            self.data_frontend.stop_accepting()
+        for other in (self.data_frontend, self.node_listener):
+            if other is not None:
+                other.stop_accepting()
         log.info("draining", connections=self.hub.connection_count, seconds=self.settings.server.drain_seconds)
         deadline = self._loop.time() + self.settings.server.drain_seconds
         while self.hub.has_work() and self._loop.time() < deadline:  # noqa: ASYNC110  # the compiled side has no events
@@ -190,6 +196,8 @@ class Broker:
         await self.sys_topics.stop()
         for listener in self.listeners:
             await listener.close()
+        if self.node_listener is not None:
+            await self.node_listener.close()
         await self.admin.stop()
         await self._close_datasub()
         if self.ingest is not None:
@@ -346,6 +354,8 @@ class Broker:
         self.settings = self.frontend.settings = settings
         self.hub.configure(**hub_limits(settings))
         self.admission.configure(settings.limits, settings.listeners)
+        if self.node_listener is not None:
+            self.node_listener.receive_maximum = settings.limits.receive_maximum
         configure_logging(settings.logging.level, settings.logging.format)
         for session in self.registry.sessions():
             session.acl = self.access.program_for(session.client_id, session.username)
@@ -461,6 +471,19 @@ class Broker:
             program_for=self.access.program_for,
         )
 
+    def _make_node_listener(self) -> NodeListener | None:
+        settings = self.settings
+        if self.cluster is None or self.queues is None or self.node is None:
+            return None
+        return NodeListener(
+            self.hub,
+            self.queues,
+            self.node,
+            parse_settings(settings.queue).cluster,
+            kafka=settings.kafka.bootstrap_servers,
+            receive_maximum=settings.limits.receive_maximum,
+        )
+
     def _make_admin(self) -> AdminServer:
         settings = self.settings
         admin = AdminServer(
@@ -504,8 +527,9 @@ class Broker:
 
     def counters(self) -> dict[str, int | float]:
         """Everything that is counted, for metrics and $SYS."""
+        of_hub = self.hub.counters_now()
         return {
-            **self.hub.counters_now(),
+            **(of_hub if self.node_listener is None else self.node_listener.counters(of_hub)),
             **self.admission.counters(),
             "sessions_expired": self.registry.expired_total,
             "sessions_taken_over": self.registry.taken_over_total,

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -212,6 +213,35 @@ class AppBroker(Broker):
         with urllib.request.urlopen(request, timeout=30) as answer:
             found: dict[str, Any] = json.loads(answer.read())
             return found
+
+    def api(self, path: str, method: str = "GET", body: Any = None) -> Any:
+        """The answer of /api/v1/<path>; None when there is no such thing. A broker just started may not be ready."""
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                return self._ask(path, method, body)
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    def _ask(self, path: str, method: str, body: Any) -> Any:
+        token = (self.data_dir / "admin.token").read_text().strip()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.admin_port}/api/v1/{path}",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+            if error.code == 401:
+                raise PermissionError("the token of the broker before this one") from None
+            raise AssertionError(f"{method} {path}: {error.code} {error.read().decode()}") from None
 
     def metrics(self) -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/metrics", timeout=30) as answer:

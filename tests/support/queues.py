@@ -7,11 +7,8 @@ the fixtures that give a test the names of its own.
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,36 +75,7 @@ class QueueBroker(AppBroker):
         self.process.send_signal(signal.SIGHUP)
         return self.await_log("reload", start)
 
-    # The admin API
-
-    def api(self, path: str, method: str = "GET", body: Any = None) -> Any:
-        """The answer of /api/v1/<path>; None when there is no such thing. A broker just started may not be ready."""
-        deadline = time.monotonic() + 10
-        while True:
-            try:
-                return self._ask(path, method, body)
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
-
-    def _ask(self, path: str, method: str, body: Any) -> Any:
-        token = (self.data_dir / "admin.token").read_text().strip()
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.admin_port}/api/v1/{path}",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
-                return json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            if error.code == 404:
-                return None
-            if error.code == 401:
-                raise PermissionError("the token of the broker before this one") from None
-            raise AssertionError(f"{method} {path}: {error.code} {error.read().decode()}") from None
+    # What the admin API tells
 
     def queue(self, name: str) -> dict[str, Any] | None:
         """What the API tells of a queue: depth, head, tail, counters."""

@@ -66,7 +66,7 @@ cdef enum IngestMode:
 
 # An answer to a publish that waits until the log has it.
 cdef struct PendingAck:
-    uint64_t ticket         # of the batch the publish is in
+    uint64_t ticket         # of the batch the publish is in; RELAYED: another node has yet to answer
     uint16_t packet_id
     uint8_t packet_type     # PUBACK or PUBREC
     uint8_t reason          # DUPLICATE: of a QoS 2 publish that came again before the log had it
@@ -215,6 +215,7 @@ cdef class Hub:
     cdef object _on_queues                      # takes them
     cdef object _find_queue                     # takes (topic, is_settlement): the queue of a settlement, or makes one
     cdef object _on_queue_detach                # takes a session with consumers whose connection goes
+    cdef object _on_relay                       # takes settlements of queues that another node serves; None = alone
     cdef uint32_t consumer_numbers
     cdef int64_t queue_epoch                    # what is added to `now` to make times that can be stored
     cdef Buffer _queue_props, _queue_topic
@@ -359,6 +360,7 @@ cdef class DurableQueue(Subscriber):
     cdef public bint drops_oldest       # at max_depth, instead of refusing
     cdef public bint is_closed          # to publishers: a dead-letter queue
     cdef public bint is_spare           # the reserved queue: when it is full, others do without it
+    cdef public bint is_elsewhere       # another node serves its consumers
     cdef readonly int64_t tail          # the offset of the next message
     cdef public int64_t floor           # what is before it, every group has done with
     cdef list groups
@@ -398,6 +400,7 @@ cdef class Courier:
     cdef list _acked
 
     cdef int note(self) except -1
+    cdef bint carry(self, const PublishView* view, int64_t token) except -1
 
 
 # A message that was given to a consumer, and is sent when that is durable.
@@ -514,7 +517,7 @@ cdef class Session(Subscriber):
     cdef int64_t forgiven_at            # until then it may not make anybody wait
     cdef list waiters                   # connections waiting for it, or None
     cdef list consumers                 # of durable queues, or None
-    cdef list couriers                  # of query topics, or None
+    cdef list couriers                  # of query topics and of queues served elsewhere, or None
 
     cdef inline bint is_full(self) noexcept
     cdef inline bint take(self, Queued* item) noexcept

@@ -15,7 +15,7 @@ from cython cimport final
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memmove, memset, strlen
+from libc.string cimport memcmp, memcpy, memmove, memset, strcmp, strlen
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, clockid_t, timespec
 
 from penstock._ext.acl cimport ACL_PUBLISH, ACL_RECEIVE
@@ -574,6 +574,13 @@ cdef class Connection:
         if not self.reading or self.partial_size:
             self.hub.loop.call_soon(self._go_on)
 
+    def answer_relayed(self, uint32_t token, uint8_t reason, bytes words not None):
+        """What another node said to the settlement with this token, or why it could not be asked."""
+        try:
+            answer_relayed(self, token, reason, words)
+        except BaseException as error:
+            self.fail_hard(error)
+
     # what the client sent behind CONNECT is never looked at [MQTT-3.1.4-6] [MQTT3-3.1.4-5] [MQTT3-3.2.2-5]
     def refuse(self, bytes connack, str reason not None):
         """CONNACK with a reason, then the end."""
@@ -678,6 +685,11 @@ cdef class Connection:
     def pending_bytes(self):
         """Output not taken by the socket yet."""
         return buffer_size(&self.out) + self.transport_pending
+
+    @property
+    def maximum_packet_size(self):
+        """Of what the client takes; 0 = no limit."""
+        return 0 if self.max_out_packet == 0xFFFFFFFFu else self.max_out_packet
 
     @property
     def is_writable(self):

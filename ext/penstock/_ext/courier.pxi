@@ -1,8 +1,9 @@
-# Messages that Python makes, few and large (the rows of a query topic), on their way to one client, with word of their
-# acknowledgement. The client's receive maximum, its socket and its session's resumption hold for them as for all.
+# Messages that Python has, on their way to one client, with word of their acknowledgement: the rows of a query topic,
+# few and large, and what another node delivers for a queue. The client's receive maximum, its socket and its session's
+# resumption hold for them as for all.
 
 cdef enum:
-    MOST_CARRIED = 64       # messages of one courier that are not acknowledged: each of them is a block of rows
+    MOST_CARRIED = 64       # messages of one courier that are not acknowledged: each of them may be a block of rows
 
 
 @final
@@ -40,16 +41,35 @@ cdef class Courier:
     def send(self, bytes topic not None, bytes payload not None, bytes properties not None, int64_t token):
         """Whether it went out; a message larger than the client takes never does [MQTT-3.1.2-24] [MQTT-3.1.2-25]. Only
         with room. `properties` are as the codec has them; `token` comes back when it is acknowledged."""
+        cdef PublishView view
+        if not self.has_room:
+            raise RuntimeError("a courier without room")
+        memset(&view, 0, sizeof(PublishView))
+        view.topic, view.topic_size = <const uint8_t*> PyBytes_AS_STRING(topic), <uint32_t> PyBytes_GET_SIZE(topic)
+        view.props = <const uint8_t*> PyBytes_AS_STRING(properties)
+        view.props_size = <uint32_t> PyBytes_GET_SIZE(properties)
+        view.payload = <const uint8_t*> PyBytes_AS_STRING(payload)
+        view.payload_size = <uint32_t> PyBytes_GET_SIZE(payload)
+        return self.carry(&view, token)
+
+    def forward(self, uint8_t flags, bytes body not None):
+        """The same for a PUBLISH (MQTT 5, no alias) that came from another node, as it is; its packet id is the token.
+        Raises ValueError if it is none."""
+        cdef PublishView view
+        if not self.has_room:
+            raise RuntimeError("a courier without room")
+        if parse_publish(flags, <const uint8_t*> PyBytes_AS_STRING(body), <uint32_t> PyBytes_GET_SIZE(body), 5,
+                         0xFFFFFFFFu, &view, &self.session.hub._props) or view.topic_size == 0:
+            raise ValueError("not a PUBLISH of another node")
+        return self.carry(&view, view.packet_id)
+
+    cdef bint carry(self, const PublishView* view, int64_t token) except -1:
         cdef Session s = self.session
         cdef Message* m
         cdef Extras* extras
         cdef int sent
-        if not self.has_room:
-            raise RuntimeError("a courier without room")
-        m = message_new(<const uint8_t*> PyBytes_AS_STRING(topic), <uint32_t> PyBytes_GET_SIZE(topic),
-                        <const uint8_t*> PyBytes_AS_STRING(properties), <uint32_t> PyBytes_GET_SIZE(properties),
-                        <const uint8_t*> PyBytes_AS_STRING(payload), <uint32_t> PyBytes_GET_SIZE(payload), self.qos, 0,
-                        s.hub.wall, 0)
+        m = message_new(view.topic, view.topic_size, view.props, view.props_size, view.payload, view.payload_size,
+                        self.qos, 0, s.hub.wall, s.hub.wall + <int64_t> view.expiry * 1000 if view.has_expiry else 0)
         m.source_partition = self.number
         m.source_offset = token
         extras = make_extras(&self.identifier, 1 if self.identifier else 0, NULL)
@@ -63,7 +83,7 @@ cdef class Courier:
             count_drop(s, DROP_TOO_LARGE)
         elif self.qos:
             self.carried += 1
-        return bool(sent)
+        return sent != 0
 
     def take_acked(self):
         """The tokens of what was acknowledged since the last call."""

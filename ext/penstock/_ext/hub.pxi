@@ -511,13 +511,13 @@ cdef class Hub:
 
     # ---- durable queues ----
 
-    def serve_queues(self, find_queue, on_queues, on_detach):
+    def serve_queues(self, find_queue, on_queues, on_detach, on_relay=None):
         """`find_queue(topic, is_settlement)` is asked for the queue of a settlement, or to make one for a topic that no
         queue is bound to; `on_queues([group, ...])`, once per iteration, to read records, to read some again, or to see
-        to dead letters; `on_detach(session)` is told that the connection of a consumer goes."""
-        self._find_queue = find_queue
-        self._on_queues = on_queues
-        self._on_queue_detach = on_detach
+        to dead letters; `on_detach(session)` is told that the connection of a consumer goes; `on_relay(connection,
+        topic, properties, token)` takes the settlement of a queue that is elsewhere, see Connection.answer_relayed."""
+        self._find_queue, self._on_queues = find_queue, on_queues
+        self._on_queue_detach, self._on_relay = on_detach, on_relay
 
     def bind_queue(self, DurableQueue queue not None, bytes topic_filter not None):
         """What is published to topics of the filter goes to the queue; filters outside $queue/ capture."""

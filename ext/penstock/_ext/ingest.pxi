@@ -140,8 +140,9 @@ cdef int answer_in_words(Connection c, uint8_t packet_type, uint16_t packet_id, 
     c.acks_count += 1
     if packet_type == PUBACK:
         c.acks_qos1 += 1
-    if not c.awaits_log:
+    if c.acks_count == 1:
         c.acks_session = c.session
+    if not c.awaits_log:
         c.hub.await_log(c)
     return 0
 
@@ -170,6 +171,8 @@ cdef int release_acks(Connection c, bint failed) except -1:
     while c.acks_count:
         ack = c.acks[c.acks_head]
         if ack.ticket > c.hub.committed:
+            if failed:
+                refuse_blocked(c)
             break
         c.acks_head = (c.acks_head + 1) & (c.acks_capacity - 1)
         c.acks_count -= 1
@@ -182,10 +185,7 @@ cdef int release_acks(Connection c, bint failed) except -1:
         if refused:
             ack.reason = QUOTA_EXCEEDED
             if ack.packet_type == PUBREC:
-                ids_discard(&c.acks_session.received, ack.packet_id)
-                # What the log may have of it counts as unknown, and not as received, after a restart.
-                if c.hub.keeps_state and c.acks_session._keeps and not c.acks_session.received_changed:
-                    note_received(c.acks_session)
+                forget_received(c, ack.packet_id)
             is_shut = is_shut or c.version != 5
         if c.state == CONNECTED and not is_shut and ack.text:
             send_ack_in_words(c, ack.packet_type, ack.packet_id, ack.reason, ack.text)
@@ -198,6 +198,30 @@ cdef int release_acks(Connection c, bint failed) except -1:
         c.acks_session = None
     if is_shut:
         c.shutdown("the log does not take messages now")
+    return 0
+
+
+# Answers of the batch that has just failed stand behind one that waits for another node: that they failed is known now
+# only. (MQTT 3 waits for no other node.)
+cdef int refuse_blocked(Connection c) except -1:
+    cdef PendingAck* ack
+    cdef uint32_t i
+    for i in range(c.acks_count):
+        ack = &c.acks[(c.acks_head + i) & (c.acks_capacity - 1)]
+        if ack.ticket != c.hub.committed or ack.reason >= 0x80 or ack.reason == DUPLICATE or ack.packet_type == PUBCOMP:
+            continue
+        ack.reason = QUOTA_EXCEEDED
+        ack.text = TEXT_NONE
+        if ack.packet_type == PUBREC:
+            forget_received(c, ack.packet_id)
+    return 0
+
+
+# What the log may have of it counts as unknown, and not as received, after a restart.
+cdef int forget_received(Connection c, uint16_t packet_id) except -1:
+    ids_discard(&c.acks_session.received, packet_id)
+    if c.hub.keeps_state and c.acks_session._keeps and not c.acks_session.received_changed:
+        note_received(c.acks_session)
     return 0
 
 

@@ -18,9 +18,11 @@ cdef enum AnswerText:
     TEXT_NO_OFFSET = 14
     TEXT_CLOSED = 15
     TEXT_MANY = 16
+    TEXT_AWAY = 17
+    TEXT_COUNT = 18
     TEXT_CAPTURED = 0xFE        # no text: a queue has taken the message
 
-cdef const char* ANSWER_TEXTS[17]
+cdef const char* ANSWER_TEXTS[18]
 ANSWER_TEXTS[:] = [
     "",
     "durable queues need a log: ingest.log is none",
@@ -39,12 +41,15 @@ ANSWER_TEXTS[:] = [
     "the user property x-offset is missing or no number",
     "only the broker publishes dead letters",
     "too many queues: one more cannot be made",
+    "the node that serves the queue cannot be reached now",
 ]
 
 cdef enum:
     QUEUE_SLOTS = 8
     UNSPECIFIED_ERROR = 0x80
     QUEUE_PREFIX = 7            # of `$queue/`
+
+cdef uint64_t RELAYED = <uint64_t> -1       # no batch ever has this ticket
 
 
 cdef inline bint is_queue_topic(const uint8_t* topic, uint32_t size) noexcept:
@@ -201,6 +206,8 @@ cdef int handle_queue_publish(Connection c, const PublishView* view) except -1:
         verdict, text = UNSPECIFIED_ERROR, TEXT_NO_QUEUES
     elif slot.verb == VERB_WRONG:
         verdict, text = UNSPECIFIED_ERROR, TEXT_WRONG_WORD
+    elif slot.verb and is_relayed(c, s, slot):
+        return relay_settlement(c, s, view)
     elif slot.verb:
         text = settle_by_publish(c, s, slot, view)
         verdict = UNSPECIFIED_ERROR if text else SUCCESS
@@ -273,6 +280,60 @@ cdef int refuse_captured(Connection c, const PublishView* view, uint8_t text) ex
     if c.version != 5:
         return shut_refused(c, text)
     return answer_in_words(c, PUBACK if view.qos == 1 else PUBREC, view.packet_id, QUOTA_EXCEEDED, 0, text)
+
+
+# ---- settlement of what another node has delivered ----
+
+# A queue that another node has just made may be unknown here, and its messages be under way already.
+cdef inline bint is_relayed(Connection c, Session s, const QueueSlot* slot) noexcept:
+    if c.version != 5 or c.hub._on_relay is None:
+        return False
+    if slot.queue == NULL:
+        return s.couriers is not None
+    return (<DurableQueue> slot.queue).is_elsewhere
+
+
+cdef int relay_settlement(Connection c, Session s, const PublishView* view) except -1:
+    cdef Hub hub = c.hub
+    cdef uint8_t packet_type = PUBACK if view.qos == 1 else PUBREC
+    topic = PyBytes_FromStringAndSize(<const char*> view.topic, view.topic_size)
+    properties = PyBytes_FromStringAndSize(<const char*> view.props, view.props_size)
+    hub.counters.received[view.qos] += 1
+    hub.counters.payload_received += view.payload_size
+    if view.qos == 2:
+        ids_add(&s.received, view.packet_id)
+        if hub.keeps_state and s._keeps and not s.received_changed:
+            note_received(s)
+    if view.qos:
+        answer(c, packet_type, view.packet_id, SUCCESS, RELAYED)
+    hub._on_relay(c, topic, properties, <uint32_t> packet_type << 16 | view.packet_id if view.qos else 0)
+    return 0
+
+
+# The index of what another node said.
+cdef uint8_t text_of(bytes words) noexcept:
+    cdef uint8_t i
+    for i in range(1, <uint8_t> TEXT_COUNT):
+        if strcmp(ANSWER_TEXTS[i], PyBytes_AS_STRING(words)) == 0:
+            return i
+    return TEXT_NONE
+
+
+# The other node has answered: so does this one, as soon as all answers before it are sent.
+cdef int answer_relayed(Connection c, uint32_t token, uint8_t reason, bytes words) except -1:
+    cdef PendingAck* ack
+    cdef uint32_t i
+    for i in range(c.acks_count):
+        ack = &c.acks[(c.acks_head + i) & (c.acks_capacity - 1)]
+        if (ack.ticket != RELAYED or ack.packet_id != <uint16_t> token or ack.packet_type != <uint8_t> (token >> 16)):
+            continue
+        ack.ticket = 0
+        ack.reason = reason
+        ack.text = text_of(words) if reason >= 0x80 else <uint8_t> TEXT_NONE
+        if reason >= 0x80 and ack.packet_type == PUBREC:
+            forget_received(c, ack.packet_id)
+        return release_acks(c, False)
+    return 0
 
 
 # ---- settlement ----

@@ -2,7 +2,8 @@
 
 The log is the only thing the members share, so it carries the membership too:
 
-    key = service id    value = JSON {"info": …, "incarnation": …, "claims": […]}    tombstone = it left or was expelled
+    key = service id    value = JSON {"info": …, "incarnation": …, "claims": […], "door": …}
+                        tombstone = it left or was expelled
 
 A member lives as long as its heartbeats arrive, measured on the reader's own clock; only what was written before the
 reader began is judged by the time in the record. A reader that does not see its own heartbeats is blind, not alone:
@@ -23,7 +24,7 @@ import msgspec
 from penstock._ext.segment import Record, RecordPack
 from penstock.core.logging import get_logger
 from penstock.logs.base import EARLIEST, Consumer, Log, LogError, TopicPartition
-from penstock.partition.membership import Heartbeat, MemberTable
+from penstock.partition.membership import Door, Heartbeat, MemberTable
 from penstock.partition.model import ServiceInfo
 
 OnMembers = Callable[[Sequence[ServiceInfo]], None]
@@ -103,6 +104,7 @@ class LogDiscovery:
             raise ValueError(f"a timeout of {timeout} s needs heartbeats more often than each {interval} s")
         self.me = me
         self.incarnation = uuid4().hex
+        self.door: Door | None = None
         self.conflicts = 0
         """Heartbeats of another process with this member's id."""
         self._log = log
@@ -160,6 +162,17 @@ class LogDiscovery:
         member = self._table.get(service_id)
         return 0.0 if member is None else member.heard_at
 
+    async def open_door(self, door: Door) -> None:
+        """From now on the others know where to reach this member."""
+        self.door = door
+        if self._tasks:  # else the first heartbeat says so
+            with contextlib.suppress(LogError):
+                await self._beat()
+
+    def door_of(self, service_id: str) -> Door | None:
+        member = self._table.get(service_id)
+        return None if member is None else member.heartbeat.door
+
     # Claims
 
     async def acquire(self, names: Collection[str]) -> None:
@@ -197,7 +210,7 @@ class LogDiscovery:
     # Writing
 
     async def _beat(self) -> None:
-        heartbeat = Heartbeat(self.me, self.incarnation, tuple(self._claims))
+        heartbeat = Heartbeat(self.me, self.incarnation, tuple(self._claims), self.door)
         await self._write(self.me.service_id, msgspec.json.encode(heartbeat))
 
     async def _beat_until_written(self) -> None:

@@ -14,12 +14,20 @@ import msgspec
 from penstock.partition.model import ServiceInfo
 
 
+class Door(msgspec.Struct, frozen=True):
+    """Where other members reach a member, and what proves that they are members: it is written nowhere else."""
+
+    address: str
+    secret: str
+
+
 class Heartbeat(msgspec.Struct, frozen=True):
     info: ServiceInfo
     incarnation: str
     """A new one each time a process starts: tells a restart, and two processes with one id."""
     claims: tuple[str, ...] = ()
     """What it holds or waits for: names of partitions."""
+    door: Door | None = None
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from penstock.core.ports import Scheduler
 from penstock.logs.base import Log, LogError
 from penstock.partition.discovery import LogDiscovery, SingleNode
 from penstock.partition.factory import QueueFactory
+from penstock.partition.membership import Door
 from penstock.partition.model import (
     MAIN,
     SYSTEM_TENANT,
@@ -131,6 +132,14 @@ class ClusterNode:
     def heard_at(self, service_id: str) -> float:
         """When a member was heard last, on the monotonic clock."""
         return 0.0 if self._by_log is None else self._by_log.heard_at(service_id)
+
+    async def open_door(self, door: Door) -> None:
+        if self._by_log is not None:
+            await self._by_log.open_door(door)
+
+    def door_of(self, service_id: str) -> Door | None:
+        """Where a member can be reached; None while it has not said so."""
+        return None if self._by_log is None else self._by_log.door_of(service_id)
 
     def owns(self, name: str) -> bool:
         """Whether this node is the one that serves what is called so, as the partitions of the core are shared out."""

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta, field
 
 from penstock.core.errors import SettingsError
+from penstock.core.settings.address import parse_address
 from penstock.core.settings.model import MIB
 from penstock.core.settings.section import Section
 from penstock.partition.packs.queues import (
@@ -20,6 +21,7 @@ from penstock.partition.packs.queues import (
     SubmitStrategy,
 )
 
+OFF = "off"
 Partitions = Annotated[int, Meta(ge=1, le=10_000)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$", max_length=200)]
 PackSeconds = Annotated[float, Meta(gt=0, le=600, description="seconds the messages that were submitted have")]
@@ -160,6 +162,16 @@ class ClusterSettings(Section, frozen=True):
         Meta(gt=0, le=30 * 86_400, description="seconds after which the topics of a member that left are deleted"),
     ] = 86_400.0
     changes: ChangeSettings = ChangeSettings()
+    relay_address: Annotated[
+        str,
+        Meta(
+            description="host:port where other nodes reach this one, for consumers of its queues; port 0 = a free one; "
+            "empty = a free port of the address from which Kafka is reached; off = nobody does"
+        ),
+    ] = ""
+    relay_advertised: Annotated[
+        str, Meta(description="host:port that other nodes use instead, where there is a translation in between")
+    ] = ""
 
 
 class QueueSettings(Section, frozen=True):
@@ -214,9 +226,21 @@ def parse_settings(document: Mapping[str, Any]) -> QueueSettings:
     if isinstance(tasks, dict) and isinstance(tasks.get("types"), str):
         tasks["types"] = [name.strip() for name in tasks["types"].split(",") if name.strip()]
     try:
-        return msgspec.convert(nested, QueueSettings, strict=False)
+        settings = msgspec.convert(nested, QueueSettings, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(f"queue: {error}") from None
+    _check_addresses(settings.cluster)
+    return settings
+
+
+def _check_addresses(cluster: ClusterSettings) -> None:
+    for name in ("relay_address", "relay_advertised"):
+        text: str = getattr(cluster, name)
+        try:
+            if text not in ("", OFF) and not parse_address(text).port and name == "relay_advertised":
+                raise ValueError("it has no port")
+        except ValueError as error:
+            raise SettingsError(f"queue.cluster.{name} = {text!r} is not allowed: {error}; use host:port") from None
 
 
 def _put(tree: dict[str, Any], name: str, value: Any) -> None:

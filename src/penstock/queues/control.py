@@ -71,10 +71,12 @@ class QueueControl:
             yield QueueSample(name, queue.depth, pending, consumers, queue.dead)
 
     async def show(self, name: str) -> dict[str, Any]:
-        """With its settings and groups."""
+        """With its settings and groups, and in a cluster with the node that serves it."""
         queue = self.find(name)
+        node = self._manager.ownership.owner_of(queue)
         return {
             **describe(queue),
+            **({} if node is None else {"served_by": node}),
             "bindings": builtins.list(queue.definition.bindings),
             "definition": msgspec.to_builtins(queue.definition),
             "groups": [describe_group(group) for group in queue.groups.values()],

@@ -1,9 +1,12 @@
-"""Queues that other brokers of the cluster made, changed or deleted: each knows them all a moment later."""
+"""Queues that other brokers of the cluster made, changed or deleted, and what their persistent clients consume: each
+knows all of it a moment later."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from penstock._ext.segment import Record
 from penstock.core.logging import get_logger
@@ -13,7 +16,7 @@ from penstock.partition.packs.message import PackMessage
 from penstock.partition.packs.processor import Decoded
 from penstock.persistence.state_tail import StateTail
 from penstock.queues.definitions import QueueDefinition, decode
-from penstock.queues.state import DEFINITIONS
+from penstock.queues.state import DEFINITIONS, MEMBERS, MemberRecord, member_key
 
 if TYPE_CHECKING:
     from penstock.queues.manager import QueueManager
@@ -24,12 +27,13 @@ RETRY_SECONDS = 1.0
 
 
 class Follower:
-    """Reads the topic of definitions. What this broker wrote itself comes back there, too, and is passed over."""
+    """Reads the topics of definitions and members. A definition that this broker wrote itself comes back there, too,
+    and is passed over."""
 
     def __init__(self, manager: QueueManager, log_provider: Log, node: ClusterNode, prefix: str) -> None:
         self._manager = manager
         reader = f"queues of {node.service_id}"
-        self._tail = StateTail(log_provider, [DEFINITIONS], reader, self._on_change, prefix=prefix)
+        self._tail = StateTail(log_provider, [DEFINITIONS, MEMBERS], reader, self._on_change, prefix=prefix)
         self._own: dict[str, bytes | None] = {}
         self._changes = node.queues.changes("queue-definitions", self._follow, _decode)
 
@@ -53,7 +57,18 @@ class Follower:
         await self._changes.stop()
         await self._tail.stop()
 
+    async def catch_up(self) -> None:
+        """Everything is known that was durable before the call. Raises LogError."""
+        await self._tail.catch_up()
+
+    def member(self, client_id: str, topic_filter: str) -> MemberRecord | None:
+        """What a persistent client asked for, wherever that was."""
+        value = self._tail.get(MEMBERS, member_key(client_id, topic_filter))
+        return None if value is None else msgspec.json.decode(value, type=MemberRecord)
+
     def _on_change(self, topic: str, key: bytes, value: bytes | None) -> None:
+        if topic != DEFINITIONS:
+            return
         name = key.decode()
         if name in self._own:
             if self._own[name] == value:
@@ -71,8 +86,15 @@ class Follower:
         if definition is None:
             if known is not None and known.definition.durable:
                 log.info("a queue was deleted by another node", queue=name)
+                for group in list(known.groups.values()) if known.is_current else ():
+                    known.remove_group(group)  # who deleted it may not know them all
                 await self._manager.forget(known)
-        elif known is None or message.attempts > 1:
+            return
+        if known is not None and known.definition.durable != definition.durable:
+            log.warning("an ephemeral queue gives way to one that another node made", queue=name, messages=known.depth)
+            await self._manager.forget(known)
+            known = None
+        if known is None or message.attempts > 1:
             log.info("a queue was made by another node", queue=name)
             await self._manager.adopt(definition)
         elif known.definition != definition:

@@ -24,6 +24,7 @@ FETCHED_AT_ONCE = 500
 RETRY_SECONDS = 1.0
 SOONEST = 0.001
 LASTING = 0x80000000  # pending.pxd
+RELAYED_BY = "\0"  # between a client id, which cannot have it, and the node that relays
 STATES = {WAITING: "waiting", READY: "ready", DEAD: "dead"}
 
 
@@ -68,7 +69,9 @@ class Member:
 
     @property
     def client_id(self) -> str:
-        return self.core.session.client_id
+        """Of a consumer at another node with the name of that node."""
+        client_id, relayed, node = self.core.session.client_id.partition(RELAYED_BY)
+        return f"{client_id} at {node}" if relayed else client_id
 
     @property
     def prefetch(self) -> int:
@@ -263,6 +266,8 @@ class Group:
 
     def serve(self) -> None:
         """Something changed: more can be read, something must be read again, a letter has died."""
+        if not self.queue.is_current:
+            return  # another node serves it
         if self._lane is not None and self._lane.is_paused and self._lane.has_room:
             self.queue.readers.go_on(self._lane)
         self._arm()
@@ -309,7 +314,7 @@ class Group:
     def _arm(self) -> None:
         """The timer rings when the next entry is due."""
         due = self.core.next_due
-        if due is None:
+        if due is None or not self.queue.is_current:
             return
         at = time.monotonic() + max(due, SOONEST)
         if self._timer is not None:
@@ -321,8 +326,9 @@ class Group:
 
     def _ring(self) -> None:
         self._timer = None
-        self.core.sweep()
-        self.serve()
+        if self.queue.is_current:
+            self.core.sweep()
+            self.serve()
 
     def saved(self) -> None:
         """Its state is on its way to the store: what was given to consumers has a time by which it must be back."""

@@ -16,7 +16,6 @@ from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler, Timer
 from penstock.core.settings.queues import QueueManagerSettings
 from penstock.logs.base import Appended, Consumer, Log, LogError
-from penstock.partition.model import PartitionChange
 from penstock.partition.node import ClusterNode
 from penstock.queues import state as names
 from penstock.queues.dead_letters import REASONS
@@ -26,17 +25,19 @@ from penstock.queues.figures import Figures
 from penstock.queues.following import Follower
 from penstock.queues.memberships import MOST_PREFETCH, Membership, Memberships, read_properties
 from penstock.queues.names import Address, is_dead_letters, parse_publish, parse_subscription
+from penstock.queues.ownership import Ownership
 from penstock.queues.positions import parse_position, resolve
 from penstock.queues.queue import Queue
 from penstock.queues.readers import Readers
+from penstock.queues.relays import Relays
 from penstock.queues.retention import enforce_retention
+from penstock.queues.returning import FindSession, Returning
 from penstock.queues.state import MemberRecord, QueueState, member_key
 from penstock.stores.base import StateStore, StoreError
 
 log = get_logger("penstock.queues")
 
 COMMIT_AT_LEAST = 0.05
-JOIN_SECONDS = 10.0
 LOOKED_AT_ONCE = 50
 
 
@@ -60,8 +61,8 @@ class QueueManager:
         self.settings = settings
         self.prefix = prefix
         self._node = node
-        if node is not None:
-            node.partitions.listen(PartitionChange, self._on_partitions)
+        self.relays = None if node is None else Relays(self, node)
+        self.ownership = Ownership(self, node)
         self.queues: dict[str, Queue] = {}
         self.state = QueueState(store, scheduler)
         self.figures = Figures()
@@ -72,15 +73,14 @@ class QueueManager:
         self._fetchers = {id(each): Fetcher(each) for each in (log_provider, ephemeral_log)}
         self._lookers: dict[int, Consumer] = {}
         self._memberships = Memberships()
-        self._stored_members: dict[tuple[str, str], MemberRecord] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: list[Timer] = []
-        self._renewing = asyncio.Lock()
         self._is_started = False
         self._is_closing = False
         self._follower: Follower | None = None
         if node is not None:
             self._follower = Follower(self, log_provider, node, prefix)
+        self._returning = Returning(self, self._follower)
         self.on_buried: Callable[[str, str, str], None] | None = None
 
     def readers_of(self, log_provider: Log) -> Readers:
@@ -99,7 +99,7 @@ class QueueManager:
 
     async def start(self) -> None:
         """Everything is as it was left, and as the configuration says now."""
-        definitions, stored, self._stored_members = await self.state.load()
+        definitions, stored, self._returning.stored = await self.state.load()
         topics = set(await self._log.admin.list())
         await self._ephemeral_log.start()
         for value in definitions.values():
@@ -115,16 +115,18 @@ class QueueManager:
         for at in range(0, len(known), LOOKED_AT_ONCE):
             await asyncio.gather(*(queue.make(is_there=True) for queue in known[at : at + LOOKED_AT_ONCE]))
         for queue in self.queues.values():
+            queue.is_current = self._node is None or not queue.definition.durable
             if queue.name in stored:
                 queue.restore(stored[queue.name])
-            queue.is_current = self._node is None
         for queue in self.queues.values():
             for group in queue.groups.values():
                 group.serve()  # dead letters that were not buried yet
-        self.hub.serve_queues(self._find_queue, self._on_queues, self._on_detach)
+        on_relay = None if self.relays is None else self.relays.settle
+        self.hub.serve_queues(self._find_queue, self._on_queues, self._on_detach, on_relay)
         self._is_started = True
         if self._follower is not None:
             self.spawn(self._follower.run())
+        self.ownership.start()
         self._commit_streams()
         self._tidy_later()
         log.info("queues restored", queues=len(self.queues))
@@ -153,7 +155,10 @@ class QueueManager:
         self._is_closing = True
         for timer in self._timers:
             timer.cancel()
-        for queue in self.queues.values():
+        if self.relays is not None:
+            self.relays.close_all(self._memberships)
+        mine = [queue for queue in self.queues.values() if queue.is_current]
+        for queue in mine:
             for group in queue.groups.values():
                 if group.is_stream:
                     group.auto_commit()
@@ -165,7 +170,7 @@ class QueueManager:
             await self._follower.stop()
         for readers in self._readers.values():
             await readers.close()
-        self.state.save([group.core for queue in self.queues.values() for group in queue.groups.values()])
+        self.state.save([group.core for queue in mine for group in queue.groups.values()])
         for queue in list(self.queues.values()):
             await queue.close()
         for fetcher in self._fetchers.values():
@@ -184,6 +189,7 @@ class QueueManager:
     def _open(self, definition: QueueDefinition) -> Queue:
         queue = Queue(self, definition, self._log if definition.durable else self._ephemeral_log)
         self.queues[definition.name] = queue
+        self.ownership.note(queue)
         self._bind(queue)
         return queue
 
@@ -212,12 +218,11 @@ class QueueManager:
 
     async def adopt(self, definition: QueueDefinition) -> None:
         """A queue that another node made. May be called again after it has raised LogError."""
-        if definition.name not in self.queues:
-            self._open(definition).is_current = False
-        for membership in self._memberships:
-            if membership.address.queue == definition.name or membership.address.spans_queues:
-                await self._follow_owners()
-                break
+        queue = self.queues.get(definition.name)
+        if queue is None:
+            queue = self._open(definition)
+            queue.is_current = False
+        await self._join_late(queue)
 
     async def _store(self, name: str, definition: bytes | None) -> None:
         if self._follower is not None:
@@ -258,6 +263,8 @@ class QueueManager:
         self.hub.unbind_queue(queue.core)
         for membership in self._memberships:
             membership.members = [pair for pair in membership.members if pair[0].queue is not queue]
+            if self.relays is not None:
+                self.relays.follow(membership)
         self.figures.keep_queue(queue)
         await queue.close()
 
@@ -317,8 +324,10 @@ class QueueManager:
         identifier: int,
         properties: Iterable[tuple[str, str]] = (),
         receive_maximum: int = MOST_PREFETCH,
+        is_relayed: bool = False,
     ) -> tuple[int, str]:
-        """The client becomes a consumer; the QoS granted, or the reason code of the refusal and its words."""
+        """The client becomes a consumer; the QoS granted, or the reason code of the refusal and its words.
+        `is_relayed`: it is another node, for a client of its own, and only of queues that are served here."""
         try:
             address = parse_subscription(topic_filter)
             record, position = read_properties(session, properties, qos, identifier, receive_maximum)
@@ -327,74 +336,38 @@ class QueueManager:
         except ValueError as error:
             log.info("a subscription to a queue is refused", client_id=session.client_id, error=str(error))
             return int(Reason.TOPIC_FILTER_INVALID), str(error)
-        if not self._is_there(address) and self._make_ephemeral(address.queue) is None:
+        if not is_relayed and not self._is_there(address) and self._make_ephemeral(address.queue) is None:
             return self._await_dead_letters(address, session, topic_filter, record, position)
-        queues = self._queues_of(address)
         unable = int(Reason.IMPLEMENTATION_SPECIFIC_ERROR) if session.version == 5 else 0x80
-        if not await self._serve_here(queues):
-            log.info("a queue is served by another node", client_id=session.client_id, filter=topic_filter)
-            return unable, "the queue is served by another node: connect to that one"
+        if not await self.ownership.joined():
+            return unable, "this node has not joined the cluster yet"
+        membership = Membership(session, topic_filter, address, record, position, [], is_relayed)
+        queues = self.queues_for(membership)
         if qos == 0 and any(queue.definition.type == "classic" for queue in queues):
             return unable, "a classic queue is consumed with QoS 1 or 2"
+        here = [queue for queue in queues if self.ownership.owns(queue)]
+        if is_relayed and not here and not address.spans_queues:
+            return unable, "it is served by another node now"
+        if not await self.ownership.serve(here):
+            return unable, "the queue is being handed to another node: try again"
         self.unsubscribe(session, topic_filter, forget=False)
-        membership = Membership(session, topic_filter, address, record, position, [])
         self._memberships.add(membership)
         try:
-            for queue in queues:
-                await self._join(membership, queue)
+            for queue in here:
+                await self.join(membership, queue)
+            refusal = None if self.relays is None else await self.relays.open(membership)
         except LogError as error:
             log.warning("a queue cannot be consumed now", client_id=session.client_id, error=str(error))
             self.unsubscribe(session, topic_filter)
             return int(Reason.UNSPECIFIED_ERROR), "the queue cannot be consumed now"
+        if refusal is not None:
+            log.info("a queue of another node cannot be consumed", client_id=session.client_id, error=refusal[1])
+            self.unsubscribe(session, topic_filter)
+            return refusal
         if session.expiry_interval:
             key = member_key(session.client_id, topic_filter)
             self.state.store([(names.MEMBERS, key, msgspec.json.encode(record))])
         return qos, ""
-
-    async def _serve_here(self, queues: Iterable[Queue]) -> bool:
-        """Whether this node owns all of them. What another node did with one before is read first."""
-        if self._node is None:
-            return True
-        if not await self._node.joined(JOIN_SECONDS):
-            return False
-        for queue in queues:
-            if not self._owns(queue):
-                queue.is_current = False
-                return False
-        async with self._renewing:
-            if any(not queue.is_current for queue in queues):
-                # all that are this node's now, so that the state is read once for them
-                stale = [queue for queue in self.queues.values() if not queue.is_current and self._owns(queue)]
-                _, stored, _ = await self.state.load()
-                for queue in stale:
-                    await queue.renew(stored.get(queue.name))
-        return True
-
-    def _owns(self, queue: Queue) -> bool:
-        return self._node is None or not queue.definition.durable or self._node.owns(queue.name)
-
-    def _on_partitions(self, event: PartitionChange) -> None:
-        self.spawn(self._follow_owners())
-
-    async def _follow_owners(self) -> None:
-        """Other nodes came or went: consumers of queues that are served elsewhere now get nothing here any more, those
-        of queues that are served here now go on."""
-        for membership in self._memberships:
-            for queue in self._queues_of(membership.address) if self._is_there(membership.address) else ():
-                joined = [pair for pair in membership.members if pair[0].queue is queue]
-                if joined and not self._owns(queue):
-                    queue.is_current = False
-                    membership.position = ""  # where it wanted to begin, it has begun
-                    for group, member in joined:
-                        group.leave(member)
-                        membership.members.remove((group, member))
-                    log.warning(
-                        "a queue is served by another node now",
-                        queue=queue.name,
-                        client_id=membership.session.client_id,
-                    )
-                elif not joined and self._owns(queue) and await self._serve_here([queue]):
-                    await self._join(membership, queue)
 
     def _await_dead_letters(
         self, address: Address, session: Session, topic_filter: str, record: MemberRecord, position: str
@@ -408,13 +381,26 @@ class QueueManager:
         self._memberships.add(membership)
         return record.qos, ""
 
-    def _queues_of(self, address: Address) -> list[Queue]:
+    def queues_for(self, membership: Membership) -> list[Queue]:
+        """Those there are now, wherever they are served. Ephemeral ones are each node's own."""
+        address = membership.address
         if not address.spans_queues:
-            return [self.queues[address.queue]]
-        is_dead = is_dead_letters(address.queue)
-        return [queue for name, queue in self.queues.items() if is_dead_letters(name) == is_dead]
+            found = [self.queues[address.queue]] if address.queue in self.queues else []
+        else:
+            is_dead = is_dead_letters(address.queue)
+            found = [queue for name, queue in self.queues.items() if is_dead_letters(name) == is_dead]
+        return [queue for queue in found if queue.definition.durable] if membership.is_relayed else found
 
-    async def _join(self, membership: Membership, queue: Queue) -> None:
+    def memberships(self) -> Iterable[Membership]:
+        return self._memberships
+
+    def is_member(self, membership: Membership) -> bool:
+        return self._memberships.has(membership)
+
+    def memberships_of(self, session: Session) -> list[Membership]:
+        return [membership for membership in self._memberships.of(session.client_id) if membership.session is session]
+
+    async def join(self, membership: Membership, queue: Queue) -> None:
         await queue.make()
         record, session = membership.record, membership.session
         start = None
@@ -445,13 +431,15 @@ class QueueManager:
             waits = address.queue == queue.name or (
                 address.spans_queues and is_dead_letters(address.queue) == is_dead_letters(queue.name)
             )
-            if waits and not membership.has_joined(queue):
-                await self._join(membership, queue)
+            if waits and not (membership.is_relayed and not queue.definition.durable):
+                await self.ownership.follow(membership, [queue])
 
     def unsubscribe(self, session: Session, topic_filter: str, *, forget: bool = True) -> None:
         membership = self._memberships.remove(session.client_id, topic_filter)
         if membership is None:
             return
+        if self.relays is not None:
+            self.relays.close(membership)
         for group, member in membership.members:
             group.leave(member)
         if forget and session.expiry_interval:
@@ -459,9 +447,8 @@ class QueueManager:
 
     def ended(self, session: Session) -> None:
         """Its subscriptions are gone with it."""
-        for membership in self._memberships.of(session.client_id):
-            if membership.session is session:
-                self.unsubscribe(session, membership.topic_filter)
+        for membership in self.memberships_of(session):
+            self.unsubscribe(session, membership.topic_filter)
 
     def attached(self, session: Session, receive_maximum: int) -> None:
         """A client is back, perhaps with another version of MQTT."""
@@ -470,28 +457,26 @@ class QueueManager:
                 member.core.settles_by_ack = membership.record.settles_by_ack or session.version != 5
                 if not group.is_stream:
                     member.core.prefetch = min(membership.record.prefetch, max(receive_maximum, 1))
-
-    async def restore_members(self, find_session: Callable[[str], Session | None]) -> None:
-        """Persistent clients are members of their groups before anybody connects."""
-        stored, self._stored_members = self._stored_members, {}
-        for (client_id, topic_filter), record in stored.items():
-            session = find_session(client_id)
-            if session is None:
-                self.state.store([(names.MEMBERS, member_key(client_id, topic_filter), None)])
-                continue
-            membership = Membership(session, topic_filter, parse_subscription(topic_filter), record, "", [])
-            self._memberships.add(membership)
-            if self._node is None:
-                for queue in self._queues_of(membership.address) if self._is_there(membership.address) else ():
-                    await self._join(membership, queue)
+            if self.relays is not None:
+                self.relays.close(membership)
+                self.spawn(self.ownership.follow(membership, ()))
         if self._node is not None:
-            self.spawn(self._join_restored())
+            self.spawn(self._returning.take_up(session))
 
-    async def _join_restored(self) -> None:
-        assert self._node is not None
-        while not await self._node.joined(JOIN_SECONDS):
-            log.warning("consumers of queues wait until the cluster is joined")
-        await self._follow_owners()
+    def let_go(self, session: Session) -> None:
+        """The client and its session are at another node now; what it asked for is known there."""
+        for membership in self.memberships_of(session):
+            self.unsubscribe(session, membership.topic_filter, forget=False)
+
+    async def restore_members(self, find_session: FindSession) -> None:
+        await self._returning.restore(find_session)
+
+    async def consume(self, membership: Membership) -> None:
+        """A subscription that was granted before."""
+        self.unsubscribe(membership.session, membership.topic_filter, forget=False)
+        self._memberships.add(membership)
+        if self._node is None or await self._node.joined(0):  # else with all others, when it has
+            await self.ownership.follow(membership, self.queues_for(membership))
 
     def _is_there(self, address: Address) -> bool:
         return address.spans_queues or address.queue in self.queues
@@ -528,7 +513,10 @@ class QueueManager:
             try:
                 if queue.has_ended(now):
                     await self.delete(queue.name)
-                else:
+                elif self.ownership.owns(queue) and (queue.is_current or queue.core.is_stream):
+                    # only who serves it knows how far all groups are
+                    if self._node is not None and queue.is_made:
+                        await queue.look()
                     await enforce_retention(queue)
             except LogError as error:
                 log.warning("a queue cannot be tidied", queue=queue.name, error=str(error))
@@ -538,4 +526,4 @@ class QueueManager:
     # ---- figures ----
 
     def counters(self) -> dict[str, int | float]:
-        return self.figures.read(self.queues)
+        return self.figures.read(self.queues) | ({} if self.relays is None else self.relays.counters())

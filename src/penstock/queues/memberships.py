@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from penstock._ext.connection import Session
 from penstock.queues.group import Group, Member
 from penstock.queues.names import Address
 from penstock.queues.state import MemberRecord
 
+if TYPE_CHECKING:
+    from penstock.queues.relays import Relay
+
 MOST_PREFETCH = 65_535
 
 
 @dataclass(slots=True)
 class Membership:
-    """A subscription of a client to a queue, or to all of them."""
+    """A subscription of a client to a queue, or to all of them. `is_relayed`: the client is another node, for one of
+    its own; `relays` are the links to other nodes, by their names, over which this one does the same."""
 
     session: Session
     topic_filter: str
@@ -23,6 +28,8 @@ class Membership:
     record: MemberRecord
     position: str
     members: list[tuple[Group, Member]]
+    is_relayed: bool = False
+    relays: dict[str, Relay] = field(default_factory=dict)
 
     def has_joined(self, queue: object) -> bool:
         return any(group.queue is queue for group, _ in self.members)

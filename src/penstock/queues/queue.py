@@ -61,7 +61,7 @@ class Queue:
         self.is_closing = False
         self.is_current = True  # its groups are as they were left, whichever node served them last
         self.sizes: Sizes | None = None
-        self._is_made = False
+        self.is_made = False
         self._making: asyncio.Task[None] | None = None
         self._waiting: list[tuple[RecordPack, OnDone]] = []
         self.configure(definition)
@@ -150,12 +150,12 @@ class Queue:
 
     async def make(self, *, is_there: bool = False) -> None:
         """The topic is there when this returns, and where it begins and ends is known."""
-        if self._is_made:
+        if self.is_made:
             return
         if not is_there:
             await self.log.admin.create(self.topic, 1, self._properties())
         await self._look_at_new()
-        self._is_made = True
+        self.is_made = True
 
     async def _look_at_new(self) -> None:
         """A topic that was made a moment ago may not be known everywhere."""
@@ -177,7 +177,7 @@ class Queue:
     def append_pack(self, pack: RecordPack, on_done: OnDone) -> None:
         """What one loop iteration published, in order."""
         self.used()
-        if self._is_made and not self._waiting:
+        if self.is_made and not self._waiting:
             self._append(pack, on_done)
             return
         self._waiting.append((pack, on_done))
@@ -206,8 +206,7 @@ class Queue:
             self.core.appended(result.base_offset + result.count)
             if self.sizes is not None:
                 self.sizes.add(result.base_offset, size)
-            if self.core.drops_oldest and self.core.max_depth and self.core.depth > self.core.max_depth:
-                self._drop_oldest(self.tail - self.core.max_depth)
+            self.enforce_depth()
         else:
             self._manager.spawn(self._look_again())
         on_done(result)
@@ -263,17 +262,21 @@ class Queue:
         self.update_floor()
 
     async def renew(self, stored: StoredQueue | None) -> None:
-        """Another node may have served it: its groups are read again."""
+        """Another node may have served it, and this one does from now on."""
+        await self.reread(stored)
+        self.is_current = True
+        for group in self.groups.values():
+            group.serve()
+
+    async def reread(self, stored: StoredQueue | None) -> None:
+        """Its groups, as the node that serves it has stored them."""
         groups, self.groups = self.groups, {}
         for group in groups.values():
             await group.close()
         if stored is not None:
             self.restore(stored)
-        if self._is_made:
+        if self.is_made:
             await self.look()
-        self.is_current = True
-        for group in self.groups.values():
-            group.serve()
 
     def remove_group(self, group: Group) -> None:
         if self.groups.pop(group.id, None) is None:
@@ -330,8 +333,14 @@ class Queue:
     def is_removed(self, offset: int) -> bool:
         return self.core.removed is not None and offset in self.core.removed
 
+    def enforce_depth(self) -> None:
+        """The policy of the queue, where it is served."""
+        limit = self.core.max_depth
+        if self.core.drops_oldest and limit and self.core.depth > limit and not self.core.is_elsewhere:
+            self._drop_oldest(self.tail - limit)
+
     def _drop_oldest(self, first: int) -> None:
-        """The policy of the queue: the oldest go, and are counted."""
+        """The oldest go, and are counted."""
         for group in self.groups.values():
             for entry in group.core.pending.entries(group.pending):
                 if entry[0] >= first:

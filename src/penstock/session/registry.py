@@ -49,6 +49,7 @@ class SessionRegistry:
         self.expired_total = 0
         self.taken_over_total = 0
         self.on_end: Callable[[Session], None] | None = None
+        self.on_give_away: Callable[[Session], None] | None = None
 
     def __len__(self) -> int:
         return len(self._store)
@@ -200,6 +201,8 @@ class SessionRegistry:
             self._store.remove(session.client_id)
         if self.keeper is not None:
             self.keeper.give_away(session)
+        if self.on_give_away is not None:
+            self.on_give_away(session)
         session.end(hand_over=False)
 
     def await_return(self, session: Session, disconnected_at: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tomllib
 from typing import Any
 
 import pytest
@@ -89,10 +90,13 @@ def test_ports_meet() -> None:
         if kind == "Service":
             for port in document["spec"]["ports"]:
                 assert ports[port["targetPort"]] == port["port"]
-    allowed = [
-        port["port"] for rule in BY_KIND["NetworkPolicy", "penstock"]["spec"]["ingress"] for port in rule["ports"]
-    ]
-    assert sorted(allowed) == ["admin", "data", "mqtt"]
+    ingress = BY_KIND["NetworkPolicy", "penstock"]["spec"]["ingress"]
+    allowed = {port["port"]: rule.get("from") for rule in ingress for port in rule["ports"]}
+    assert sorted(allowed) == ["admin", "data", "mqtt", "nodes"]
+    assert allowed["mqtt"] is allowed["data"] is None  # from everywhere
+    assert allowed["nodes"] == [{"podSelector": {"matchLabels": STATEFUL_SET["selector"]["matchLabels"]}}]
+    settings = tomllib.loads((FOLDER / "penstock.toml").read_text())
+    assert settings["queue"]["cluster"]["relay_address"] == f"*:{ports['nodes']}"
     assert STATEFUL_SET["template"]["metadata"]["annotations"]["prometheus.io/port"] == str(ports["admin"])
 
 

@@ -5,40 +5,291 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
 
 from penstock.datasub import Admin, Consumer
-from tests.support.application import AppBroker, until
-from tests.support.packets import V5
+from penstock.partition.model import MAIN, SYSTEM_TENANT, ServiceInfo, ServiceType
+from penstock.partition.service import HashPartitionService
+from penstock.partition.settings import QueueSettings
+from penstock.partition.topics import default_queues
+from tests.support.application import AppBroker, persistent, until
+from tests.support.cluster import NODES
+from tests.support.packets import V5, V311, PacketType, pack_auth
 from tests.support.queues import QueueClient
 from tests.support.raw_client import RawClient
+from tests.support.streams import open_tcp
 
-ADDRESS = "$queue/mqtt"  # the reserved queue, which takes everything under $queue/
-IMPLEMENTATION_SPECIFIC = 0x83
+NOT_AUTHORIZED = 0x87
+QUOTA_EXCEEDED = 0x97
 
 
-def test_one_broker_serves_a_queue_and_its_heir_goes_on(
-    cluster: dict[str, AppBroker], connect: Callable[..., RawClient]
-) -> None:
-    clients = {node: QueueClient(connect(V5, broker=broker)) for node, broker in cluster.items()}
-    answers = {node: client.try_consume(ADDRESS, "workers", prefetch=2)[0] for node, client in clients.items()}
-    assert sorted(answers.values()) == [1, IMPLEMENTATION_SPECIFIC]
-    owner, heir = sorted(cluster, key=lambda node: answers[node])
-    for node, client in clients.items():  # publishing works at both
-        client.publish(f"$queue/mqtt/{node}", node.encode())
-    first, second = clients[owner].take_any(2)
-    clients[owner].ack(first)
+@dataclass
+class Served:
+    """A queue, the broker that serves it, and the other one, where its consumers are connected."""
 
-    cluster[owner].kill()
+    name: str
+    owner: AppBroker
+    other: AppBroker
 
-    def is_heir() -> bool:
-        return clients[heir].try_consume(ADDRESS, "workers", prefetch=2) == [1]
+    @property
+    def address(self) -> str:
+        return f"$queue/{self.name}"
 
-    until(is_heir, 60, "the other broker serves the queue")
-    again = clients[heir].next(second.packet.payload)
-    assert (again.message_id, again.count) == (second.message_id, 2)
-    clients[heir].ack(again)
-    clients[heir].nothing()
-    cluster[owner].restart()
+    def consumers(self) -> list[str]:
+        """As the owner tells them."""
+        groups = self.owner.api(f"queues/{self.name}/groups")["groups"]
+        return [consumer["client_id"] for group in groups for consumer in group["members"]]
+
+    def pending(self) -> int:
+        groups = self.owner.api(f"queues/{self.name}/groups")["groups"]
+        return sum(group["pending"] for group in groups)
+
+
+def owner_of(name: str) -> str:
+    """As every broker calculates it."""
+    kinds = frozenset([ServiceType.TB_CORE, ServiceType.TB_TRANSPORT])
+    first, second = (ServiceInfo(service_id=node, service_types=kinds) for node in NODES)
+    service = HashPartitionService(first, default_queues(QueueSettings()), None)  # type: ignore[arg-type]  # no timers
+    service.start([second])
+    is_first = service.is_my_partition(ServiceType.TB_CORE, MAIN, SYSTEM_TENANT, name)
+    return NODES[0] if is_first else NODES[1]
+
+
+@pytest.fixture
+def make_queue(cluster: dict[str, AppBroker], new_name: Callable[[str], str]) -> Callable[..., Served]:
+    def make(node: str | None = None, **settings: Any) -> Served:
+        """Known to both brokers, and served by this one, if one is named."""
+        name = new_name("q")
+        while node is not None and owner_of(name) != node:
+            name = new_name("q")
+        served = Served(name, *(cluster[each] for each in sorted(NODES, key=lambda each: each != owner_of(name))))
+        served.other.api("queues", "POST", {"name": name, **settings})
+        found = until(lambda: served.owner.api(f"queues/{name}"), 30, "the owner knows the queue")
+        assert found["served_by"] == owner_of(name)
+        return served
+
+    return make
+
+
+@pytest.fixture
+def consumer(connect: Callable[..., RawClient]) -> Callable[..., QueueClient]:
+    def make(broker: AppBroker, version: int = V5, client_id: str | None = None, **options: Any) -> QueueClient:
+        return QueueClient(connect(version, client_id, broker=broker, **options))
+
+    return make
+
+
+def test_consumers_at_any_broker(make_queue, consumer) -> None:
+    """What is published at either broker is shared by consumers at both, and settled from both; the link between the
+    brokers is no client of anybody."""
+    queue = make_queue(retry={"initial_backoff": "50ms"})
+    near, far = consumer(queue.owner), consumer(queue.other)
+    far.consume(queue.address, "workers", prefetch=1)
+    near.consume(queue.address, "workers", prefetch=1)
+    node = queue.other.settings["server.node_id"]
+    assert sorted(queue.consumers()) == sorted([near.client_id, f"{far.client_id} at {node}"])
+    sessions = [session["client_id"] for session in queue.owner.api("sessions")["sessions"]]
+    assert near.client_id in sessions
+    assert not any(far.client_id in name for name in sessions)
+    far.publish(f"{queue.address}/a", b"1")
+    near.publish(f"{queue.address}/b", b"2")
+    got = {client: client.next() for client in (near, far)}
+    assert {delivery.payload for delivery in got.values()} == {b"1", b"2"}
+    delivery = got[far]
+    assert (delivery.queue, delivery.group, delivery.count) == (queue.name, "workers", 1)
+    assert delivery.message_id == f"{queue.name}:{delivery.offset}"
+    assert delivery.topic == delivery.value("x-source-topic")
+    far.nack(delivery)
+    again = far.next(delivery.payload)
+    assert (again.message_id, again.count) == (delivery.message_id, 2)
+    near.ack(got[near])
+    far.settle(got[near], refused=True)  # the other broker's words
+    far.settle(again, group="nobody", refused=True)
+    far.settle(again, qos=2)
+    far.settle(again, qos=2, refused=True)
+    assert queue.pending() == 0
+    near.raw.unsubscribe(queue.address)
+    far.publish(f"{queue.address}/c", b"3")
+    rejected = far.next(b"3")
+    far.reject(rejected, "no good")
+    dead = consumer(queue.other)
+    dead.consume(f"$queue/$dlq/{queue.name}", "dead")
+    assert dead.next(b"3").value("reason") == "no good"
+
+
+def test_many_settlements_at_once(make_queue, consumer) -> None:
+    """Answers come in the order of what they answer, also those of messages in between [MQTT-4.6.0-2]."""
+    queue = make_queue()
+    client = consumer(queue.other)
+    client.consume(queue.address, "workers", prefetch=50)
+    client.publish(f"{queue.address}/n", *(b"%d" % number for number in range(50)))
+    sent = []
+    for delivery in client.take_any(50):
+        pairs = [("message-id", delivery.message_id), ("group-id", delivery.group)]
+        sent.append(client.raw.send_publish(f"{queue.address}/$ack", qos=1, properties={"user_property": pairs}))
+        if delivery.offset % 10 == 0:
+            sent.append(client.raw.send_publish(f"{queue.address}/n", b"more", qos=1))
+    answers = []
+    while len(answers) < len(sent):
+        packet = client.raw.receive()
+        if packet.type == PacketType.PUBACK:
+            answers.append((packet.packet_id, packet.reason))
+    assert answers == [(packet_id, 0) for packet_id in sent]
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_mqtt_3_settles_by_puback(make_queue, consumer, new_name, node) -> None:
+    """What was not acknowledged comes again, as soon as the connection is gone, at any broker."""
+    queue = make_queue(node)
+    name = new_name("till")
+    client = consumer(queue.other, V311, name)
+    client.consume(queue.address)
+    client.publish(f"{queue.address}/a", b"1", b"2")
+    client.next(b"1")
+    client.next(b"2", puback=False)
+    until(lambda: queue.pending() == 1, 30, "the first is settled")
+    client.close()
+    client = consumer(queue.owner, V311, name)
+    client.consume(queue.address)
+    client.next(b"2")
+    until(lambda: queue.pending() == 0, 30, "the second is settled")
+
+
+def test_a_stream_served_elsewhere(make_queue, consumer) -> None:
+    queue = make_queue(type="stream", primary_group="work")
+    client, bystander = consumer(queue.other), consumer(queue.other)
+    client.publish(f"{queue.address}/clicks", *(b"%d" % number for number in range(5)))
+    client.consume(queue.address, "readers", x_stream_offset="offset=2", x_auto_commit="false")
+    first = client.next(b"2")
+    assert (first.value("x-stream-offset"), first.value("x-work-group")) == ("2", "work")
+    client.take(b"3", b"4")
+    client.commit(queue.name, "readers", 2)
+    client.commit(queue.name, "readers", 99, refused=True)
+    client.raw.unsubscribe(queue.address)
+    client.consume(queue.address, "readers", x_auto_commit="false")
+    client.take(b"3", b"4")
+    bystander.commit(queue.name, "readers", 3)  # not only consumers commit
+    bystander.commit(queue.name, "nobody", 3, refused=True)
+    client.consume(queue.address, "readers", x_auto_commit="false")
+    client.next(b"4")
+    client.consume(queue.address, "readers", x_stream_offset="first", qos=0)
+    client.take(*(b"%d" % number for number in range(5)), puback=False)
+
+
+def test_one_filter_for_queues_of_both_brokers(make_queue, consumer) -> None:
+    queues = [make_queue(node) for node in NODES]
+    client = consumer(queues[0].owner)
+    client.consume("$queue/+/spans", "spans")
+    for queue in queues:
+        client.publish(f"{queue.address}/spans", queue.name.encode())
+    got = client.take_any(2)
+    assert {delivery.queue for delivery in got} == {queue.name for queue in queues}
+    client.ack(*got)
+    late = make_queue(NODES[1])  # one that is made when it consumes already
+    client.publish(f"{late.address}/spans", b"late")
+    client.ack(client.next(b"late"))
+    client.raw.unsubscribe("$queue/+/spans")
+    client.publish(f"{late.address}/spans", b"later")
+    until(lambda: not late.consumers(), 30, "the link is closed")
+    client.nothing()
+
+
+def test_a_persistent_consumer_moves_between_brokers(make_queue, consumer, new_name) -> None:
+    queue = make_queue()
+    name = new_name("worker")
+    publisher = consumer(queue.owner)
+    client = consumer(queue.owner, client_id=name, **persistent(V5))
+    client.consume(queue.address, "workers", prefetch=1)
+    for turn, broker in enumerate((queue.other, queue.owner, queue.other)):
+        client = consumer(broker, client_id=name, **persistent(V5))
+        assert client.raw.connack is not None
+        assert client.raw.connack.session_present
+        publisher.publish(f"{queue.address}/n", b"%d" % turn)
+        client.take_and_ack(b"%d" % turn)
+    client.raw.disconnect()
+    publisher.publish(f"{queue.address}/n", b"away")
+    client = consumer(queue.other, client_id=name, **persistent(V5))
+    client.take_and_ack(b"away")
+
+
+def test_a_publisher_away_from_the_consumers_is_not_refused_for_ever(make_queue, consumer) -> None:
+    """The depth of a queue follows from what is settled at another broker."""
+    queue = make_queue(limits={"max_depth": 4})
+    client, publisher = consumer(queue.owner), consumer(queue.other)
+    client.consume(queue.address, "workers", prefetch=1)
+    publisher.publish(f"{queue.address}/n", b"0", b"1", b"2", b"3")
+    publisher.publish(f"{queue.address}/n", b"4", reason=QUOTA_EXCEEDED)
+    client.take_and_ack(b"0", b"1", b"2", b"3")
+
+    def is_taken() -> bool:
+        answer = publisher.raw.publish(f"{queue.address}/n", b"4", qos=1)
+        assert answer is not None
+        return answer.reason == 0
+
+    until(is_taken, 30, "there is room again")
+    client.take_and_ack(b"4")
+
+
+def test_an_ephemeral_queue_gives_way(cluster, consumer, new_name) -> None:
+    """One broker has made it for a client, then the other is told to make it for good: both have that one."""
+    name = new_name("eph")
+    first, second = (cluster[node] for node in sorted(NODES, key=lambda node: node != owner_of(name)))
+    client = consumer(second)
+    client.consume(f"$queue/{name}", "workers")
+    assert not second.api(f"queues/{name}")["durable"]
+    first.api("queues", "POST", {"name": name})
+    until(lambda: (second.api(f"queues/{name}") or {}).get("durable"), 30, "the other broker knows it")
+    consumer(first).publish(f"$queue/{name}/x", b"1")
+    client.take_and_ack(b"1")
+
+
+def test_clients_cannot_come_in_as_brokers(cluster) -> None:
+    """Neither with a name and a password, nor with the method of the brokers and a guess."""
+    for broker in cluster.values():
+        lines = [json.loads(line) for line in broker.log().splitlines() if "listening for other nodes" in line]
+        host, _, port = lines[-1]["advertised"].rpartition(":")
+        assert host == "127.0.0.1"  # from where Kafka is reached
+        with RawClient(open_tcp((host, int(port))), V5) as client:
+            client.connect("x", username="node-a", password=b"guess", reason=NOT_AUTHORIZED)
+        with RawClient(open_tcp((host, int(port))), V311) as client:
+            client.connect("x", reason=5)
+        with RawClient(open_tcp((host, int(port))), V5) as client:
+            method = {"authentication_method": "penstock-node", "authentication_data": b"0" * 32}
+            client.send_connect("x", username="node-a", properties=method)
+            challenge = client.expect(PacketType.AUTH)
+            assert len(challenge.properties["authentication_data"]) == 32
+            client.send_raw(pack_auth(0x18, {**method, "authentication_data": b"1" * 32}))
+            client.expect(PacketType.CONNACK, reason=NOT_AUTHORIZED)
+
+
+def test_a_consumer_goes_on_when_the_owner_is_killed(cluster, make_queue, consumer) -> None:
+    """It stays connected and does nothing about it: what it had comes again, what is published meanwhile follows, and
+    so it is when the owner is back and takes the queue over."""
+    queue = make_queue()
+    client, publisher = consumer(queue.other), consumer(queue.other)
+    client.consume(queue.address, "workers", prefetch=10)
+    publisher.publish(f"{queue.address}/n", b"0", b"1")
+    done, kept = client.take_any(2)
+    client.ack(done)
+
+    queue.owner.kill()
+
+    publisher.publish(f"{queue.address}/n", b"2")
+    got = {delivery.payload: delivery for delivery in client.take_any(2)}
+    assert got.keys() == {b"1", b"2"}
+    assert (got[b"1"].message_id, got[b"1"].count) == (kept.message_id, 2)
+    client.ack(*got.values())
+    client.nothing()
+
+    queue.owner.restart()
+
+    until(queue.consumers, 60, "the owner serves its queue again")
+    publisher.publish(f"{queue.address}/n", b"3")
+    client.take_and_ack(b"3")
+    client.nothing()
 
 
 def test_a_queue_made_at_one_broker_is_known_to_the_other(
@@ -54,10 +305,9 @@ def test_a_queue_made_at_one_broker_is_known_to_the_other(
     until(lambda: has_it(second), 30, "the other broker knows the queue")
     publisher = QueueClient(connect(V5, broker=second))
     publisher.publish("$queue/later/x", b"1")
-    consumers = [QueueClient(connect(V5, broker=broker)) for broker in cluster.values()]
-    granted = [consumer.try_consume("$queue/later", "workers")[0] for consumer in consumers]
-    assert sorted(granted) == [1, IMPLEMENTATION_SPECIFIC]
-    consumers[granted.index(1)].take_and_ack(b"1")
+    consumer = QueueClient(connect(V5, broker=first))
+    consumer.consume("$queue/later", "workers")
+    consumer.take_and_ack(b"1")
     second.command_json("queue", "delete", "later", "--yes")
     until(lambda: not has_it(first), 30, "the first broker has forgotten the queue")
 

@@ -288,7 +288,7 @@ class Settings(Section, frozen=True):
     redis: RedisSettings = RedisSettings()
     kafka: KafkaSettings = KafkaSettings()
     queue: Annotated[
-        dict[str, Any], about("the queues between services; its keys are in docs/queue-architecture.md")
+        dict[str, Any], about("the queues between services and the cluster; its keys are in docs/queue-architecture.md")
     ] = field(default_factory=dict)
     queue_manager: QueueManagerSettings = QueueManagerSettings()
     queues: list[QueueSettings] = field(default_factory=list)
