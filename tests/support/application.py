@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import urllib.request
@@ -27,6 +26,7 @@ from penstock.core.settings.kafka import KafkaSettings
 from penstock.logs.base import EARLIEST, TopicPartition
 from penstock.logs.embedded import open_reader
 from tests.support.broker import IS_MOSQUITTO, REPOSITORY, Broker, free_port, toml_value
+from tests.support.forked import run
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_fixtures import shared_cluster
 from tests.support.kafka_topics import forget_topics, own_topics
@@ -189,14 +189,11 @@ class AppBroker(Broker):
         assignments: list[str] = []
         for name, value in (settings | self.settings).items():
             assignments += ["--set", f"{name}={value if isinstance(value, str) else toml_value(value)}"]
-        done = subprocess.run(
+        done = run(
             [sys.executable, "-m", "penstock", *words, *assignments, *options],
             env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src")},
             cwd=self.directory,
-            capture_output=True,
-            text=True,
             timeout=60,
-            check=False,
         )
         assert done.returncode == fails, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stderr if fails else done.stdout
