@@ -82,7 +82,7 @@ class QueueBroker(AppBroker):
 
     def api(self, path: str, method: str = "GET", body: Any = None) -> Any:
         """The answer of /api/v1/<path>; None when there is no such thing. A broker just started may not be ready."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             try:
                 return self._ask(path, method, body)
@@ -100,7 +100,7 @@ class QueueBroker(AppBroker):
             headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=30) as answer:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as error:
             if error.code == 404:
@@ -133,7 +133,7 @@ class QueueBroker(AppBroker):
 
     def await_progress(self, queue: str, group: str, **wanted: int) -> None:
         """Until these of cursor, committed, pending are so."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not wanted.items() <= (found := self.group(queue, group)).items():
             assert time.monotonic() < deadline, f"{group} of {queue} at {wanted} expected, is {found}"
             time.sleep(0.02)
