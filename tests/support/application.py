@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import urllib.error
@@ -28,6 +27,7 @@ from penstock.core.settings.kafka import KafkaSettings
 from penstock.logs.base import EARLIEST, TopicPartition
 from penstock.logs.embedded import open_reader
 from tests.support.broker import IS_MOSQUITTO, REPOSITORY, Broker, free_port, toml_value
+from tests.support.forked import run
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_fixtures import shared_cluster
 from tests.support.kafka_topics import forget_topics, own_topics
@@ -190,14 +190,11 @@ class AppBroker(Broker):
         assignments: list[str] = []
         for name, value in (settings | self.settings).items():
             assignments += ["--set", f"{name}={value if isinstance(value, str) else toml_value(value)}"]
-        done = subprocess.run(
+        done = run(
             [sys.executable, "-m", "penstock", *words, *assignments, *options],
             env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src")},
             cwd=self.directory,
-            capture_output=True,
-            text=True,
             timeout=60,
-            check=False,
         )
         assert done.returncode == fails, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stderr if fails else done.stdout
@@ -216,7 +213,7 @@ class AppBroker(Broker):
 
     def api(self, path: str, method: str = "GET", body: Any = None) -> Any:
         """The answer of /api/v1/<path>; None when there is no such thing. A broker just started may not be ready."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             try:
                 return self._ask(path, method, body)
@@ -234,7 +231,7 @@ class AppBroker(Broker):
             headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=30) as answer:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as error:
             if error.code == 404:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.forked import popen
 from tests.support.mosquitto import mosquitto_configuration
 from tests.support.raw_client import RawClient
 from tests.support.streams import open_tcp, open_unix
@@ -102,9 +103,7 @@ class Broker:
             "PYTHONUNBUFFERED": "1",
         }
         with self.log_path.open("wb") as log:
-            return subprocess.Popen(
-                command, cwd=self.directory, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+            return popen(command, cwd=self.directory, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def _penstock_command(self) -> list[str]:
         command = [sys.executable, "-m", "penstock", "serve", "--admin", ""]

@@ -101,7 +101,7 @@ class QueueBroker(AppBroker):
 
     def await_progress(self, queue: str, group: str, **wanted: int) -> None:
         """Until these of cursor, committed, pending are so."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not wanted.items() <= (found := self.group(queue, group)).items():
             assert time.monotonic() < deadline, f"{group} of {queue} at {wanted} expected, is {found}"
             time.sleep(0.02)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import forked
 from tests.support.broker import REPOSITORY, Listener
 from tests.support.certificates import Authority
 from tests.support.file_broker import FileBroker, running_broker
@@ -88,15 +89,7 @@ def penstock_command() -> Callable[..., subprocess.CompletedProcess[str]]:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "src")}
 
     def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "penstock", *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            **options,
-        )
+        return forked.run([sys.executable, "-m", "penstock", *arguments], env=environment, timeout=60, **options)
 
     return run
 
@@ -108,7 +101,7 @@ def password_file(
     """alice and bob with the passwords of PASSWORDS, as `penstock passwd` writes it."""
     path = tmp_path_factory.mktemp("access") / "passwords"
     for number, (user, password) in enumerate(PASSWORDS.items()):
-        made = penstock_command("passwd", *(["-c"] if number == 0 else []), str(path), user, input=f"{password}\n")
+        made = penstock_command("passwd", *(["-c"] if number == 0 else []), str(path), user, given=f"{password}\n")
         assert made.returncode == 0, made.stderr
     return path
 

@@ -84,14 +84,14 @@ def test_kafka_goes_away_and_comes_back(start_broker, connect):
         client.publish("t", b"before", qos=1)
         cluster.kill(0)
         client.send_raw(pack_publish(V5, "t", b"lost", qos=1, packet_id=9))
-        answer = client.expect(PacketType.PUBACK, timeout=15)
+        answer = client.expect(PacketType.PUBACK, timeout=60)
         assert answer.reason == Reason.QUOTA_EXCEEDED
         client.ping()
         cluster.restart(0)
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 90
         while True:
             client.send_raw(pack_publish(V5, "t", b"after", qos=1, packet_id=10))
-            if client.expect(PacketType.PUBACK, timeout=15).reason < 0x80:
+            if client.expect(PacketType.PUBACK, timeout=60).reason < 0x80:
                 break
             assert time.monotonic() < deadline, "publishes are still refused after Kafka came back"
         payloads = [publish.payload for publish in logged(cluster.bootstrap, "ingest.away", 2)]
@@ -116,4 +116,4 @@ def test_a_broker_without_kafka_serves_and_refuses_what_it_cannot_keep(start_bro
     client.publish("t", b"passes")
     subscriber.expect_publish("t", b"passes")
     client.send_raw(pack_publish(V5, "t", b"refused", qos=1, packet_id=1))
-    assert client.expect(PacketType.PUBACK, timeout=20).reason == Reason.QUOTA_EXCEEDED
+    assert client.expect(PacketType.PUBACK, timeout=60).reason == Reason.QUOTA_EXCEEDED

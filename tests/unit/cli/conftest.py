@@ -15,6 +15,7 @@ import penstock
 from penstock.access import PasswordFile
 from penstock.access.passwords import hash_password
 from tests.support.certificates import Authority
+from tests.support.forked import popen
 
 SOURCE = Path(penstock.__file__).parents[1]
 
@@ -32,7 +33,7 @@ class Cli:
         self.directory = directory
 
     def start(self, *arguments, **environ):
-        return subprocess.Popen(
+        return popen(
             [sys.executable, "-m", "penstock", *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -121,7 +122,7 @@ class Penstock:
 
 def start_broker(directory, command):
     with (directory / "log").open("wb") as log:
-        return subprocess.Popen(command, cwd=directory, env=clean_environment(), stdout=log, stderr=log)
+        return popen(command, cwd=directory, env=clean_environment(), stdout=log, stderr=log)
 
 
 @contextmanager

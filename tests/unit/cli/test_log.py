@@ -18,6 +18,7 @@ from penstock.cli import progress
 from penstock.logs.base import Committed, TopicPartition
 from penstock.logs.embedded import EmbeddedLog
 from penstock.stores.lmdb_kv import LmdbStore
+from tests.support.forked import popen
 from tests.unit.cli.conftest import clean_environment, free_port, wait_until_listening
 
 TOPIC = "demo"
@@ -391,7 +392,7 @@ def broker(tmp_path):
     port = free_port()
     command = [sys.executable, "-m", "penstock", "serve", "--port", str(port), "--admin", "", "--data-dir", "live"]
     with (tmp_path / "out").open("wb") as out:
-        process = subprocess.Popen(command, cwd=tmp_path, env=clean_environment(), stdout=out, stderr=out)
+        process = popen(command, cwd=tmp_path, env=clean_environment(), stdout=out, stderr=out)
     try:
         wait_until_listening(port, process, tmp_path / "out")
         yield port

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.broker import REPOSITORY
 from tests.support.datasub import DataWorld, read, wait_for
+from tests.support.forked import popen
 
 
 class Terminal:
@@ -26,7 +27,7 @@ class Terminal:
         }
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        return popen(
             [sys.executable, "-m", "penstock", *words],
             env=self._environment,
             stdin=subprocess.PIPE,
