@@ -38,8 +38,7 @@ def duration(seconds: float) -> str:
 def blocks(figures: Mapping[str, Any]) -> dict[str, Rows]:
     """Titles with their rows, as they stand beside each other."""
     clients, messages, waiting = figures["clients"], figures["messages"], figures["waiting"]
-    log, apps, queues, process = figures["log"], figures["applications"], figures["queues"], figures["process"]
-    queries = figures["query_topics"]
+    log, process = figures["log"], figures["process"]
     return {
         "clients": [
             ("connections", count(clients["connections"])),
@@ -69,6 +68,20 @@ def blocks(figures: Mapping[str, Any]) -> dict[str, Rows]:
             ("pending", size(log["pending_bytes"])),
             ("on disk", size(log["bytes"])),
         ],
+        **_reader_blocks(figures),
+        "process": [
+            ("memory", size(process["resident_bytes"])),
+            ("CPU", f"{process['cpu_percent']:.0f} %"),
+            ("loop lag", f"{1000 * process['loop_lag_seconds']:.1f} ms"),
+            ("files", f"{count(process['open_files'])} of {count(process['most_files'])}"),
+        ],
+    }
+
+
+def _reader_blocks(figures: Mapping[str, Any]) -> dict[str, Rows]:
+    """Those who get messages from the log."""
+    apps, queues, queries = figures["applications"], figures["queues"], figures["query_topics"]
+    return {
         "applications": [
             ("connected", f"{count(apps['connected'])} of {count(apps['clients'])}"),
             ("lag", count(apps["lag"])),
@@ -89,12 +102,6 @@ def blocks(figures: Mapping[str, Any]) -> dict[str, Rows]:
             ("rows /s", count(queries["rows_per_second"])),
             ("lag", count(queries["lag"])),
             ("largest lag", count(queries["largest_lag"])),
-        ],
-        "process": [
-            ("memory", size(process["resident_bytes"])),
-            ("CPU", f"{process['cpu_percent']:.0f} %"),
-            ("loop lag", f"{1000 * process['loop_lag_seconds']:.1f} ms"),
-            ("files", f"{count(process['open_files'])} of {count(process['most_files'])}"),
         ],
     }
 

@@ -316,6 +316,8 @@ def test_a_fetch_that_was_parked_while_its_partition_went_away() -> None:
     [
         ({"group": ""}, "group.id is missing"),
         ({"group": "a:b"}, "colon"),
+        ({"group": "a\nb 1"}, "printed"),
+        ({"group": "\x1b[2J"}, "printed"),
         ({"group": "g" * 193}, "at most 192"),
         ({"client_id": "c" * 256}, "at most 255"),
         ({"session_timeout_ms": 5_999}, "session.timeout.ms"),

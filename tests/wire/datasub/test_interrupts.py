@@ -16,7 +16,8 @@ import pytest
 from penstock.datasub import Consumer, DataError
 from tests.support.datasub import DataWorld, read, until_assigned, wait_for
 
-ROWS = 300
+LEAST_ROWS = 200
+LEAST_INTERRUPTIONS = 30
 
 
 def is_within(frame: FrameType | None, function: Callable[..., Any]) -> bool:
@@ -57,24 +58,26 @@ def interrupted(function: Callable[..., Any], longest: float, *, times: int = 1_
 def test_ctrl_c_in_poll_loses_nothing(world: DataWorld) -> None:
     """Whenever it comes: the next poll goes on, every row comes once and in its order."""
     world.create_topic()
-    consumer = world.consumer(min_poll_rows=1, fetch_max_bytes=1_024)
+    consumer = world.consumer()
     until_assigned([consumer], [4])
-    world.publish(*({"n": number} for number in range(ROWS)))
     got: list[int] = []
+    published = 0
     deadline = time.monotonic() + 60
-    with interrupted(Consumer.poll, 0.004) as seen:
-        while len(got) < ROWS:
-            assert time.monotonic() < deadline, f"{len(got)} of {ROWS} rows after {len(seen)} interruptions"
+    with interrupted(Consumer.poll, 0.003) as seen:
+        while len(got) < published or published < LEAST_ROWS or len(seen) < LEAST_INTERRUPTIONS:
+            assert time.monotonic() < deadline, f"{len(got)} of {published} rows after {len(seen)} interruptions"
+            if len(got) == published:
+                world.publish({"n": published}, {"n": published + 1})
+                published += 2
             try:
-                message = consumer.poll(5.0)
+                message = consumer.poll(0.05)
             except KeyboardInterrupt:
                 continue
             got += [] if message is None else [row["n"] for row in message]
-    assert len(seen) > 3, "it was interrupted"
-    assert got == list(range(ROWS))
+    assert got == list(range(published))
     consumer.commit()
-    world.publish({"n": ROWS})
-    assert read(consumer, 1) == [ROWS]
+    world.publish({"n": published})
+    assert read(consumer, 1) == [published]
     consumer.close()
     wait_for(lambda: not world.show("CONSUMERS"), what="it has left")
 
@@ -113,7 +116,7 @@ def test_ctrl_c_in_close(world: DataWorld) -> None:
     with pytest.raises(DataError, match="closed"):
         consumer.poll(0)
     assert not any(thread.is_alive() for thread in mine)
-    wait_for(lambda: world.broker.metric("datasub_connections") == connections - 1, what="the end of its connection")
+    wait_for(lambda: world.broker.metric("datasub_connections") < connections, what="the end of its connection")
 
 
 def test_a_subscription_that_fails_leaves_the_one_before(world: DataWorld) -> None:

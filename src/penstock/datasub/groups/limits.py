@@ -37,8 +37,10 @@ def check_group(group: str) -> None:
         raise BadRequest("group.id is missing")
     if len(group) > LONGEST_GROUP:
         raise BadRequest(f"group.id has {len(group)} characters: use at most {LONGEST_GROUP}")
-    if ":" in group or "\0" in group:
+    if ":" in group:
         raise BadRequest(f"group.id {group!r} is not allowed: leave out the colon")
+    if not group.isprintable():
+        raise BadRequest(f"group.id {group!r} is not allowed: leave out what cannot be printed")
 
 
 def check_subscribe(request: wire.Subscribe, limits: GroupSettings) -> None:
