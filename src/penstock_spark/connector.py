@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from penstock_spark import schema, values
 from penstock_spark.arrow import batch_of_rows, load_decoder, take_batch
 from penstock_spark.errors import BadRecord, OptionError
+from penstock_spark.kafka import KafkaTopics
 from penstock_spark.options import LATEST, Bound, SourceOptions
 from penstock_spark.topic_filter import Matcher
 from penstock_spark.values import Record
@@ -26,6 +27,7 @@ PACKAGES = (f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{SPARK}",)
 
 def read_kafka(spark: SparkSession, options: SourceOptions, *, stream: bool) -> DataFrame:
     """What the connector reads, decoded."""
+    _check_topics(options)
     reader = spark.readStream if stream else spark.read
     given = _connector_options(options, stream=stream)
     try:
@@ -38,6 +40,21 @@ def read_kafka(spark: SparkSession, options: SourceOptions, *, stream: bool) -> 
             ) from None
         raise
     return decode(_with_fewer_tasks(frame, options, stream=stream), options)
+
+
+def _check_topics(options: SourceOptions) -> None:
+    """The connector waits a minute for a Kafka that is not there, and of a topic that is missing says neither its name
+    nor which there are: ask first, where that is possible without settings that only Java understands."""
+    if options.client:
+        return
+    try:
+        topics = KafkaTopics(options)
+    except OptionError:
+        return  # without confluent-kafka nobody can be asked
+    try:
+        topics.partitions()
+    finally:
+        topics.close()
 
 
 def _with_fewer_tasks(frame: DataFrame, options: SourceOptions, *, stream: bool) -> DataFrame:

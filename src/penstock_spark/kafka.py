@@ -53,6 +53,7 @@ def open_consumer(options: SourceOptions) -> Any:
         "enable.auto.commit": False,
         "auto.offset.reset": "error",
         "enable.partition.eof": False,
+        "log_level": 2,  # what goes wrong is raised, not printed a hundred times
         **options.client,
     }
     return _library().Consumer(settings)
@@ -216,8 +217,22 @@ class KafkaSink:
         self._topic = topic
         self.refused = 0  # it takes all or fails
         self._failures: list[str] = []
-        settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, **(client or {})}
+        quiet = {"log_level": 2}  # what goes wrong is raised, not printed a hundred times
+        settings = {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            **quiet,
+            **(client or {}),
+        }
         self._producer = _library().Producer(settings)
+        try:
+            known = self._producer.list_topics(timeout=SECONDS).topics
+        except _library().KafkaException as error:
+            raise PenstockSparkError(f"Kafka at {bootstrap} does not answer: {error.args[0].str()}") from None
+        if topic not in known:
+            there = ", ".join(sorted(name for name in known if not name.startswith("__"))) or "none at all"
+            raise TopicMissing(f"Kafka at {bootstrap} has no topic {topic}", f"Topics there: {there}")
 
     def _on_delivery(self, error: Any, _: Any) -> None:
         if error is not None:

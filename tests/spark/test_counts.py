@@ -147,6 +147,7 @@ def test_sessions_are_cut_and_joined(spark: SparkSession) -> None:
     assert rows(found, "client_id", "messages") == [("a", 1), ("a", 2), ("a", 2), ("b", 1)]
     open_ones = sessions.with_open(found, 60).filter("is_open")
     assert rows(open_ones, "client_id", "messages") == [("a", 2)]
+    assert sessions._chart(spark.createDataFrame([], sessions.EMPTY_OPEN)).points == []
 
 
 def test_features(spark: SparkSession) -> None:

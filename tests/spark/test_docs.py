@@ -47,7 +47,7 @@ def test_examples_run(
 
 
 def test_every_page_of_a_job_has_a_picture() -> None:
-    for job in ("lake", "traffic", "devices", "delivery", "sessions", "replay"):
+    for job in ("lake", "traffic", "devices", "delivery", "sessions", "replay", "topic"):
         text = (DOCS / f"spark-{job}.md").read_text()
         assert f"](spark-{job}.svg)" in text
         assert (DOCS / f"spark-{job}.svg").read_text().startswith("<svg")

@@ -12,6 +12,7 @@ from penstock_schema import publish_pb2
 from penstock_schema.fields import PUBLISH_FIELDS, Field
 from penstock_schema.publish_pb2 import build_file, build_messages
 from penstock_spark import MESSAGES, read_messages
+from penstock_spark.errors import TopicMissing
 from penstock_spark.jobs import lake
 from penstock_spark.jobs.base import Source
 from penstock_spark.source import PenstockSource
@@ -153,8 +154,6 @@ def test_a_stream_takes_up_where_it_was(
 @pytest.mark.parametrize("way", ["from_protobuf", "protobuf in Python"])
 def test_with_sparks_own_tools(spark: SparkSession, kafka: KafkaCluster, topic: str, tmp_path: Path, way: str) -> None:
     """The examples of the documentation for people who have only the .proto."""
-    if way == "from_protobuf" and not jars.protobuf():
-        pytest.skip("spark-protobuf is not there: python -m tests.spark.support.jars protobuf")
     records = [FULL, *telemetry(20)]
     write_kafka(kafka.bootstrap, topic, records)
     (tmp_path / "publish.desc").write_bytes(publish_pb2.describe())
@@ -163,6 +162,11 @@ def test_with_sparks_own_tools(spark: SparkSession, kafka: KafkaCluster, topic: 
     text = text.replace("host:9092", kafka.bootstrap).replace("tbmq.msg.all", topic)
     text = text.replace('"publish.desc"', f'"{tmp_path}/publish.desc"')
     names = {"spark": spark}
+    if way == "from_protobuf" and not jars.protobuf():
+        # as far as it goes without the jar: Spark knows the function and misses what it is made of
+        with pytest.raises(Exception, match="PROTOBUF_NOT_LOADED"):
+            exec(compile(text, "spark-reading.md", "exec"), names)
+        pytest.skip("spark-protobuf is not there: python -m tests.spark.support.jars protobuf")
     exec(compile(text, "spark-reading.md", "exec"), names)
     columns = ("topic", "payload", "client_id", "received_at", "partition")
     found = names["messages"].select(*columns).collect()  # type: ignore[attr-defined] # of the example
@@ -176,6 +180,8 @@ def test_what_is_wrong_is_said(spark: SparkSession, kafka: KafkaCluster) -> None
     options = {"kafka.bootstrap.servers": kafka.bootstrap, "topics": "missing"}
     with pytest.raises(Exception, match="has no topic missing"):
         spark.read.format("penstock").options(**options).load().count()
+    with pytest.raises(TopicMissing, match=r"has no topic missing\. Topics there: "):
+        read_messages(spark, kafka=kafka.bootstrap, topics="missing")
 
 
 def test_a_job_on_kafka(spark: SparkSession, kafka: KafkaCluster, topic: str, tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from penstock.cli.spark_sinks import make_sink
 from penstock_schema.decode import Publish, decode
 from penstock_schema.encode import encode
 from penstock_spark import read_messages
-from penstock_spark.errors import Busy, OptionError, PenstockSparkError
+from penstock_spark.errors import Busy, OptionError, PenstockSparkError, TopicMissing
 from penstock_spark.hadoop import Files
 from penstock_spark.jobs import replay
-from penstock_spark.jobs.base import Source
+from penstock_spark.jobs.base import Source, translate
 from penstock_spark.jobs.replay import Pacer, ReplayOptions
 from penstock_spark.kafka import KafkaSink
 from penstock_spark.lock import only_run
@@ -101,6 +101,8 @@ def test_to_kafka(spark: SparkSession, kafka: KafkaCluster, topic: str, data_dir
     write_kafka(kafka.bootstrap, topic, [], partitions=2)
     write_embedded(data_dir, [FULL, *telemetry(20)])
     options = ReplayOptions(speed=0, to_topic="{topic}", retain=True)
+    with pytest.raises(TopicMissing, match="has no topic nowhere"):
+        KafkaSink(kafka.bootstrap, "nowhere")
     replay.run(spark, Source(str(data_dir)), lambda: KafkaSink(kafka.bootstrap, topic), options)
     kept = ("topic", "payload", "client_id", "username", "received_at", "expires_at", "user_property_list", "retain")
     copies = sorted(map(str, read_messages(spark, kafka=kafka.bootstrap, topics=topic).select(*kept).collect()))
@@ -154,6 +156,13 @@ def test_what_is_wrong_is_said(spark: SparkSession, data_dir: Path) -> None:
         replay.check(ReplayOptions(to_topic="a/#"))
     with pytest.raises(PenstockSparkError, match="no MQTT broker at"):
         MqttPublisher(Address(port=1))
+    # Spark's own words are many; what they come to is one sentence
+    java = Exception("An error occurred while calling o1.create.\n: java.io.IOException: Mkdirs failed\n\tat org.x")
+    assert str(translate(java)) == "java.io.IOException: Mkdirs failed"
+    lost = Exception("org.x.OffsetOutOfRangeException: Fetch position {offset=60} is out of range for partition a.b-2")
+    assert str(translate(lost)).startswith("Kafka has not any more what comes next of a.b[2]. Retention has removed it")
+    full = Exception("org.x.SparkException: [TASK_WRITE_FAILED] Task failed\nCaused by: X: No space left on device")
+    assert str(translate(full)) == "no space left on device. Make room and run again: it goes on where it was"
 
 
 def test_records_are_written_as_the_broker_writes_them() -> None:

@@ -30,6 +30,12 @@ STARTS = 5
 SLOW_START = "Python worker failed to connect back"
 # what a job may fail with: Spark, the JVM below it, or the file system
 FAILURES = (PySparkException, Py4JError, OSError)
+# How Spark's connector says that records are gone.
+KAFKA_LOST = (
+    "OffsetOutOfRangeException",
+    "Some data may have been lost because they are not available in Kafka",
+    "[KAFKA_DATA_LOSS",
+)
 # A task makes a file of each table: fewer and larger ones than a query would like.
 BYTES_PER_TASK = 268_435_456
 # what the quarantine says of a record
@@ -275,6 +281,16 @@ def alone(run: Job[P]) -> Job[P]:
 def translate(error: Exception) -> PenstockSparkError:
     """The sentence for people out of the many lines of a failed query."""
     text = re.sub("^: ", "", str(error), flags=re.MULTILINE)
+    if "No space left on device" in text:
+        return PenstockSparkError("no space left on device", "Make room and run again: it goes on where it was")
+    if any(sign in text for sign in KAFKA_LOST):
+        where = re.search(r"out of range for partition (\S+)-(\d+)", text)
+        place = f" of {where[1]}[{where[2]}]" if where else ""
+        return PenstockSparkError(
+            f"Kafka has not any more what comes next{place}",
+            "Retention has removed it, or the topic was made anew. Start with a new output, or go on with what is "
+            "there by failOnDataLoss=false",
+        )
     ours = re.findall(r"penstock_spark\.errors\.(\w+): (.+)", text)
     if ours:
         return PenstockSparkError(ours[-1][1].strip())

@@ -210,7 +210,7 @@ def _chart(found: DataFrame) -> Chart:
     """Of hours, or where they would be too many of days; those without a session have their place too."""
     first, last = found.agg(F.min("started_at"), F.max("started_at")).collect()[0]
     window, step, form = ("hour", timedelta(hours=1), "%d %b %H:00")
-    if (last - first) / step > MOST_COLUMNS:
+    if first is not None and (last - first) / step > MOST_COLUMNS:
         window, step, form = ("day", timedelta(days=1), "%d %b %Y")
     starts = found.groupBy(F.date_trunc(window, "started_at").alias("at")).count().collect()
     counts = {utc(row["at"]): float(row["count"]) for row in starts}
