@@ -79,8 +79,8 @@ def publisher(broker):
 
 
 def test_flushed_in_the_middle_of_a_backlog(broker, redis, publisher, topic):
-    """What was stored is lost, and nothing else: what comes afterwards is delivered on the same connection, though scores
-    and packet ids of the store begin anew."""
+    """What was stored is lost, and nothing else: what comes afterwards is delivered on the same connection, though
+    scores and packet ids of the store begin anew."""
     leave(broker, "flushed", topic)
     publish_all(publisher, topic, [b"%d" % number for number in range(1_100)])
     broker.await_stored("flushed", 1_100)
@@ -127,8 +127,8 @@ def test_out_of_memory(broker, redis, publisher, topic):
 
 @pytest.mark.parametrize("how", ["stays", "kill"])
 def test_a_session_that_ends_while_redis_is_away(broker, redis, publisher, topic, how):
-    """[MQTT-3.1.2-4]: the next session of the client begins with nothing, also when the broker was killed meanwhile; and
-    what comes for it then is not removed with what was the old one's."""
+    """[MQTT-3.1.2-4]: the next session of the client begins with nothing, also when the broker was killed meanwhile;
+    and what comes for it then is not removed with what was the old one's."""
     name = f"ends {how}"
     leave(broker, name, topic)
     publish_all(publisher, topic, [b"old 1", b"old 2"])
@@ -169,7 +169,7 @@ def slow_redis(redis, delay):
             proxy.delay = delay
             found["address"] = proxy.address
             started.set()
-            while not stop.is_set():
+            while not stop.is_set():  # noqa: ASYNC110 - another thread sets it
                 await asyncio.sleep(0.02)
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))

@@ -75,9 +75,11 @@ cdef class Lane:
         self.kept_count += 1
         return 0
 
-    def start_at(self, int64_t offset):
-        """A lane without a context starts here."""
+    def start_at(self, int64_t offset, dict seen=None):
+        """A lane without a context starts here; of each source partition in `seen` behind the offset it has there."""
         self.committed = self.position = offset
+        for source, newest in (seen or {}).items():
+            self.note_seen(source, newest)
 
     def snapshot(self):
         """The context as it is now; `saved(mark)` tells that it is durable."""

@@ -143,17 +143,18 @@ class ApplicationDelivery:
         for topic_filter, options, identifier in self._hub.trie.subscriptions(session):
             self.subscribed(session, topic_filter, options, identifier)
 
-    def opened(self, session: Session, *, is_new: bool) -> None:
-        """The session is open, its client is not answered yet."""
+    def opened(self, session: Session, *, is_new: bool, seen: dict[int, int] | None = None) -> None:
+        """The session is open, its client is not answered yet. `seen`: what was dispatched to it before it had a topic,
+        the newest offset of each partition; should that be dispatched again after a crash, it has it already."""
         self._take(session)
         if is_new:
             self.book.forget([session.client_id])
             key = self._key(session)
             self.contexts.remove([key])
             start = self._starts.pop(session.client_id, 0)
-            if start:
+            if start or seen:
                 lane = Lane(session, self._topic_of(session), 0)
-                lane.start_at(start)
+                lane.start_at(start, seen)
                 self.contexts.put(key, lane.snapshot())
 
     def attached(self, session: Session) -> None:

@@ -46,6 +46,7 @@ class Backlog:
     is_last: bool = False
     is_fetching: bool = False
     moving: int = 0
+    on_drained: Callable[[], None] | None = None  # the client is an APPLICATION now: the rest of it begins then
     groups: list[Queue] = field(default_factory=list)  # to be drained when nothing is on its way into the store
     settled: set[int] = field(default_factory=set)  # acknowledged since the page that comes was asked for
 
@@ -130,10 +131,11 @@ class DeviceDelivery:
         of the broker."""
         count = 0
         for session in sessions:
-            if session.feed is None and session.expiry_interval > 0:
-                session.via_log = True
+            if session.expiry_interval > 0:
+                # An APPLICATION may have been a DEVICE, and not have got everything that is stored.
+                session.via_log = session.feed is None
                 self._known.add(session)
-                count += 1
+                count += session.via_log
                 self._sent_before[session.client_id] = connected_until(session.client_id) or self._started_ms
         return count
 
@@ -147,17 +149,29 @@ class DeviceDelivery:
             # [MQTT-3.1.2-4] [MQTT3-3.1.2-6].
             self._clear(client_queue(session.client_id), session)
 
-    def attached(self, session: Session) -> None:
-        """CONNACK was sent: what is stored comes first."""
-        if not session.via_log or session.connection is None:
-            return
+    @staticmethod
+    def becomes_application(session: Session) -> None:
+        """Messages go to its own topic from now on; what is stored for it, it gets from here."""
+        session.via_log = False
+        session.live = False
+
+    def attached(self, session: Session, on_drained: Callable[[], None] | None = None) -> bool:
+        """CONNACK was sent: what is stored comes first. Whether anything may be; `on_drained` is called when that is
+        sent, if the client is an APPLICATION."""
+        if session not in self._known or session.connection is None:
+            return False
         backlog = Backlog(session, client_queue(session.client_id), session.generation)
+        backlog.on_drained = None if session.feed is None else on_drained
         self._backlogs[session] = backlog
+        if session.feed is not None:
+            self._step(backlog)
+            return True
         for topic_filter, _, _ in self._hub.trie.subscriptions(session):
             if split_share(topic_filter)[0] is not None:
                 backlog.groups.append(_group_of(topic_filter))
         self._drain_groups(backlog)
         self._step(backlog)
+        return True
 
     def _drain_groups(self, backlog: Backlog) -> None:
         """Behind everything that was sent: its ids must not be given to others before it is stored under them."""
@@ -413,6 +427,7 @@ class DeviceDelivery:
             if session not in self._adding and not backlog.moving:
                 session.live = True
                 self._sent_before.pop(session.client_id, None)
+                self._leave_to_its_topic(backlog)
             return
         backlog.is_fetching = True
         backlog.settled = set() if held is None else set(held.settled)
@@ -423,6 +438,13 @@ class DeviceDelivery:
             self._settings.page_size if backlog.score >= 0 else max(self._settings.page_size, FIRST_PAGE),
             lambda page: self._on_page(backlog, page),
         )
+
+    def _leave_to_its_topic(self, backlog: Backlog) -> None:
+        on_drained, backlog.on_drained = backlog.on_drained, None
+        if on_drained is not None:
+            if not backlog.session.ids_in_flight(is_stored=True):
+                self._forget(backlog.session)  # else it is looked at once more, when the client comes back
+            on_drained()
 
     def _on_page(self, backlog: Backlog, page: Page | StoreError) -> None:
         if self._is_current(backlog):

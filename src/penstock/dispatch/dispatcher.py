@@ -100,6 +100,22 @@ class Dispatcher:
         """Whether a round is under way."""
         return self._is_busy or bool(self._open)
 
+    @property
+    def is_committed(self) -> bool:
+        """Whether nothing is under way, and nothing that was dispatched would be again after a crash."""
+        return not self.is_busy and self._positions == self._committed
+
+    async def commit(self) -> None:
+        """What is done by now, without waiting for the next time. Raises LogError."""
+        if self._consumer is not None:
+            self._close_rounds()
+            await self._commit(self._consumer)
+
+    @property
+    def dispatched(self) -> dict[int, int]:
+        """The newest offset of each partition that was dispatched since the start."""
+        return {place.partition: offset - 1 for place, offset in self._done.items() if offset}
+
     def start(self) -> None:
         """Joins the group; nothing is read yet."""
         # A static member: a broker that was killed has its partitions back as soon as it is there again.

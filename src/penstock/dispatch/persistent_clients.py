@@ -105,7 +105,8 @@ class PersistentClients:
         return await self.dispatcher.adopt(starts, insert)
 
     def inserted(self, session: Session, connected_until: int) -> None:
-        if not self.delivery.take(session) and self.devices is not None:
+        self.delivery.take(session)
+        if self.devices is not None:
             self.devices.restore([session], lambda _: connected_until)
 
     async def give_away(self, session: Session, remove: Callable[[], None]) -> dict[int, int]:
@@ -170,13 +171,19 @@ class PersistentClients:
     async def _try_release(self, session: Session) -> bool:
         """Whether nothing is in the client's log, or on its way there: then it goes on without."""
         entry = await self.overview.show(session.client_id)
-        is_idle = not (self.dispatcher.is_busy or self._hub.ingest_pending) and await self.dispatcher.lag() == 0
+        # What is dispatched again after a crash would get into its store, though it came from its topic already.
+        await self.dispatcher.commit()
+        is_idle = await self.dispatcher.lag() == 0
+        is_idle = is_idle and self.dispatcher.is_committed and not self._hub.ingest_pending
         waits = entry["lag"] or entry["in_flight"] or any(share["lag"] for share in entry["shared"])
         if waits or not is_idle or session.feed is None:
             return False
         self._changing.discard(session.client_id)
         self.delivery.release(session)
         session.client_type = "device"
+        if self.devices is not None and self.devices.serves("device", session.expiry_interval):
+            self.devices.opened(session)
+            self.devices.attached(session)
         self._on_type(session)
         log.info("an APPLICATION client is a DEVICE from now on, its topic goes", client_id=session.client_id)
         return True
@@ -200,17 +207,20 @@ class PersistentClients:
     def opened(self, session: Session, expiry: int, *, present: bool) -> None:
         """The session is there, CONNACK was not sent yet."""
         if self.delivery.serves(session.client_id, session.client_type, expiry):
+            seen = None
             if present and session.feed is None:
                 log.info("a DEVICE client is an APPLICATION from now on", client_id=session.client_id)
-            self.delivery.opened(session, is_new=not present or session.feed is None)
+                seen = self.dispatcher.dispatched
+            self.delivery.opened(session, is_new=not present or session.feed is None, seen=seen)
+            if self.devices is not None:
+                self.devices.becomes_application(session)
         elif self.devices is not None and self.devices.serves(session.client_type, expiry):
             self.devices.opened(session, is_new=not present)
 
     def attached(self, session: Session) -> None:
-        # A DEVICE that has become an APPLICATION may still have something in the store.
-        if self.devices is not None:
-            self.devices.attached(session)
-        self.delivery.attached(session)
+        # A DEVICE that has become an APPLICATION may still have something in the store, which comes first.
+        if self.devices is None or not self.devices.attached(session, lambda: self.delivery.attached(session)):
+            self.delivery.attached(session)
 
     def ended(self, session: Session) -> None:
         self.delivery.ended(session)
