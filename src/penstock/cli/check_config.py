@@ -12,17 +12,7 @@ import typer
 
 from penstock.access.control import AccessControl
 from penstock.cli.app import make_app
-from penstock.cli.settings_options import (
-    Admin,
-    Config,
-    DataDir,
-    Listen,
-    LogFormat,
-    LogLevel,
-    Port,
-    Set,
-    load_from_flags,
-)
+from penstock.cli.settings_options import Load, with_all_flags
 from penstock.core.settings import Loaded, flatten
 from penstock.core.settings.schema import HIDDEN, is_secret
 
@@ -30,29 +20,14 @@ app = make_app()
 
 
 @app.command()
+@with_all_flags
 def check_config(
     *,
-    config: Config = None,
-    listen: Listen = None,
-    port: Port = None,
-    data_dir: DataDir = None,
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
-    admin: Admin = None,
-    assignments: Set = None,
+    load: Load,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check settings, certificates, password and ACL files as `serve` would; exit code 78 when something is wrong."""
-    loaded = load_from_flags(
-        config,
-        listen=listen,
-        port=port,
-        data_dir=data_dir,
-        log_level=log_level,
-        log_format=log_format,
-        admin=admin,
-        assignments=assignments,
-    )
+    loaded = load()
     AccessControl(loaded.settings.access).close()
     import_module("penstock.app").check(loaded.settings)  # what only the parts themselves can judge
     for warning in loaded.warnings:

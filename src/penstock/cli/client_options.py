@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 
 from penstock._ext import packets
 from penstock.cli.client import ConnectRequest
+from penstock.cli.option_groups import with_options
 from penstock.cli.properties import join_arguments, parse_properties
 from penstock.cli.stream import Target
 from penstock.core.errors import UsageError
@@ -95,32 +96,37 @@ def pick(options: type[T], given: Mapping[str, Any]) -> T:
 class ConnectionOptions:
     """Everything about the connection; field names are those of the command's parameters."""
 
-    host: str | None
-    port: int | None
-    url: str | None
-    unix: str | None
-    ws: bool
-    ws_path: str
-    username: str | None
-    password: str | None
-    password_file: Path | None
-    client_id: str | None
-    id_prefix: str | None
-    version: str | None
-    keep_alive: int
-    no_clean_session: bool
-    session_expiry: str | None
-    will_topic: str | None
-    will_payload: str | None
-    will_qos: int
-    will_retain: bool
-    properties: list[str] | None
-    cafile: str | None
-    cert: str | None
-    key: str | None
-    system_certificates: bool
-    insecure: bool
-    debug: bool
+    host: Host = None
+    port: Port = None
+    url: Url = None
+    unix: Unix = None
+    ws: WebSocket = False
+    ws_path: WebSocketPath = "/mqtt"
+    username: Username = None
+    password: Password = None
+    password_file: PasswordFile = None
+    client_id: ClientId = None
+    id_prefix: IdPrefix = None
+    version: Version = None
+    keep_alive: KeepAlive = 60
+    no_clean_session: NoCleanSession = False
+    session_expiry: SessionExpiry = None
+    will_topic: WillTopic = None
+    will_payload: WillPayload = None
+    will_qos: WillQos = 0
+    will_retain: WillRetain = False
+    properties: Properties = None
+    cafile: CaFile = None
+    cert: Cert = None
+    key: Key = None
+    system_certificates: SystemCertificates = False
+    insecure: Insecure = False
+    debug: Debug = False
+
+
+Connect = Callable[[], ConnectionOptions]
+with_connection = with_options("connect", ConnectionOptions)
+"""Decorates a command with a parameter `connect: Connect`."""
 
 
 @dataclass(frozen=True)

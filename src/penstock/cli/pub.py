@@ -15,7 +15,7 @@ import typer
 from penstock.cli import client_options as shared
 from penstock.cli.app import make_app
 from penstock.cli.client import Client, ConnectionClosed
-from penstock.cli.client_options import Connection, ConnectionOptions, MosquittoCommand, make_connection, pick
+from penstock.cli.client_options import Connect, Connection, MosquittoCommand, make_connection, pick, with_connection
 from penstock.cli.client_runner import counted, run, warn
 from penstock.cli.standard_input import stdin_lines
 from penstock.core import exit_codes
@@ -25,6 +25,7 @@ app = make_app()
 
 
 @app.command(cls=MosquittoCommand)
+@with_connection
 def pub(
     ctx: typer.Context,
     *,
@@ -41,36 +42,11 @@ def pub(
     max_inflight: Annotated[
         int, typer.Option("-M", "--max-inflight", min=1, max=65535, help="QoS 1 and 2 messages under way at once.")
     ] = 20,
-    host: shared.Host = None,
-    port: shared.Port = None,
-    url: shared.Url = None,
-    unix: shared.Unix = None,
-    ws: shared.WebSocket = False,
-    ws_path: shared.WebSocketPath = "/mqtt",
-    username: shared.Username = None,
-    password: shared.Password = None,
-    password_file: shared.PasswordFile = None,
-    client_id: shared.ClientId = None,
-    id_prefix: shared.IdPrefix = None,
-    version: shared.Version = None,
-    keep_alive: shared.KeepAlive = 60,
-    no_clean_session: shared.NoCleanSession = False,
-    session_expiry: shared.SessionExpiry = None,
-    will_topic: shared.WillTopic = None,
-    will_payload: shared.WillPayload = None,
-    will_qos: shared.WillQos = 0,
-    will_retain: shared.WillRetain = False,
-    properties: shared.Properties = None,
-    cafile: shared.CaFile = None,
-    cert: shared.Cert = None,
-    key: shared.Key = None,
-    system_certificates: shared.SystemCertificates = False,
-    insecure: shared.Insecure = False,
-    debug: shared.Debug = False,
+    connect: Connect,
     quiet: shared.Quiet = False,
 ) -> None:
     """Publish messages, with the flags of mosquitto_pub."""
-    connection = make_connection(pick(ConnectionOptions, ctx.params))
+    connection = make_connection(connect())
     options = pick(PublishOptions, ctx.params)
     run(_publish_all(connection, options, _checked_topic(topic or connection.topic)), quiet=quiet)
 

@@ -7,17 +7,7 @@ from importlib import import_module
 import typer
 
 from penstock.cli.app import make_app
-from penstock.cli.settings_options import (
-    Admin,
-    Config,
-    DataDir,
-    Listen,
-    LogFormat,
-    LogLevel,
-    Port,
-    Set,
-    load_from_flags,
-)
+from penstock.cli.settings_options import Load, with_all_flags
 from penstock.core.logging import configure_logging, get_logger
 from penstock.core.starting import no_collections
 
@@ -25,28 +15,13 @@ app = make_app()
 
 
 @app.command()
+@with_all_flags
 def serve(
     *,
-    config: Config = None,
-    listen: Listen = None,
-    port: Port = None,
-    data_dir: DataDir = None,
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
-    admin: Admin = None,
-    assignments: Set = None,
+    load: Load,
 ) -> None:
     """Run the broker until SIGTERM or Ctrl-C. SIGHUP reloads what can change live."""
-    loaded = load_from_flags(
-        config,
-        listen=listen,
-        port=port,
-        data_dir=data_dir,
-        log_level=log_level,
-        log_format=log_format,
-        admin=admin,
-        assignments=assignments,
-    )
+    loaded = load()
     configure_logging(loaded.settings.logging.level, loaded.settings.logging.format)
     log = get_logger("penstock.settings")
     for warning in loaded.warnings:

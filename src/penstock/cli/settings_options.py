@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from penstock.cli.option_groups import with_options
 from penstock.core.errors import UsageError
 from penstock.core.settings import Loaded, load_settings
 
@@ -39,15 +41,15 @@ Set = Annotated[
 
 
 def load_from_flags(
-    config: Path | None,
+    config: Config = None,
     *,
-    listen: list[str] | None = None,
-    port: int | None = None,
-    data_dir: str | None = None,
-    log_level: str | None = None,
-    log_format: str | None = None,
-    admin: str | None = None,
-    assignments: list[str] | None = None,
+    listen: Listen = None,
+    port: Port = None,
+    data_dir: DataDir = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    admin: Admin = None,
+    assignments: Set = None,
     check: bool = True,
 ) -> Loaded:
     """The settings with these flags on top; raises SettingsError or UsageError. `check` as for load_settings."""
@@ -71,3 +73,8 @@ def load_from_flags(
             overrides[key] = given
             flags[key] = flag
     return load_settings(config, None, overrides, flags=flags, check=check)
+
+
+Load = Callable[[], Loaded]
+with_all_flags = with_options("load", load_from_flags, without=("check",))
+"""Decorates a command with a parameter `load: Load`."""

@@ -12,7 +12,7 @@ import typer
 from penstock.cli import client_options as shared
 from penstock.cli.app import make_app
 from penstock.cli.client import Client, Message
-from penstock.cli.client_options import Connection, ConnectionOptions, MosquittoCommand, make_connection, pick
+from penstock.cli.client_options import Connect, Connection, MosquittoCommand, make_connection, pick, with_connection
 from penstock.cli.client_runner import run, warn
 from penstock.cli.output import make_printer
 from penstock.core import exit_codes
@@ -26,6 +26,7 @@ Settle = Annotated[
 
 
 @app.command(cls=MosquittoCommand)
+@with_connection
 def sub(
     ctx: typer.Context,
     *,
@@ -47,36 +48,11 @@ def sub(
     unsubscribe: Annotated[list[str] | None, typer.Option("-U", "--unsubscribe", help="Unsubscribe first.")] = None,
     exit_when_subscribed: Annotated[bool, typer.Option("-E", help="Exit when subscribed.")] = False,
     settle: Settle = None,
-    host: shared.Host = None,
-    port: shared.Port = None,
-    url: shared.Url = None,
-    unix: shared.Unix = None,
-    ws: shared.WebSocket = False,
-    ws_path: shared.WebSocketPath = "/mqtt",
-    username: shared.Username = None,
-    password: shared.Password = None,
-    password_file: shared.PasswordFile = None,
-    client_id: shared.ClientId = None,
-    id_prefix: shared.IdPrefix = None,
-    version: shared.Version = None,
-    keep_alive: shared.KeepAlive = 60,
-    no_clean_session: shared.NoCleanSession = False,
-    session_expiry: shared.SessionExpiry = None,
-    will_topic: shared.WillTopic = None,
-    will_payload: shared.WillPayload = None,
-    will_qos: shared.WillQos = 0,
-    will_retain: shared.WillRetain = False,
-    properties: shared.Properties = None,
-    cafile: shared.CaFile = None,
-    cert: shared.Cert = None,
-    key: shared.Key = None,
-    system_certificates: shared.SystemCertificates = False,
-    insecure: shared.Insecure = False,
-    debug: shared.Debug = False,
+    connect: Connect,
     quiet: shared.Quiet = False,
 ) -> None:
     """Subscribe and print messages, with the flags of mosquitto_sub."""
-    connection = make_connection(pick(ConnectionOptions, ctx.params))
+    connection = make_connection(connect())
     filters = [*(topics or []), *([connection.topic] if connection.topic else [])]
     options = pick(SubscribeOptions, ctx.params)
     if not filters and not unsubscribe:

@@ -9,30 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.datasub import DataBroker, DataWorld, running_data_broker
+from tests.support.shared_brokers import SharedBrokers
 
-HERE = Path(__file__).parent
-
-
-class Brokers:
-    def __init__(self) -> None:
-        self._stack = contextlib.ExitStack()
-        self._running: dict[str, DataBroker] = {}
-
-    def get(self, provider: str, make_directory: Callable[[str], Path]) -> DataBroker:
-        if provider not in self._running:
-            context = running_data_broker(make_directory("datasub"), provider)
-            self._running[provider] = self._stack.enter_context(context)
-        broker = self._running[provider]
-        if not broker.is_alive:
-            broker.restart()  # killed by a test that failed
-        return broker
-
-    def stop(self) -> None:
-        self._running.clear()
-        self._stack.close()
-
-
-BROKERS = Brokers()
+BROKERS: SharedBrokers[DataBroker] = SharedBrokers(Path(__file__).parent)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,21 +27,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     yield
-    if nextitem is None or nextitem.path.parent != HERE:
-        BROKERS.stop()
+    BROKERS.tested(nextitem)
 
 
 @pytest.fixture
 def broker(
     provider: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[DataBroker]:
-    shared = BROKERS.get(provider, tmp_path_factory.mktemp)
-    start = shared.log_size()
-    request.node.broker_logs = [(shared, start)]
-    yield shared
-    assert shared.is_alive, shared.log()[-4000:]
-    log = shared.log(start if shared.log_size() >= start else 0)
-    assert "Traceback" not in log, log[-4000:]
+    shared = BROKERS.get(provider, lambda: running_data_broker(tmp_path_factory.mktemp("datasub"), provider))
+    yield from BROKERS.watched(shared, request)
 
 
 @pytest.fixture

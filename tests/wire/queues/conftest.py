@@ -10,9 +10,9 @@ Without a mark `queue` is a classic queue with the defaults.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,34 +21,11 @@ import pytest
 from tests.support.packets import V5
 from tests.support.queues import QueueBroker, QueueClient, running_queue_broker
 from tests.support.raw_client import RawClient
+from tests.support.shared_brokers import SharedBrokers
 
 HERE = Path(__file__).parent
 OpenQueueClient = Callable[..., QueueClient]
-
-
-class Brokers:
-    """One for each log, started by the first test that asks, ended behind the last one of this directory: others use
-    the same Kafka then."""
-
-    def __init__(self) -> None:
-        self._stack = contextlib.ExitStack()
-        self._running: dict[str, QueueBroker] = {}
-
-    def get(self, provider: str, directory: Path, queues: list[dict[str, Any]]) -> QueueBroker:
-        if provider not in self._running:
-            context = running_queue_broker(directory, provider, queues=queues)
-            self._running[provider] = self._stack.enter_context(context)
-        broker = self._running[provider]
-        if not broker.is_alive:
-            broker.restart()  # killed by a test that failed
-        return broker
-
-    def stop(self) -> None:
-        self._running.clear()
-        self._stack.close()
-
-
-BROKERS = Brokers()
+BROKERS: SharedBrokers[QueueBroker] = SharedBrokers(HERE)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -66,8 +43,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     yield
-    if nextitem is None or nextitem.path.parent != HERE:
-        BROKERS.stop()
+    BROKERS.tested(nextitem)
 
 
 def queue_name(item: pytest.Item, suffix: str = "") -> str:
@@ -113,13 +89,11 @@ def _wanted(session: pytest.Session, provider: str) -> list[dict[str, Any]]:
 def broker(
     provider: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[QueueBroker]:
-    shared = BROKERS.get(provider, tmp_path_factory.mktemp("queues"), _wanted(request.session, provider))
-    start = shared.log_size()
-    request.node.broker_logs = [(shared, start)]
-    yield shared
-    assert shared.is_alive, shared.log()[-4000:]
-    log = shared.log(start if shared.log_size() >= start else 0)
-    assert "Traceback" not in log, log[-4000:]
+    def start() -> AbstractContextManager[QueueBroker]:
+        wanted = _wanted(request.session, provider)
+        return running_queue_broker(tmp_path_factory.mktemp("queues"), provider, queues=wanted)
+
+    yield from BROKERS.watched(BROKERS.get(provider, start), request)
 
 
 @pytest.fixture

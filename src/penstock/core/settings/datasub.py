@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from penstock.core.settings.listening import AnonymousHere, CertificateUsername, ClientCa, TlsMinimum
 from penstock.core.settings.section import Section, about
 
 KIB = 1024
@@ -30,17 +31,13 @@ class DataSubscriptionSettings(Section, frozen=True):
     transport: Annotated[Literal["tcp", "tls"], about("what is spoken under the protocol of the consumers")] = "tcp"
     certificate: Annotated[str, about("PEM file with the certificate chain (tls)")] = ""
     key: Annotated[str, about("PEM file with the private key (tls)")] = ""
-    client_ca: Annotated[str, about("PEM file with the authorities whose client certificates are accepted")] = ""
+    client_ca: ClientCa = ""
     client_certificate: Annotated[
         Literal["none", "optional", "required"], about("whether consumers show a certificate")
     ] = "none"
-    certificate_username: Annotated[
-        Literal["none", "cn", "dn"], about("take the user name from the client certificate: common or whole name")
-    ] = "none"
-    tls_minimum: Annotated[Literal["1.2", "1.3"], about("oldest TLS version accepted")] = "1.2"
-    anonymous: Annotated[
-        Literal["inherit", "loopback", "allow", "deny"], about("overrides access.anonymous for this listener")
-    ] = "inherit"
+    certificate_username: CertificateUsername = "none"
+    tls_minimum: TlsMinimum = "1.2"
+    anonymous: AnonymousHere = "inherit"
     max_connections: Annotated[Count, about("connections of consumers at once")] = 10_000
     max_consumers: Annotated[Count, about("consumers in all groups of this node; over it, none can join")] = 10_000
     max_groups: Annotated[Count, about("groups, with those that have only left behind how far they were")] = 10_000

@@ -14,6 +14,7 @@ from msgspec import Meta, field
 from penstock.core.settings.application import ApplicationSettings
 from penstock.core.settings.datasub import DataSubscriptionSettings
 from penstock.core.settings.kafka import KafkaSettings
+from penstock.core.settings.listening import AnonymousHere, CertificateUsername, ClientCa, TlsMinimum
 from penstock.core.settings.queues import QueueManagerSettings, QueueSettings
 from penstock.core.settings.rates import RateSettings
 from penstock.core.settings.redis import DeviceSettings, RedisSettings
@@ -68,18 +69,14 @@ class ListenerSettings(Section, frozen=True):
     proxy_protocol: Annotated[bool, about("expect a PROXY protocol v1 or v2 header on each connection")] = False
     certificate: Annotated[str, about("PEM file with the certificate chain (tls, wss)")] = ""
     key: Annotated[str, about("PEM file with the private key (tls, wss)")] = ""
-    client_ca: Annotated[str, about("PEM file with the authorities whose client certificates are accepted")] = ""
+    client_ca: ClientCa = ""
     client_certificate: Annotated[
         Literal["none", "optional", "required"], about("whether clients show a certificate")
     ] = "none"
-    certificate_username: Annotated[
-        Literal["none", "cn", "dn"], about("take the user name from the client certificate: common or whole name")
-    ] = "none"
-    tls_minimum: Annotated[Literal["1.2", "1.3"], about("oldest TLS version accepted")] = "1.2"
+    certificate_username: CertificateUsername = "none"
+    tls_minimum: TlsMinimum = "1.2"
     max_connections: Annotated[Natural, about("connections of this listener, 0 = only the limit of all")] = 0
-    anonymous: Annotated[
-        Literal["inherit", "loopback", "allow", "deny"], about("overrides access.anonymous for this listener")
-    ] = "inherit"
+    anonymous: AnonymousHere = "inherit"
 
 
 class AccessSettings(Section, frozen=True):
