@@ -102,12 +102,12 @@ class Link(asyncio.Protocol):
 
     async def open(self) -> None:
         """Raises LinkError."""
-        address = parse_address(self._door.address)
         try:
+            address = parse_address(self._door.address)
             async with asyncio.timeout(OPEN_SECONDS):
                 await self._loop.create_connection(lambda: self, address.host, address.port)
                 await self._connected
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, ValueError) as error:
             self.close()
             raise LinkError(f"{self._door.address} cannot be reached: {str(error) or 'no answer'}") from None
         except BaseException:
