@@ -87,6 +87,7 @@ class Link(asyncio.Protocol):
         self._number = secrets.token_bytes(CHALLENGE_BYTES)
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
+        self._out: list[bytes] = []
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._subscribed: asyncio.Future[tuple[int, str]] = self._loop.create_future()
         self._waiting: deque[tuple[bytes, bytes, OnAnswer]] = deque()
@@ -127,7 +128,8 @@ class Link(asyncio.Protocol):
 
     def close(self) -> None:
         if self._transport is not None and not self.is_closed:
-            self._transport.write(build_disconnect())
+            self._out.append(build_disconnect())
+            self._flush()
             self._transport.close()
         self._end("closed")
 
@@ -211,8 +213,16 @@ class Link(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _write(self, packet: bytes) -> None:
+        """With everything else of this iteration, at its end."""
         if self._transport is not None and not self.is_closed:
-            self._transport.write(packet)
+            self._out.append(packet)
+            if len(self._out) == 1:
+                self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._out and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(self._out))
+        self._out.clear()
 
     # ---- packets ----
 
