@@ -235,6 +235,7 @@ cdef int handle_ack(Connection c, uint8_t packet_type, uint8_t flags, const uint
     cdef AckView ack
     cdef Session s = c.session
     cdef Slot* slot
+    cdef bint was_full
     cdef int reason = parse_ack(packet_type, flags, body, size, c.version, &ack)
     if reason:
         return c.violation(reason, "bad acknowledgement")
@@ -267,6 +268,8 @@ cdef int handle_ack(Connection c, uint8_t packet_type, uint8_t flags, const uint
             return send_ack(c, PUBREL, ack.packet_id, SUCCESS)  # [MQTT-4.3.3-4] [MQTT3-4.3.3-1]
     elif slot == NULL or slot.state != (AWAIT_PUBACK if packet_type == PUBACK else AWAIT_PUBCOMP):
         return 0                                # late or unknown: nothing waits for it
+    was_full = s.is_full() and (s.couriers is not None
+                                or (s.consumers is not None and not slot.flags & SLOT_QUEUE))
     if slot.flags & SLOT_COUNTED:
         s.outstanding -= 1
     c.hub.counters.inflight -= 1
@@ -276,6 +279,7 @@ cdef int handle_ack(Connection c, uint8_t packet_type, uint8_t flags, const uint
         queue_acked(s, slot, packet_type != PUBREC and ack.reason < 0x80)
     # also after a refusal, which nobody else gets [MQTT-4.3.2-3] [MQTT-4.3.3-3] [MQTT-4.4.0-2] [MQTT-4.8.2-6]
     window_release(&s.window, slot)             # the id may be used again [MQTT-2.2.1-4]
-    if s.queue.count or s.resend_count or s.congested or s.wants_more:
+    # was_full: queues hear of what is acknowledged to them, not of room that others leave
+    if s.queue.count or s.resend_count or s.congested or s.wants_more or was_full:
         s.pump()
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import fnmatch
 import re
 import time
@@ -16,6 +17,7 @@ import msgspec
 from penstock.core.errors import ConflictError, NotFoundError, UsageError
 from penstock.core.logging import get_logger
 from penstock.core.metrics import QueueSample
+from penstock.logs.base import LogError
 from penstock.queues.definitions import QueueDefinition, changed, define
 from penstock.queues.positions import parse_position, resolve
 
@@ -74,6 +76,9 @@ class QueueControl:
         """With its settings and groups, and in a cluster with the node that serves it."""
         queue = self.find(name)
         node = self._manager.ownership.owner_of(queue)
+        if node is not None and queue.is_made:
+            with contextlib.suppress(LogError):
+                await queue.look()  # others publish as well
         return {
             **describe(queue),
             **({} if node is None else {"served_by": node}),

@@ -43,6 +43,8 @@ class Lane:
         for pack in packs:
             self.group.core.offer(pack)
             self.position = pack.next_offset
+        if self.position > self.group.queue.tail:  # published at another node
+            self.group.queue.core.appended(self.position)
         return True
 
     @property

@@ -87,6 +87,7 @@ class Link(asyncio.Protocol):
         self._number = secrets.token_bytes(CHALLENGE_BYTES)
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
+        self._out: list[bytes] = []
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._subscribed: asyncio.Future[tuple[int, str]] = self._loop.create_future()
         self._waiting: deque[tuple[bytes, bytes, OnAnswer]] = deque()
@@ -102,12 +103,12 @@ class Link(asyncio.Protocol):
 
     async def open(self) -> None:
         """Raises LinkError."""
-        address = parse_address(self._door.address)
         try:
+            address = parse_address(self._door.address)
             async with asyncio.timeout(OPEN_SECONDS):
                 await self._loop.create_connection(lambda: self, address.host, address.port)
                 await self._connected
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, ValueError) as error:
             self.close()
             raise LinkError(f"{self._door.address} cannot be reached: {str(error) or 'no answer'}") from None
         except BaseException:
@@ -127,7 +128,8 @@ class Link(asyncio.Protocol):
 
     def close(self) -> None:
         if self._transport is not None and not self.is_closed:
-            self._transport.write(build_disconnect())
+            self._out.append(build_disconnect())
+            self._flush()
             self._transport.close()
         self._end("closed")
 
@@ -211,8 +213,16 @@ class Link(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _write(self, packet: bytes) -> None:
+        """With everything else of this iteration, at its end."""
         if self._transport is not None and not self.is_closed:
-            self._transport.write(packet)
+            self._out.append(packet)
+            if len(self._out) == 1:
+                self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._out and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"".join(self._out))
+        self._out.clear()
 
     # ---- packets ----
 

@@ -129,7 +129,7 @@ class Relay:
             door,
             self._relays.node.service_id,
             session.client_id,
-            receive_maximum=max(min(record.prefetch, session.quota, MOST_UNDER_WAY), 1),
+            receive_maximum=min(session.quota, MOST_UNDER_WAY),
             maximum_packet_size=max(limit - FOR_IDENTIFIER, FOR_IDENTIFIER) if limit else 0,
             on_publish=self._on_publish,
             on_closed=self._broken.set,
@@ -142,7 +142,7 @@ class Relay:
         session, record = self._membership.session, self._membership.record
         wanted = [
             ("consumer-group", record.group or session.client_id),
-            ("prefetch", str(min(record.prefetch, session.quota))),
+            ("prefetch", str(record.prefetch)),
             ("settle-on-ack", "true" if record.settles_by_ack or session.version != 5 else "false"),
             ("x-auto-commit", "true" if record.auto_commit else "false"),
         ]

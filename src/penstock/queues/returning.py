@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from penstock.queues.manager import QueueManager
 
 log = get_logger("penstock.queues")
+
+CATCH_UP_SECONDS = 30.0
 
 FindSession = Callable[[str], Session | None]
 
@@ -54,11 +57,14 @@ class Returning:
         if not lacking:
             return
         try:
-            await self._follower.catch_up()
-        except LogError as error:
+            async with asyncio.timeout(CATCH_UP_SECONDS):
+                await self._follower.catch_up()
+        except (LogError, TimeoutError) as error:
             log.warning("what a client consumes cannot be read", client_id=session.client_id, error=str(error))
             return
         for topic_filter in lacking:
             record = self._follower.member(session.client_id, topic_filter)
-            if record is not None and self._manager.hub.trie.has(session, topic_filter.encode()):
+            known = {membership.topic_filter for membership in self._manager.memberships_of(session)}
+            is_wanted = topic_filter not in known and self._manager.hub.trie.has(session, topic_filter.encode())
+            if record is not None and is_wanted:  # it may have subscribed anew meanwhile
                 await self._join(session, topic_filter, record)

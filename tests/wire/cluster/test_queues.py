@@ -140,6 +140,29 @@ def test_many_settlements_at_once(make_queue, consumer) -> None:
     assert answers == [(packet_id, 0) for packet_id in sent]
 
 
+def test_a_client_with_little_room(make_queue, consumer, topic) -> None:
+    """No more is under way than it takes, whatever comes; a message that is too large for it is buried."""
+    queue = make_queue(retry={"max_retries": 0})
+    publisher = consumer(queue.owner)
+    limits = {"receive_maximum": 1, "maximum_packet_size": 1000}
+    client = consumer(queue.other, properties=limits)
+    client.raw.subscribe(topic, qos=1)
+    client.consume(queue.address, "workers", prefetch=3)
+    publisher.raw.publish(topic, b"ordinary", qos=1)
+    ordinary = client.next(b"ordinary", puback=False)
+    publisher.publish(f"{queue.address}/n", b"1", b"x" * 2000, b"3")
+    client.nothing()
+    client.raw.ack(ordinary.packet)
+    first = client.next(b"1", puback=False)
+    client.nothing()
+    client.ack(first)
+    client.raw.ack(first.packet)
+    client.take_and_ack(b"3")
+    dead = consumer(queue.other)
+    dead.consume(f"$queue/$dlq/{queue.name}", "dead")
+    dead.take_and_ack(b"x" * 2000)
+
+
 @pytest.mark.parametrize("node", NODES)
 def test_mqtt_3_settles_by_puback(make_queue, consumer, new_name, node) -> None:
     """What was not acknowledged comes again, as soon as the connection is gone, at any broker."""

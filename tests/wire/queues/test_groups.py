@@ -43,6 +43,20 @@ def test_groups_are_independent(publisher, open_queue, broker, queue):
         assert broker.progress(queue, group) == (10, 5, 5)
 
 
+def test_room_that_other_messages_leave_is_used(publisher, open_queue, new_name, queue):
+    """Row "prefetch": the receive maximum is of all messages, and whoever leaves room leaves it for the queue too."""
+    topic = new_name("ordinary")
+    consumer = open_queue(properties={"receive_maximum": 1})
+    consumer.raw.subscribe(topic, qos=1)
+    consumer.consume(f"$queue/{queue}", "workers")
+    publisher.raw.publish(topic, b"ordinary", qos=1)
+    ordinary = consumer.next(b"ordinary", puback=False)
+    publisher.publish(f"$queue/{queue}", b"job")
+    consumer.nothing()
+    consumer.raw.ack(ordinary.packet)
+    consumer.next(b"job")
+
+
 def test_a_group_is_named_with_and_without_its_filter(publisher, consumer, broker, queue):
     """Row "identity": inner identity `group@filter`, deliveries carry the plain name, both accepted in settlements."""
     consumer.consume(f"$queue/{queue}/eu/#", "workers")

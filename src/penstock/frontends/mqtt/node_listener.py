@@ -43,6 +43,7 @@ from penstock.queues.manager import QueueManager
 log = get_logger("penstock.cluster")
 
 RETRY_SECONDS = 5.0
+MOST_UNKNOWN = 1_000
 EVERYWHERE = ("", "0.0.0.0", "::")
 QOS = 0x03
 
@@ -130,6 +131,8 @@ class NodeListener:
 
     def on_open(self, connection: Connection) -> None:
         self.connections += 1
+        if self.connections - self.sessions > MOST_UNKNOWN:
+            connection.shutdown("too many that have not said who they are")
 
     def on_connect(self, connection: Connection, body: bytes) -> None:
         try:
