@@ -1,4 +1,4 @@
-"""The load generator: many MQTT connections over epoll, in one thread or several, packets built once and written in batches.
+"""The load generator: many MQTT connections over epoll in a thread or several, packets built once, written in batches.
 
 Every message carries a monotonic timestamp, its publisher and a sequence number, so one process sees loss, duplicates,
 reordering and latency. CONNECT, SUBSCRIBE and their answers go through the project's own packets module; PUBLISH and
@@ -107,7 +107,7 @@ include "load_worker.pxi"
 cdef class Load:
     """One run. `options` has the attributes of penstock.bench.options.LoadOptions.
 
-    The lead, which is the first of the workers, works in the thread that calls `step`, the others in threads of their own.
+    The first of the workers, the lead, works in the thread that calls `step`, the others in threads of their own.
     """
 
     cdef readonly object options
@@ -227,7 +227,8 @@ cdef class Load:
         cdef Totals total = sum_of(&self.team.common)
         options = self.options
         self.add_latencies()
-        result = {name: getattr(options, name) for name in ("scenario", "n", "subs", "qos", "size", "e2e", "version", "threads")}
+        names = ("scenario", "n", "subs", "qos", "size", "e2e", "version", "threads")
+        result = {name: getattr(options, name) for name in names}
         result |= {"window": self.lead.window, "target_rate": round(options.rate), "secs": round(secs, 3)}
         per_second = total.measured / secs if secs > 0 else 0
         per_cpu = total.measured / cpu if cpu > 0 else 0

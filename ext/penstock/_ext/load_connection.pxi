@@ -348,7 +348,8 @@ cdef int on_packet(Worker worker, Client* c, int first, const uint8_t* body, con
     return 0
 
 
-cdef int on_answer(Worker worker, Client* c, int kind, const uint8_t* body, uint32_t size, uint64_t now) except -1 with gil:
+cdef int on_answer(Worker worker, Client* c, int kind, const uint8_t* body, uint32_t size,
+                   uint64_t now) except -1 with gil:
     try:
         if kind == CONNACK:
             return on_connack(worker, c, body[:size], now)

@@ -1,4 +1,4 @@
-# The workers of a Load: each is a thread with an epoll and connections of its own, and goes through the phases of a run.
+# The workers of a Load: each a thread with an epoll and connections of its own, which goes through the phases of a run.
 
 
 @cython.final
@@ -163,11 +163,14 @@ cdef class Worker:
         epoll_ctl(self.epoll_fd, EPOLL_CTL_ADD, self.seat.bell, &event)
         return 0
 
-    # Arrivals of a publisher's messages are noted by one thread only: those who share them are all with the lead.
+    # Arrivals of a publisher's messages are noted by one thread only: all who share a subscription are with the lead.
+    # That has enough to do then, if there are more than two of them.
     cdef bint is_mine(self, bint is_subscriber, int index) noexcept:
-        cdef int others = self.common.size - 1
-        if others and self.scenario == FANIN and self.options.groups == 1 and self.common.subscriber_count:
-            return self.number == (0 if is_subscriber else 1 + index % others)
+        if self.scenario == FANIN and self.options.groups == 1:
+            if is_subscriber:
+                return self.number == 0
+            if self.common.size > 2 and self.common.subscriber_count:
+                return self.number == 1 + index % (self.common.size - 1)
         return self.number == index % self.common.size
 
     cdef int make_clients(self) except -1:

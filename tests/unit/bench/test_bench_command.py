@@ -114,7 +114,8 @@ def test_tls_and_a_password(places: Broker, capsys: pytest.CaptureFixture[str]) 
     port = places.listeners[0].host_and_port[1]
     trusted = ["--cafile", str(next(places.directory.glob("Test-Authority.pem")))]
     login = ["-u", "alice", "-P", "secret"]
-    assert bench("p2p", port, *trusted, *login, "-q", "2", "-V", "mqttv5", "-s", "4000", "--undelivered", "20") == 0
+    options = ["-q", "2", "-V", "mqttv5", "-s", "4000", "--undelivered", "20", "--threads", "2"]
+    assert bench("p2p", port, *trusted, *login, *options) == 0
     assert "MQTT 5 over TLS" in capsys.readouterr().out
     assert bench("connect-storm", port, *trusted, *login, "-c", "4", "--quiet") == 0
     assert bench("p2p", port, "--tls-use-os-certs") == NOT_RUN

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench import load
+from bench import headroom, load
 from bench.load import run_options
 from penstock.bench.brokers import Broker
 from tests.unit.bench.faulty_broker import FaultyBroker, Packets
@@ -161,3 +161,12 @@ def test_options_out_of_bounds_are_refused(options: str, capsys: pytest.CaptureF
 def test_a_broker_that_is_not_there_is_an_error_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert load.main(["--port", "1", "--scenario", "p2p"]) == 1
     assert "refused" in json.loads(capsys.readouterr().out)["error"]
+
+
+def test_headroom_of_the_generator(capsys: pytest.CaptureFixture[str]) -> None:
+    """The script behind the table: for a broker with and without its log, a line for each number of threads."""
+    options = ["--scenario", "shared", "--threads", "1", "2", "--reps", "1", "--secs", "0.2"]
+    assert headroom.main(options) == 0
+    shown = capsys.readouterr()
+    assert [line.split()[:2] for line in shown.out.splitlines()] == [["log", "shared"]] * 2 + [["no", "log"]] * 2
+    assert shown.err == "", "every message was right"
