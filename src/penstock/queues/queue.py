@@ -170,7 +170,7 @@ class Queue:
 
     async def look(self) -> None:
         marks = await self._manager.looker_of(self.log).watermarks(TopicPartition(self.topic, 0))
-        self.head = marks.first
+        self.head = max(self.head, marks.first)  # what was dropped may still lie in the log
         self.core.appended(marks.end)
         self.update_floor()
 
