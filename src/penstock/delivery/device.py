@@ -160,6 +160,8 @@ class DeviceDelivery:
         sent, if the client is an APPLICATION."""
         if session not in self._known or session.connection is None:
             return False
+        if session.feed is not None and self._store.check() is not True:
+            return False  # its own topic need not wait for a store that is away; it is looked at the next time
         backlog = Backlog(session, client_queue(session.client_id), session.generation)
         backlog.on_drained = None if session.feed is None else on_drained
         self._backlogs[session] = backlog
@@ -427,7 +429,7 @@ class DeviceDelivery:
             if session not in self._adding and not backlog.moving:
                 session.live = True
                 self._sent_before.pop(session.client_id, None)
-                self._leave_to_its_topic(backlog)
+                self._leave_to_its_topic(backlog, is_drained=True)
             return
         backlog.is_fetching = True
         backlog.settled = set() if held is None else set(held.settled)
@@ -439,11 +441,13 @@ class DeviceDelivery:
             lambda page: self._on_page(backlog, page),
         )
 
-    def _leave_to_its_topic(self, backlog: Backlog) -> None:
+    def _leave_to_its_topic(self, backlog: Backlog, *, is_drained: bool) -> None:
+        """Of an APPLICATION: it has what is stored, or must not wait for it any longer."""
+        session = backlog.session
+        if session.feed is not None and is_drained and not session.ids_in_flight(is_stored=True):
+            self._forget(session)  # else it is looked at once more, when the client comes back
         on_drained, backlog.on_drained = backlog.on_drained, None
         if on_drained is not None:
-            if not backlog.session.ids_in_flight(is_stored=True):
-                self._forget(backlog.session)  # else it is looked at once more, when the client comes back
             on_drained()
 
     def _on_page(self, backlog: Backlog, page: Page | StoreError) -> None:
@@ -454,6 +458,7 @@ class DeviceDelivery:
             return
         if isinstance(page, StoreError):
             self._warn("stored messages cannot be read", page)
+            self._leave_to_its_topic(backlog, is_drained=False)
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self._step, backlog)
             return
         # What was acknowledged since the page was read, or is under way (and sent again with the rest of the window).

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from penstock._ext.connection import Feed
 from penstock._ext.envelope import encode
 from penstock._ext.segment import RecordPack
 from penstock.core.settings.redis import DeviceSettings
@@ -254,5 +255,29 @@ def test_additions_behind_one_that_failed_keep_their_order(tmp_path: Path) -> No
         client = node.connect("a")
         assert [payload for _, payload in await receive(node, client, 20)] == [b"%d" % number for number in range(20)]
         await node.until(lambda: node.is_settled and client.session.live)
+
+    run(tmp_path, scenario)
+
+
+def test_an_application_does_not_wait_for_a_store_that_fails(tmp_path: Path) -> None:
+    """It was a DEVICE, and its own topic can be read: that is delivered; what is stored comes when it can be read."""
+
+    async def scenario(node: DeviceNode) -> None:
+        (await subscribed(node, "a")).lose()
+        node.publish(b"stored")
+        await node.until(lambda: node.is_settled)
+        session = node.sessions["a"]
+        session.feed = Feed("its topic")
+        node.delivery.becomes_application(session)
+        node.store.failing = {"fetch"}
+        client = LaneClient(node.hub, session)
+        begun: list[bool] = []
+        assert node.delivery.attached(session, lambda: begun.append(session.live))
+        await node.until(lambda: begun)
+        assert client.take() == []
+        node.store.failing = set()
+        assert [payload for _, payload in await receive(node, client, 1)] == [b"stored"]
+        await until_stored(node, "a", 0)
+        assert begun == [False]
 
     run(tmp_path, scenario)

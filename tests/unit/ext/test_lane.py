@@ -398,3 +398,37 @@ def test_what_is_not_a_pack_is_refused() -> None:
     lane = stage.own()
     with pytest.raises((TypeError, AttributeError)):
         lane.offer([RecordPack(), b"no pack"])  # what this is about
+
+
+@pytest.mark.parametrize(("flush_after", "sizes"), [(1, [1] * 25), (10, [10, 10, 5]), (1000, [25])])
+def test_messages_are_written_together(flush_after: int, sizes: list[int]) -> None:
+    """The seed: each at once (MQTT_APP_MSG_WRITE_AND_FLUSH), or so many together (MQTT_APP_BUFFERED_MSG_COUNT, 10) and
+    the rest at the end."""
+    stage = Stage()
+    stage.hub.deliver_packs(lambda lanes: None, lambda session: None, flush_after=flush_after)
+    lane = stage.own()
+    written: list[int] = []
+    write = stage.client.transport.write
+
+    def count(data: bytes) -> None:
+        write(data)
+        written.append(len(publishes(stage.client.take())))
+
+    stage.client.take()
+    stage.client.transport.write = count  # type: ignore[method-assign]  # what leaves together
+    assert lane.offer([numbered(0, 25)])
+    save(lane)
+    stage.loop.turn()
+    assert written == sizes
+
+
+def test_what_was_dispatched_before_a_lane_began_is_passed_over() -> None:
+    """A DEVICE that has become an APPLICATION: after a crash its topic gets what it had from the store, too."""
+    stage = Stage()
+    lane = Lane(stage.session, TOPIC)
+    lane.start_at(3, {7: 10})
+    lane = stage.own(lane.snapshot())
+    sources = [(7, 9), (7, 10), (7, 11), (8, 2)]
+    assert lane.offer([make_pack((record(b"%d" % at, source=source) for at, source in enumerate(sources)), 3)])
+    save(lane)
+    assert [number for _, number, _ in publishes(stage.client.take())] == [2, 3]

@@ -14,7 +14,7 @@ from penstock.core.errors import SettingsError
 from penstock.core.settings.redis import DeviceSettings, RedisSettings
 from penstock.stores.device import Added, Addition, Queue, StoreError, StoreFull, client_queue, group_queue, result_of
 from penstock.stores.redis import RedisDeviceStore, errors, topology
-from penstock.stores.redis.connection import Endpoint
+from penstock.stores.redis.connection import Connection, Endpoint
 from penstock.stores.redis.keys import KeyMaker
 from penstock.stores.redis.store import read_scripts
 from tests.contract.device_providers import CLIENT, Caller, opened, run
@@ -302,5 +302,29 @@ def test_two_nodes_store_for_one_client() -> None:
                 # One's answer is not the other's business, however often it is given.
                 reserved = await asyncio.gather(*(callers[i % 2].reserve(CLIENT, 10) for i in range(10)))
                 assert sorted(i for ids in reserved for i in ids) == list(range(601, 701))
+
+        run(test())
+
+
+def test_the_commands_of_an_iteration_leave_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One write for all of them, however many clients they are for."""
+    writes: list[int] = []
+    flush = Connection._flush
+
+    def counted(connection: Connection) -> None:
+        writes.append(1)
+        flush(connection)
+
+    monkeypatch.setattr(Connection, "_flush", counted)
+    with own_redis() as server:
+
+        async def test() -> None:
+            async with opened(store_of(addresses=server.address)) as store:
+                await result_of(store.describe, CLIENT)
+                writes.clear()
+                queues = [client_queue(f"c{number}") for number in range(200)]
+                states = await asyncio.gather(*(result_of(store.describe, queue) for queue in queues))
+                assert len(states) == 200
+                assert len(writes) == 1
 
         run(test())
