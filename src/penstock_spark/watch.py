@@ -24,7 +24,7 @@ def say(spark: SparkSession, what: str | None) -> None:
 
 
 def look(spark: SparkSession) -> Doing | None:
-    """None while nothing runs. Rows are as many as Spark has been told of: every other second."""
+    """None while nothing runs. Rows are as many as Spark has been told of by its tasks: every ten seconds."""
     active = spark.sparkContext._jsc.sc().statusStore().activeStages()
     stages = [active.apply(number) for number in range(active.size())]
     if not stages:
