@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shlex
 import sys
@@ -62,6 +63,7 @@ def make_session(
         # what is raised need not be printed as well, with the stack of Java in one line
         for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
             PySparkLogger.getLogger(logger).disabled = True
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
     register(spark)
     return spark
 

@@ -32,8 +32,8 @@ def look(spark: SparkSession) -> Doing | None:
     described = stages[0].description()
     text = str(described.get()) if described.isDefined() else ""
     return Doing(
-        # a stream's own description is HTML for Spark's page
-        what="" if "<br" in text else text,
+        # what a stream says of itself has several lines
+        what="" if "runId = " in text else text,
         tasks_done=sum(stage.numCompleteTasks() for stage in stages),
         tasks=sum(stage.numTasks() for stage in stages),
         rows=sum(stage.inputRecords() for stage in stages),

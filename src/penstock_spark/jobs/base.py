@@ -80,6 +80,7 @@ class Run:
     spark: SparkSession
     ledger: Ledger
     batch: str
+    plain: DataFrame  # the good messages once more, to look at: those that the work is given are counted as they pass
     kept: list[DataFrame] = field(default_factory=list)  # persisted, to be let go after the batch
 
 
@@ -241,7 +242,7 @@ class IncrementalJob:
         counted = F.count("*").alias("rows"), F.count_if(bad).alias("bad"), F.count_if(is_other).alias("others")
         observed = frame.observe(observation, *counted)
         entry = self.ledger.open(batch)
-        run = Run(self.spark, self.ledger, batch)
+        run = Run(self.spark, self.ledger, batch, only_good(frame, others))
         try:
             for name, table in work(run, only_good(observed, others)).items():
                 entry.stage(name, table)
