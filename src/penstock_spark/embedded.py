@@ -148,12 +148,14 @@ class EmbeddedReader:
         options = self._options
         rows: list[tuple[object, ...]] = []
         lost: list[Lost] = []
+        size = 0
         for piece in self._task.pieces:
             for row in self.rows_of(piece, lost):
                 rows.append(row)
-                if len(rows) >= options.rows_per_batch:
+                size += values.size_of(row)
+                if len(rows) >= options.rows_per_batch or size >= values.BATCH_BYTES:
                     yield batch_of_rows(rows, options.columns)
-                    rows = []
+                    rows, size = [], 0
         rows += [one.row(self._task.topic) for one in lost]
         if rows:
             yield batch_of_rows(rows, options.columns)

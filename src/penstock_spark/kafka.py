@@ -119,6 +119,7 @@ def read_task(options: SourceOptions, task: KafkaTask) -> Iterator[pa.RecordBatc
     make = load_decoder() if options.decoder in ("auto", "compiled") else None
     matcher = Matcher(options.filters)
     rows: list[tuple[object, ...]] = []
+    size = 0
     decoder = None
     if make is not None:
         decoder = make(
@@ -136,12 +137,13 @@ def read_task(options: SourceOptions, task: KafkaTask) -> Iterator[pa.RecordBatc
             is_bad = row is not None and row[-2] is not None
             if row is not None and (not is_bad or options.bad_records != "drop"):
                 rows.append(row)
-            is_full = len(rows) >= options.rows_per_batch
+                size += len(record.value or b"")
+            is_full = len(rows) >= options.rows_per_batch or size >= values.BATCH_BYTES
         if is_bad and options.bad_records == "fail":
             raise BadRecord(f"offset {record.offset} of {task.topic}[{task.partition}] is not a publish")
         if is_full:
             yield take_batch(decoder, options.columns, task.topic) if decoder else batch_of_rows(rows, options.columns)
-            rows = []
+            rows, size = [], 0
     if decoder is not None and decoder.rows:
         yield take_batch(decoder, options.columns, task.topic)
     rows += [one.row(task.topic) for one in fetch.lost]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shlex
 import sys
@@ -41,14 +42,13 @@ def make_session(
     if chosen.startswith("local"):
         # the workers are of this very Python, wherever it is installed
         os.environ.setdefault("PYSPARK_PYTHON", worker_python())
+        use_utf8()
         settings |= {
             "spark.driver.memory": "2g",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
-            # how far a task is, for who watches it (watch.py)
-            "spark.executor.heartbeatInterval": "2s",
             "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
         }
     found = [str(jar) for jar in jars]
@@ -63,8 +63,16 @@ def make_session(
         # what is raised need not be printed as well, with the stack of Java in one line
         for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
             PySparkLogger.getLogger(logger).disabled = True
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
     register(spark)
     return spark
+
+
+def use_utf8() -> None:
+    """Java writes the names of files as the locale says: in that of `cron`, topics with an umlaut would be lost."""
+    named = next((os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), "")
+    if "utf" not in named.lower():
+        os.environ["LC_ALL"] = "C.UTF-8"
 
 
 # Leaves Spark's archives out of the path, so that Python finds the packages that are installed.

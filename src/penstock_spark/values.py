@@ -17,6 +17,8 @@ from penstock_spark.topic_filter import Matcher
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
 LONGEST_STRING = 65_535
+# of payloads in a batch of Arrow, as in the compiled decoder: they may have megabytes each
+BATCH_BYTES = 8_388_608
 
 
 class Record(NamedTuple):
@@ -136,6 +138,11 @@ def row_of(record: Record, log_topic: str, wanted: Matcher) -> tuple[Any, ...] |
         None,
         None,
     )
+
+
+def size_of(row: tuple[Any, ...]) -> int:
+    """The bytes of what is large in a row: its payload, or what could not be read."""
+    return len(row[1] or row[-1] or b"")
 
 
 def _map_of(properties: list[tuple[str, str]]) -> dict[str, str]:

@@ -24,7 +24,7 @@ def say(spark: SparkSession, what: str | None) -> None:
 
 
 def look(spark: SparkSession) -> Doing | None:
-    """None while nothing runs. Rows are as many as Spark has been told of: every other second."""
+    """None while nothing runs. Rows are as many as Spark has been told of by its tasks: every ten seconds."""
     active = spark.sparkContext._jsc.sc().statusStore().activeStages()
     stages = [active.apply(number) for number in range(active.size())]
     if not stages:
@@ -32,8 +32,8 @@ def look(spark: SparkSession) -> Doing | None:
     described = stages[0].description()
     text = str(described.get()) if described.isDefined() else ""
     return Doing(
-        # a stream's own description is HTML for Spark's page
-        what="" if "<br" in text else text,
+        # what a stream says of itself has several lines
+        what="" if "runId = " in text else text,
         tasks_done=sum(stage.numCompleteTasks() for stage in stages),
         tasks=sum(stage.numTasks() for stage in stages),
         rows=sum(stage.inputRecords() for stage in stages),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from penstock_spark.session import worker_python
+from penstock_spark.session import use_utf8, worker_python
 
 
 def test_workers_import_the_pyspark_that_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,3 +31,17 @@ def test_no_place_to_keep_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert worker_python() == sys.executable
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [({}, "C.UTF-8"), ({"LANG": "de_DE.UTF-8"}, None), ({"LANG": "C.utf8", "LC_ALL": "C"}, "C.UTF-8")],
+)
+def test_names_of_files_are_utf8(monkeypatch: pytest.MonkeyPatch, given: dict[str, str], found: str | None) -> None:
+    monkeypatch.setenv("LC_ALL", "")  # so that it is as before after the test
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    use_utf8()
+    assert os.environ.get("LC_ALL") == found

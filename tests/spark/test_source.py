@@ -234,6 +234,18 @@ def test_tasks_are_split_by_size(data_dir: Path, options: dict[str, Any], tasks:
     )
 
 
+@pytest.mark.parametrize("decoder", ["compiled", "python"])
+def test_large_payloads_make_small_batches(data_dir: Path, decoder: str) -> None:
+    """Twenty thousand rows of three megabytes each would not fit anywhere."""
+    write_embedded(data_dir, [Sent(payload=bytes([number]) * 3_000_000) for number in range(10)], pack=1)
+    reader = PenstockReader(parse({"path": str(data_dir), "decoder": decoder, "columns": "payload"}))
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    assert max(batch.num_rows for batch in batches) <= 4
+    found = [value for batch in batches for value in batch.column("payload").to_pylist()]
+    assert sorted(value[0] for value in found) == list(range(10))
+    assert {len(value) for value in found} == {3_000_000}
+
+
 @pytest.mark.parametrize(("per_task", "tasks"), [(1, 4), (3, 2)])
 def test_tasks_are_split_by_partitions(data_dir: Path, per_task: int, tasks: int) -> None:
     write_embedded(data_dir, telemetry(200))

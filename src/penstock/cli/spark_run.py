@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -68,6 +69,8 @@ def run_job(
 def started(chosen: Chosen, name: str, source: Any, progress: SparkProgress) -> Any:
     """A Spark that the progress shows."""
     session = chosen.session(name, is_kafka=source.kafka is not None)
+    # that of PySpark asks Java to cancel what runs, in the middle of another question to it, and fails
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     progress.watch(lambda: part("watch").look(session))
     return session
 

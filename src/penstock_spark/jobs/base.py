@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark.errors.exceptions.base import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock_spark import watch
 from penstock_spark.errors import CheckpointError, OptionError, PenstockSparkError
@@ -27,6 +29,7 @@ CHECKPOINT = f"{HOME}/checkpoint"
 QUARANTINE = "quarantine"
 # Spark gives the Python process of a stream ten seconds to start, whatever else the machine has to do.
 STARTS = 5
+STOP_SECONDS = 10.0
 SLOW_START = "Python worker failed to connect back"
 # what a job may fail with: Spark, the JVM below it, or the file system
 FAILURES = (PySparkException, Py4JError, OSError)
@@ -77,6 +80,7 @@ class Run:
     spark: SparkSession
     ledger: Ledger
     batch: str
+    plain: DataFrame  # the good messages once more, to look at: those that the work is given are counted as they pass
     kept: list[DataFrame] = field(default_factory=list)  # persisted, to be let go after the batch
 
 
@@ -161,7 +165,7 @@ class IncrementalJob:
                 query.awaitTermination()
                 return
             except KeyboardInterrupt:
-                query.stop()
+                stop(query)
                 raise
             except PySparkException as error:
                 # what was written counts: another start goes on behind it
@@ -238,7 +242,7 @@ class IncrementalJob:
         counted = F.count("*").alias("rows"), F.count_if(bad).alias("bad"), F.count_if(is_other).alias("others")
         observed = frame.observe(observation, *counted)
         entry = self.ledger.open(batch)
-        run = Run(self.spark, self.ledger, batch)
+        run = Run(self.spark, self.ledger, batch, only_good(frame, others))
         try:
             for name, table in work(run, only_good(observed, others)).items():
                 entry.stage(name, table)
@@ -262,6 +266,14 @@ class IncrementalJob:
         return found if isinstance(found, dict) else None
 
 
+def stop(query: StreamingQuery) -> None:
+    """Ends a query that this thread was waiting for when somebody pressed Ctrl-C: the thread's connection to Java still
+    waits for the answer, so another one has to say it."""
+    thread = threading.Thread(target=query.stop, daemon=True)
+    thread.start()
+    thread.join(STOP_SECONDS)
+
+
 Job = Callable[Concatenate[SparkSession, Source, str, P], Outcome]
 
 
@@ -270,10 +282,9 @@ def alone(run: Job[P]) -> Job[P]:
 
     def locked(spark: SparkSession, source: Source, output: str, /, *words: P.args, **options: P.kwargs) -> Outcome:
         with only_run(Files(spark, output)):
-            try:
-                return run(spark, source, output, *words, **options)
-            finally:
-                watch.say(spark, None)
+            outcome = run(spark, source, output, *words, **options)
+            watch.say(spark, None)
+            return outcome
 
     return update_wrapper(locked, run)
 

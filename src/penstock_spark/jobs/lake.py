@@ -89,10 +89,12 @@ def run(
     _check_layout(job.ledger, options)
     partitions = partition_columns(options.levels)
 
-    def work(_: Run, messages: DataFrame) -> Mapping[str, Table]:
-        found = with_partitions(messages, options.levels, options.event_time)
+    def work(batch: Run, messages: DataFrame) -> Mapping[str, Table]:
         if options.levels:
-            _check_directories(found.select(*partitions).take(SAMPLE), options)
+            job.ledger.say("looking at the topics")
+            some = with_partitions(batch.plain, options.levels, options.event_time).select(*partitions)
+            _check_directories(some.take(SAMPLE), options)
+        found = with_partitions(messages, options.levels, options.event_time)
         if schema is not None:
             found = json_columns.with_json(found, schema)
         return {MESSAGES: Table(found.drop("error", "raw"), partitions)}

@@ -172,11 +172,10 @@ def run(
     check(options)
     files = Files(spark, options.state) if options.state else None
     with only_run(files) if files is not None else nullcontext():
-        try:
-            pacer = pacer or Pacer(options.speed, options.rate)
-            return _run(spark, source, make_sink, options, files=files, notify=notify, pacer=pacer)
-        finally:
-            watch.say(spark, None)
+        pacer = pacer or Pacer(options.speed, options.rate)
+        outcome = _run(spark, source, make_sink, options, files=files, notify=notify, pacer=pacer)
+        watch.say(spark, None)
+        return outcome
 
 
 def _run(

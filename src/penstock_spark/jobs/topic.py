@@ -20,7 +20,7 @@ from penstock_schema.decode import Publish
 from penstock_spark import topic_filter
 from penstock_spark.errors import OptionError
 from penstock_spark.hadoop import Files
-from penstock_spark.jobs.base import SLOW_START, STARTS, Notify, Outcome, Source, only_good, translate
+from penstock_spark.jobs.base import SLOW_START, STARTS, Notify, Outcome, Source, only_good, stop, translate
 from penstock_spark.jobs.replay import Sink
 from penstock_spark.lock import only_run
 
@@ -158,7 +158,7 @@ def _run_stream(result: DataFrame, publisher: _Publisher, checkpoint: str, optio
             publisher.outcome.messages = sum(int(progress["numInputRows"]) for progress in query.recentProgress)
             return
         except KeyboardInterrupt:
-            query.stop()
+            stop(query)
             raise
         except PySparkException as error:
             # the checkpoint knows which batch was done: another start goes on behind it
