@@ -360,6 +360,9 @@ cdef class DurableQueue(Subscriber):
     cdef public bint is_closed          # to publishers: a dead-letter queue
     cdef public bint is_spare           # the reserved queue: when it is full, others do without it
     cdef readonly int64_t tail          # the offset of the next message
+    cdef readonly int64_t under_way     # messages handed to the log that it has not answered for
+    cdef public uint64_t max_memory     # of a queue in memory, 0 = no limit
+    cdef public uint64_t memory         # then: of all packs that were handed to its log and are not removed
     cdef public int64_t floor           # what is before it, every group has done with
     cdef list groups
     cdef public QueueGroup primary      # the group whose progress streams tell, or None

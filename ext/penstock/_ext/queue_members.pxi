@@ -59,12 +59,15 @@ cdef class DurableQueue(Subscriber):
         self.published += 1
         return 0
 
-    def appended(self, int64_t end):
-        """The log has everything up to `end`; messages of other nodes, and those it refused, are counted from here."""
-        if self.pack is None:
-            self.tail = end
-        elif end + self.pack.count > self.tail:
-            self.tail = end + self.pack.count
+    def appended(self, int64_t end, int64_t count=0):
+        """The log has everything up to `end`, with `count` of those that were under way to it; messages of other nodes,
+        and those it refused, are counted from here."""
+        self.under_way = max(self.under_way - count, 0)
+        self.tail = end + self.under_way + (self.pack.count if self.pack is not None else 0)
+
+    def refused_by_log(self, int64_t count):
+        """Messages that were under way to the log are not in it."""
+        self.under_way = max(self.under_way - count, 0)
 
     @property
     def depth(self):

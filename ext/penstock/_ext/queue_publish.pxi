@@ -18,9 +18,10 @@ cdef enum AnswerText:
     TEXT_NO_OFFSET = 14
     TEXT_CLOSED = 15
     TEXT_MANY = 16
+    TEXT_NO_MEMORY = 17
     TEXT_CAPTURED = 0xFE        # no text: a queue has taken the message
 
-cdef const char* ANSWER_TEXTS[17]
+cdef const char* ANSWER_TEXTS[18]
 ANSWER_TEXTS[:] = [
     "",
     "durable queues need a log: ingest.log is none",
@@ -39,12 +40,14 @@ ANSWER_TEXTS[:] = [
     "the user property x-offset is missing or no number",
     "only the broker publishes dead letters",
     "too many queues: one more cannot be made",
+    "the queue has no more room in memory: queue_manager.ephemeral_bytes",
 ]
 
 cdef enum:
     QUEUE_SLOTS = 8
     UNSPECIFIED_ERROR = 0x80
     QUEUE_PREFIX = 7            # of `$queue/`
+    RECORD_OVERHEAD = 256       # of a record in a pack, besides what its publisher has sent; more than it is
 
 
 cdef inline bint is_queue_topic(const uint8_t* topic, uint32_t size) noexcept:
@@ -149,6 +152,17 @@ cdef inline bint is_full_queue(DurableQueue queue) noexcept:
     return queue.max_depth and not queue.drops_oldest and queue.tail - queue.floor >= <int64_t> queue.max_depth
 
 
+# What the log in memory would refuse, and with it everything else of this iteration.
+cdef inline bint is_out_of_memory(DurableQueue queue, const PublishView* view) noexcept:
+    cdef uint64_t size
+    if queue.max_memory == 0:
+        return False
+    size = <uint64_t> view.payload_size + view.props_size + 2 * view.topic_size + RECORD_OVERHEAD
+    if queue.pack is not None:
+        size += buffer_size(&queue.pack._body)
+    return queue.memory + size > queue.max_memory
+
+
 cdef uint8_t refusal_of(const PublishView* view, const Match* match, uint8_t* text) noexcept:
     cdef DurableQueue queue
     cdef uint32_t i
@@ -164,6 +178,8 @@ cdef uint8_t refusal_of(const PublishView* view, const Match* match, uint8_t* te
             text[0] = TEXT_TOO_LARGE
         elif is_full_queue(queue):
             text[0] = TEXT_FULL
+        elif is_out_of_memory(queue, view):
+            text[0] = TEXT_NO_MEMORY
         else:
             continue
         queue.refused += 1
@@ -343,7 +359,7 @@ cdef uint8_t settle_by_publish(Connection c, Session s, QueueSlot* slot, const P
     if found.group == NULL:
         return TEXT_NO_GROUP_ID
     if slot.verb == VERB_COMMIT:
-        return commit_stream(queue, &found)
+        return commit_stream(queue, s, slot.allowed, &found)
     n = queue.name_size
     if (found.message_id_size < n + 2 or memcmp(found.message_id, queue.name_text, n) != 0
             or found.message_id[n] != c":"):
@@ -373,19 +389,31 @@ cdef int note_reason(QueueGroup group, int64_t offset, const SettleView* found) 
     return 0
 
 
-# x-offset: that message is done, and what is before it.
-cdef uint8_t commit_stream(DurableQueue queue, const SettleView* found) except 0xFF:
+# x-offset: that message is done, and what is before it. Of a group that the client is not in only if it may publish here.
+cdef uint8_t commit_stream(DurableQueue queue, Session s, bint is_allowed, const SettleView* found) except 0xFF:
     cdef QueueGroup group
     cdef int64_t offset = read_number(found.offset, found.offset_size)
     if not queue.is_stream:
         return TEXT_NOT_A_STREAM
     if offset < 0:
         return TEXT_NO_OFFSET
-    for item in queue.groups:
-        group = <QueueGroup> item
-        if is_group(group, found):
-            if offset >= group.pending.cursor:
-                return TEXT_BEYOND
-            group.commit(offset + 1)
-            return TEXT_NONE
-    return TEXT_NO_GROUP
+    group = find_group(queue, s, is_allowed, found)
+    if group is None:
+        return TEXT_NO_GROUP if is_allowed else TEXT_NOT_A_MEMBER
+    if offset >= group.pending.cursor:
+        return TEXT_BEYOND
+    group.commit(offset + 1)
+    return TEXT_NONE
+
+
+# The client's own group comes first: another filter may be used with the same name.
+cdef QueueGroup find_group(DurableQueue queue, Session s, bint is_allowed, const SettleView* found):
+    cdef QueueGroup group
+    for item in s.consumers or ():
+        group = (<QueueConsumer> item).group
+        if group.queue is queue and is_group(group, found):
+            return group
+    for item in queue.groups if is_allowed else ():
+        if is_group(<QueueGroup> item, found):
+            return <QueueGroup> item
+    return None

@@ -55,7 +55,9 @@ def test_look_at_queues(broker, run, client):
     run("create", ODD)
     lines = run("list").splitlines()
     assert " ".join(lines[0].split()) == "name type durable paused depth pending group count consumers dead bytes"
-    assert lines[1].split() == ["given", "classic", "yes", "no", "2", "2", "1", "1", "0", "-"]
+    *figures, size = lines[1].split()
+    assert figures == ["given", "classic", "yes", "no", "2", "2", "1", "1", "0"]
+    assert int(size) > 100
     assert lines[-1].endswith("queues")
     assert run("list", "-n", "1").splitlines()[-1].endswith("queues (there are more: --limit, --offset)")
     assert json.loads(run("list", "--offset", "1", "--json"))["queues"][0]["name"] != "given"
