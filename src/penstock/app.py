@@ -33,7 +33,7 @@ from penstock.frontends.mqtt.exchanges import load_exchanges
 from penstock.frontends.mqtt.frontend import ListenerContext, MqttFrontend
 from penstock.frontends.mqtt.listener import Listener
 from penstock.frontends.mqtt.query_topics import QueryTopics
-from penstock.logs.base import Log, TopicNotFound, parse_properties
+from penstock.logs.base import Log, parse_properties
 from penstock.logs.embedded import EmbeddedLog
 from penstock.logs.memory import MemoryLog
 from penstock.partition.settings import parse_settings
@@ -278,12 +278,8 @@ class Broker:
         log.info("sessions restored", sessions=count, seconds=round(self._loop.time() - started, 3))
 
     async def _restore_late(self) -> None:
-        """A log that is not there yet has nothing that the store does not know."""
         assert self.log is not None
-        try:
-            late = await self.received.restore_late(self.hub, self.log, self.names.ingest_topic, self.registry.get)
-        except TopicNotFound:
-            return
+        late = await self.received.restore_late(self.hub, self.log, self.names.ingest_topic, self.registry.get)
         if late:
             log.info("messages of QoS 2 were in the log, and their packet ids were not stored yet", messages=late)
 

@@ -96,3 +96,38 @@ def test_ids_of_an_earlier_session_are_not_held_by_the_next(broker, connect):
         publish(client, b"new %d" % packet_id, packet_id)
         release(client, packet_id)
     assert sorted(broker.logged_payloads())[:3] == [b"new 1", b"new 2", b"new 3"]
+
+
+def test_a_message_for_a_queue_is_not_taken_twice_either(broker, connect, tmp_path):
+    """As above, for `$queue/`: the packet id is in the queue's log. A queue among several does not count as all."""
+
+    def send(topic: str, packet_id: int, *, dup: bool = False) -> None:
+        client.send_raw(pack_publish(V5, topic, b"%d" % packet_id, qos=2, packet_id=packet_id, dup=dup))
+        client.await_packet(PacketType.PUBREC, packet_id)
+
+    store, before = broker.data_dir / "clients", tmp_path / "before"
+    client = connect(V5, "sender", broker=broker, clean_start=False, **KEEP[V5])
+    send("$queue/mqtt/a", 1)
+    release(client, 1)
+    send("$queue/mqtt/a", 2)
+    client.close()
+    broker.kill()
+    shutil.copytree(store, before)
+    broker.restart()
+    client = connect(V5, "sender", broker=broker, clean_start=False, **KEEP[V5])
+    for packet_id in (7, 8):
+        send("$queue/mqtt/a", packet_id)
+    client.close()
+    broker.kill()
+    shutil.rmtree(store)
+    shutil.copytree(before, store)
+    broker.restart()
+    client = connect(V5, "sender", broker=broker, clean_start=False, **KEEP[V5])
+    for packet_id in (2, 7, 8):
+        send("$queue/mqtt/a", packet_id, dup=True)
+        release(client, packet_id)
+    send("$queue/mqtt/a", 7)  # it is free again
+    reader = connect(V5, "reader", broker=broker)
+    reader.subscribe("$queue/mqtt", qos=1)
+    assert [reader.expect_publish(ack=True).payload for _ in range(5)] == [b"1", b"2", b"7", b"8", b"7"]
+    reader.expect_nothing(0.1)

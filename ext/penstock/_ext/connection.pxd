@@ -370,7 +370,9 @@ cdef class DurableQueue(Subscriber):
     cdef public object removed          # offsets an operator has taken out, or None
     cdef readonly uint64_t published, refused
 
-    cdef int take(self, const PublishView* view, Session origin, int64_t expires_at) except -1
+    cdef public bint has_ids            # of QoS 2 in messages since it was last set to False
+
+    cdef int take(self, const PublishView* view, Session origin, int64_t expires_at, bint is_alone) except -1
 
 
 cdef class QueueConsumer:

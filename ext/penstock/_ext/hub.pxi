@@ -498,7 +498,8 @@ cdef class Hub:
                 store_retained(self, &view, expires_at)
             if logged:
                 log_publish(self, &view, origin, expires_at,
-                            partition_of(view.topic, view.topic_size, self.ingest_partitions, self.ingest_hash), match)
+                            partition_of(view.topic, view.topic_size, self.ingest_partitions, self.ingest_hash), match,
+                            True)
         finally:
             match_unref(match)
 
@@ -513,7 +514,7 @@ cdef class Hub:
                     match_unref(match)
                     match = self.bindings.match(view.topic, view.topic_size, hash)
                 if match.target_count and refusal_of(view, match, &text) == SUCCESS:
-                    return enqueue_all(view, match, origin, expires_at)
+                    return enqueue_all(view, match, origin, expires_at, False)
             self.counters.dropped[<int> DROP_QUEUE_FULL] += 1
         finally:
             match_unref(match)

@@ -39,7 +39,7 @@ ANSWER_TEXTS[:] = [
     "the offset is beyond what the group has read",
     "the user property x-offset is missing or no number",
     "only the broker publishes dead letters",
-    "too many queues: one more cannot be made",
+    "there is no such queue, and one cannot be made for this topic",
     "the queue has no more room in memory: queue_manager.ephemeral_bytes",
 ]
 
@@ -187,13 +187,14 @@ cdef uint8_t refusal_of(const PublishView* view, const Match* match, uint8_t* te
     return SUCCESS
 
 
-cdef int enqueue_all(const PublishView* view, const Match* match, Session origin, int64_t expires_at) except -1:
+cdef int enqueue_all(const PublishView* view, const Match* match, Session origin, int64_t expires_at,
+                     bint is_captured) except -1:
     cdef uint32_t i
     cdef DurableQueue queue
     for i in range(match.target_count):
         queue = <DurableQueue> match.targets[i].owner
         if not does_without(queue, match):
-            queue.take(view, origin, expires_at)
+            queue.take(view, origin, expires_at, match.target_count == 1 and not is_captured)
     return 0
 
 
@@ -232,14 +233,16 @@ cdef int handle_queue_publish(Connection c, const PublishView* view) except -1:
             return leave_too_fast(c)
         verdict = QUOTA_EXCEEDED
     else:
-        if slot.match.target_count == 0:
+        if slot.match.target_count == 0 and view.topic[QUEUE_PREFIX] == c"$":
+            verdict, text = NOT_AUTHORIZED, TEXT_CLOSED
+        elif slot.match.target_count == 0:
             verdict, text = QUOTA_EXCEEDED, TEXT_MANY
         else:
             verdict = refusal_of(view, slot.match, &text)
         if verdict == SUCCESS:
             if view.has_expiry:
                 expires_at = hub.wall + <int64_t> view.expiry * 1000
-            enqueue_all(view, slot.match, s, expires_at)
+            enqueue_all(view, slot.match, s, expires_at, False)
             ticket = hub.ticket + 1
         else:
             hub.counters.dropped[<int> DROP_QUEUE_FULL] += 1
@@ -273,7 +276,7 @@ cdef int capture(Hub hub, const PublishView* view, Session origin, int64_t expir
             return 0
         if refusal_of(view, match, text):
             return 1
-        enqueue_all(view, match, origin, expires_at)
+        enqueue_all(view, match, origin, expires_at, True)
         ticket[0] = hub.ticket + 1
         text[0] = TEXT_CAPTURED
     finally:

@@ -361,6 +361,7 @@ class DurableQueue(Subscriber):
     def under_way(self) -> int: ...
     max_memory: int
     memory: int
+    has_ids: bool
     @property
     def depth(self) -> int: ...
     @property

@@ -3,17 +3,18 @@
 They are stored after their messages are in the log, and before the sender is told. A broker that is killed in between
 finds the messages in the log, each with its packet id and a sequence number of the session; those with a number above
 the stored one are received as well, and are not taken once more when they come again. How far the log's ids are stored
-is itself stored now and then, so that only the end of the log has to be looked at.
+is itself stored now and then, so that only the end of the log has to be looked at; and so it is of durable queues that
+were sent such messages, since they have logs of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
 from penstock._ext.connection import Hub, Session
-from penstock.logs.base import Log, TopicPartition, Watermarks
+from penstock.logs.base import Consumer, Log, TopicNotFound, TopicPartition, Watermarks
 from penstock.stores.base import Change, OnStored, StateStore
 
 TABLE = "tbmq.client.received"
@@ -32,6 +33,8 @@ class ReceivedIds:
         self._is_shared = is_shared
         self._key = MARK + node.encode()
         self._marked: Ends = {}
+        self._queue_keys = self._key + b"\0"
+        self._queues: dict[str, int] = {}
 
     def store(self, changes: list[tuple[Session, bytes]], on_done: OnStored) -> None:
         """All ids of each session, as they were; none removes the record."""
@@ -46,6 +49,23 @@ class ReceivedIds:
             self._marked = marked
             self._store.store([(TABLE, self._key, msgspec.json.encode(self._marked))])
 
+    @property
+    def queues(self) -> Collection[str]:
+        """Topics of the durable queues that were sent QoS 2 messages."""
+        return self._queues.keys()
+
+    def mark_queues(self, ends: Mapping[str, int]) -> None:
+        """The same as `mark` for the topics of durable queues."""
+        changed = {topic: end for topic, end in ends.items() if self._queues.get(topic) != end}
+        self._queues.update(changed)
+        if changed:
+            encoded = ((self._queue_keys + topic.encode(), b"%d" % end) for topic, end in changed.items())
+            self._store.store([(TABLE, key, value) for key, value in encoded])
+
+    def _forget_queue(self, topic: str) -> None:
+        del self._queues[topic]
+        self._store.store([(TABLE, self._queue_keys + topic.encode(), None)])
+
     def forget(self, client_id: str) -> None:
         self._store.store([(TABLE, client_id.encode(), None)])
 
@@ -58,6 +78,8 @@ class ReceivedIds:
             if key.startswith(MARK):
                 if key == self._key:
                     self._marked = msgspec.json.decode(value, type=Ends)
+                elif key.startswith(self._queue_keys):
+                    self._queues[key.removeprefix(self._queue_keys).decode()] = int(value)
                 return
             session = find(key.decode())
             if session is not None:
@@ -71,26 +93,55 @@ class ReceivedIds:
         """Ids of messages that are in the log, but were not stored any more; how many. Raises LogError."""
         consumer = log.consumer(group="")
         try:
-            places = [TopicPartition(topic, number) for number in range((await log.admin.describe(topic)).partitions)]
-            marks = {place: await consumer.watermarks(place) for place in places}
+            marks = await self._look(log, consumer, topic)
             ends = {place: mark.end for place, mark in marks.items()}
-            late: dict[str, list[tuple[int, int, int]]] = {}
-            if self._marked:  # else nothing is known of an earlier time, when the ids were all there was
-                starts = {place: self._start(place, marks[place]) for place in places}
-                unread = {place: start for place, start in starts.items() if start < ends[place]}
-                await consumer.add(unread)
-                while unread:
-                    for fetched in await consumer.poll(RECORDS_AT_ONCE, READ_SECONDS):
-                        for client_id, *message in hub.find_received(fetched.pack):
-                            late.setdefault(client_id, []).append((message[0], message[1], message[2]))
-                        place = TopicPartition(fetched.topic, fetched.partition)
-                        if fetched.next_offset >= ends[place]:
-                            unread.pop(place, None)
+            starts = {place: self._start(place, topic, marks[place]) for place in marks}
+            late = await _read_late(hub, consumer, starts, ends)
         finally:
             await consumer.close()
+        # of all logs together: what is later than what is stored is a matter of the whole session
         added = sum(session.add_received(found) for name, found in late.items() if (session := find(name)) is not None)
-        self.mark({place.partition: end for place, end in ends.items()})
+        self.mark({place.partition: end for place, end in ends.items() if place.topic == topic})
+        self.mark_queues({place.topic: end for place, end in ends.items() if place.topic != topic})
         return added
 
-    def _start(self, place: TopicPartition, marks: Watermarks) -> int:
+    async def _look(self, log: Log, consumer: Consumer, topic: str) -> dict[TopicPartition, Watermarks]:
+        marks: dict[TopicPartition, Watermarks] = {}
+        try:
+            for number in range((await log.admin.describe(topic)).partitions):
+                place = TopicPartition(topic, number)
+                marks[place] = await consumer.watermarks(place)
+        except TopicNotFound:
+            marks = {}  # nothing was ever published
+        there = set(await log.admin.list()) if self._queues else set()
+        for queue in list(self._queues):
+            if queue in there:
+                place = TopicPartition(queue, 0)
+                marks[place] = await consumer.watermarks(place)
+            else:
+                self._forget_queue(queue)
+        return marks
+
+    def _start(self, place: TopicPartition, topic: str, marks: Watermarks) -> int:
+        if place.topic != topic:
+            return min(max(self._queues[place.topic], marks.first), marks.end)
+        if not self._marked:  # nothing is known of an earlier time, when the ids were all there was
+            return marks.end
         return min(max(self._marked.get(place.partition, 0), marks.first), marks.end)
+
+
+async def _read_late(
+    hub: Hub, consumer: Consumer, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int]
+) -> dict[str, list[tuple[int, int, int]]]:
+    """(sequence number, packet id, ms) of the messages in the logs, by client."""
+    late: dict[str, list[tuple[int, int, int]]] = {}
+    unread = {place: start for place, start in starts.items() if start < ends[place]}
+    await consumer.add(unread)
+    while unread:
+        for fetched in await consumer.poll(RECORDS_AT_ONCE, READ_SECONDS):
+            for client_id, *message in hub.find_received(fetched.pack):
+                late.setdefault(client_id, []).append((message[0], message[1], message[2]))
+            place = TopicPartition(fetched.topic, fetched.partition)
+            if fetched.next_offset >= ends[place]:
+                unread.pop(place, None)
+    return late

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -314,6 +314,16 @@ class QueueManager:
         for core in groups:
             core.owner.saved()
             core.owner.queue.update_floor()
+
+    def ends_of(self, topics: Collection[str]) -> dict[str, int]:
+        """How far the logs of these are durable, of those that outlive the process."""
+        if not topics:
+            return {}
+        return {
+            queue.topic: queue.end
+            for queue in self.queues.values()
+            if queue.topic in topics and queue.definition.durable
+        }
 
     def tell_buried(self, queue: str, letters: Iterable[tuple[bytes, int]]) -> None:
         """Messages, by topic and reason, are dead letters now."""

@@ -97,9 +97,11 @@ async def append(control: QueueControl, name: str, document: Mapping[str, Any]) 
     _check_room(queue)
     now = int(control.clock() * 1000)
     expires_at = _expiry(now, limits.message_ttl, _seconds(document, "expiry"))
-    value = encode(
-        topic, payload, 1, client_id=ORIGIN, received_at=now, expires_at=expires_at, props=_properties(document)
-    )
+    properties = _properties(document)
+    try:
+        value = encode(topic, payload, 1, client_id=ORIGIN, received_at=now, expires_at=expires_at, props=properties)
+    except ValueError as error:
+        raise UsageError(f"this is no message that MQTT could have: {error}") from None
     pack = RecordPack()
     pack.append(value, key=topic.encode(), timestamp=now)
     offset = await queue.append(pack)

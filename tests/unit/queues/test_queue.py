@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.core.settings.queues import QueueManagerSettings
 from penstock.logs.base import Appended, LogError
-from penstock.queues.definitions import QueueDefinition
+from penstock.queues.definitions import QueueDefinition, Replication
 from penstock.queues.sizes import Sizes
 from tests.support.queue_world import QueueWorld, in_world, record_of
 
@@ -99,3 +99,33 @@ def test_sizes_of_a_log_that_is_empty_again():
     sizes.prune(12, 12)
     assert sizes.total == 0
     assert sizes.first is None
+
+
+def test_the_copies_of_a_queue_are_properties_of_its_topic():
+    """Reference, section 12: on Kafka the keys map to replication factor and min.insync.replicas."""
+
+    async def work(world: QueueWorld) -> None:
+        replication = Replication(enabled=True, replication_factor=3, min_in_sync_replicas=2)
+        queue = await world.manager.create(QueueDefinition(name="safe", replication=replication))
+        await queue.make()
+        made = await world.log.admin.describe(queue.topic)
+        assert (made.properties["replication.factor"], made.properties["min.insync.replicas"]) == ("3", "2")
+        plain = await world.fill("plain")
+        assert "replication.factor" not in (await world.log.admin.describe(plain.topic)).properties
+
+    in_world(work)
+
+
+def test_queues_are_made_on_first_use_only_where_that_is_wanted():
+    """`queue_manager.auto_create = false`: publishing and subscribing make nothing."""
+
+    async def work(world: QueueWorld) -> None:
+        await world.fill("there")
+        session = world.open_session("c")
+        for topic, is_there in ((b"$queue/there/k", True), (b"$queue/none/k", False)):
+            assert (world.manager._find_queue(topic, False) is not None) == is_there
+        reason, words = await world.manager.subscribe(session, "$queue/none", qos=1, identifier=0)
+        assert (reason, words) == (0x8F, "there is no such queue")
+        assert list(world.queues) == ["there"]
+
+    in_world(work, QueueManagerSettings(auto_create=False))

@@ -341,3 +341,57 @@ def test_figures_survive_a_restart(publisher, open_queue, broker, queue):
     broker.restart()
     assert broker.counter(queue, "dead") == 2
     assert before <= broker.counter(queue, "bytes") < 2000  # where the log begins is noted in it, too
+
+
+@pytest.mark.any_log
+def test_a_topic_alias_leads_to_the_queue(publisher, consumer, queue):
+    """Section 2, row "shape": an alias stands for the topic, [MQTT-3.3.2-12], for messages and for settlements."""
+    publisher.publish(f"$queue/{queue}/k", b"1", properties={"topic_alias": 1})
+    publisher.publish("", b"2", properties={"topic_alias": 1})
+    consumer.consume(f"$queue/{queue}", "workers")
+    first, second = consumer.take(b"1", b"2")
+    assert second.topic == f"$queue/{queue}/k"
+    for delivery, topic in ((first, f"$queue/{queue}/$ack"), (second, "")):
+        pairs = [("message-id", delivery.message_id), ("group-id", "workers")]
+        properties = {"topic_alias": 2, "user_property": pairs}
+        assert consumer.raw.publish(topic, b"", qos=1, properties=properties).reason == 0
+
+
+@pytest.mark.any_log
+def test_a_message_of_qos_2_that_comes_twice_enters_once(open_queue, consumer, broker, new_name, queue):
+    """The issue, QoS 1/2 acknowledged when durable; [MQTT-4.3.3-10]: over a new connection, too."""
+    name = new_name("twice")
+    client = open_queue(client_id=name, **persistent(V5))
+    for _ in range(2):
+        client.raw.send_publish(f"$queue/{queue}", b"once", qos=2, packet_id=7, dup=_ == 1)
+        client.raw.expect(PacketType.PUBREC, packet_id=7)
+    client.close()
+    client = open_queue(client_id=name, **persistent(V5))
+    client.raw.send_publish(f"$queue/{queue}", b"once", qos=2, packet_id=7, dup=True)
+    client.raw.expect(PacketType.PUBREC, packet_id=7)
+    assert broker.counter(queue, "tail") == 1
+
+
+@pytest.mark.any_log
+def test_a_consumer_changes_its_group_and_its_prefetch(publisher, open_queue, broker, queue):
+    """Section 3, rows "MQTT 5" and "leaving": the same filter with other properties replaces the subscription."""
+    consumer, other = open_queue(), open_queue()
+    consumer.consume(f"$queue/{queue}", "one", prefetch=1)
+    publisher.publish(f"$queue/{queue}", b"1", b"2", b"3")
+    consumer.next(b"1")
+    consumer.consume(f"$queue/{queue}", "two", prefetch=2)
+    deliveries = consumer.take(b"1", b"2")
+    assert {delivery.group for delivery in deliveries} == {"two"}
+    consumer.nothing(0.05)
+    other.consume(f"$queue/{queue}", "one")
+    assert {delivery.payload for delivery in other.take_any(3)} == {b"1", b"2", b"3"}
+    assert broker.group(queue, "one")["consumers"] == 1
+
+
+@pytest.mark.any_log
+def test_dead_letters_and_impossible_names_are_refused_in_their_own_words(publisher, queue):
+    """Section 7, row "address": only the broker publishes there, also before there are any."""
+    [answer] = publisher.publish(f"$queue/$dlq/{queue}/k", b"", reason=0x87)
+    assert "dead letters" in answer.properties["reason_string"]
+    [answer] = publisher.publish(f"$queue/{'n' * 256}", b"", reason=QUOTA_EXCEEDED)
+    assert "cannot be made" in answer.properties["reason_string"]
