@@ -65,19 +65,6 @@ def test_a_consumer_goes_on_while_the_oldest_are_dropped(open_queue, publisher, 
 
 
 @pytest.mark.any_log
-@pytest.mark.queue(limits={"max_depth": 3}, overflow="drop-oldest")
-def test_what_was_dropped_does_not_come_back(publisher, open_queue, broker, queue):
-    """The issue, policy drop-oldest: over a kill, too."""
-    publisher.publish(f"$queue/{queue}", *NUMBERS)
-    broker.kill()
-    broker.restart()
-    assert broker.counter(queue, "depth") == 3
-    consumer = open_queue()
-    consumer.consume(f"$queue/{queue}", "workers")
-    consumer.take_and_ack(*NUMBERS[-3:])
-
-
-@pytest.mark.any_log
 def test_a_queue_made_again_knows_nothing_of_the_one_before(publisher, open_queue, broker, new_name):
     """Deleted while a consumer had messages, made again under the same name: it begins at 0, over a kill, too."""
     name = new_name("again")
@@ -325,22 +312,28 @@ def test_purged_under_load(publisher, open_queue, broker, queue):
 
 
 @pytest.mark.any_log
-@pytest.mark.queue(retry={"initial_backoff": "10ms"})
-def test_figures_survive_a_restart(publisher, open_queue, broker, queue):
-    """`penstock queue list`: bytes and the number of dead letters are those of the queue, not of the process."""
+@pytest.mark.queue("short", limits={"max_depth": 3}, overflow="drop-oldest")
+def test_what_was_dropped_or_died_is_known_after_a_kill(publisher, open_queue, broker, queues):
+    """The issue, policy drop-oldest: what was dropped does not come back. `penstock queue list`: bytes and the number
+    of dead letters are those of the queue, not of the process."""
+    queue, short = queues[""], queues["short"]
+    publisher.publish(f"$queue/{short}", *NUMBERS)
+    publisher.publish(f"$queue/{queue}", b"1", b"2", b"x" * 1000)
     consumer = open_queue()
     consumer.consume(f"$queue/{queue}", "workers")
-    publisher.publish(f"$queue/{queue}", b"1", b"2", b"x" * 1000)
     for delivery in consumer.take_any(2):
         consumer.reject(delivery)
-    until(lambda: broker.counter(queue, "dead") == 2)
-    until(lambda: broker.counter(f"$dlq/{queue}", "depth") == 2)
+    until(lambda: broker.counter(f"$dlq/{queue}", "depth") == 2 == broker.counter(queue, "dead"))
     before = broker.counter(queue, "bytes")
     assert 1000 < before < 2000
     broker.kill()
     broker.restart()
     assert broker.counter(queue, "dead") == 2
     assert before <= broker.counter(queue, "bytes") < 2000  # where the log begins is noted in it, too
+    assert broker.counter(short, "depth") == 3
+    consumer = open_queue()
+    consumer.consume(f"$queue/{short}", "workers")
+    consumer.take_and_ack(*NUMBERS[-3:])
 
 
 @pytest.mark.any_log
