@@ -239,7 +239,6 @@ cdef class Hub:
     cdef int await_log(self, Connection c) except -1
     cdef int add_connection(self, Connection c) except -1
     cdef void remove_connection(self, Connection c) noexcept
-    cdef int _publish_to_queues(self, const PublishView* view, Session origin, int64_t expires_at) except -1
     cdef void update_clock(self) noexcept
 
 

@@ -486,7 +486,7 @@ cdef class Hub:
             view.expiry, view.has_expiry = expiry, True
             expires_at = self.wall + <int64_t> view.expiry * 1000
         if is_queue_topic(view.topic, view.topic_size):
-            return self._publish_to_queues(&view, origin, expires_at)
+            return publish_to_queues(self, &view, origin, expires_at)
         # wills and results of queries; what an operator clears is no message
         if self.capturing and (origin is not None or qos) and capture(self, &view, origin, expires_at, &ticket, &text):
             self.counters.dropped[<int> DROP_QUEUE_FULL] += 1
@@ -502,23 +502,6 @@ cdef class Hub:
                             True)
         finally:
             match_unref(match)
-
-    cdef int _publish_to_queues(self, const PublishView* view, Session origin, int64_t expires_at) except -1:
-        cdef uint64_t hash = hash_bytes(view.topic, view.topic_size, self.bindings.seed)
-        cdef Match* match = self.bindings.match(view.topic, view.topic_size, hash)
-        cdef uint8_t text = 0
-        try:
-            if verb_of(view.topic, view.topic_size) == VERB_NONE:
-                if match.target_count == 0 and self._find_queue is not None:
-                    self._find_queue(PyBytes_FromStringAndSize(<const char*> view.topic, view.topic_size), False)
-                    match_unref(match)
-                    match = self.bindings.match(view.topic, view.topic_size, hash)
-                if match.target_count and refusal_of(view, match, &text) == SUCCESS:
-                    return enqueue_all(view, match, origin, expires_at, False)
-            self.counters.dropped[<int> DROP_QUEUE_FULL] += 1
-        finally:
-            match_unref(match)
-        return 0
 
     # ---- durable queues ----
 

@@ -261,6 +261,25 @@ cdef int handle_queue_publish(Connection c, const PublishView* view) except -1:
     return answer_in_words(c, PUBREC, view.packet_id, verdict, ticket, text)
 
 
+# A message that no connection sends: a will. Nobody is told when it is refused.
+cdef int publish_to_queues(Hub hub, const PublishView* view, Session origin, int64_t expires_at) except -1:
+    cdef uint64_t hash = hash_bytes(view.topic, view.topic_size, hub.bindings.seed)
+    cdef Match* match = hub.bindings.match(view.topic, view.topic_size, hash)
+    cdef uint8_t text = 0
+    try:
+        if verb_of(view.topic, view.topic_size) == VERB_NONE:
+            if match.target_count == 0 and hub._find_queue is not None:
+                hub._find_queue(PyBytes_FromStringAndSize(<const char*> view.topic, view.topic_size), False)
+                match_unref(match)
+                match = hub.bindings.match(view.topic, view.topic_size, hash)
+            if match.target_count and refusal_of(view, match, &text) == SUCCESS:
+                return enqueue_all(view, match, origin, expires_at, False)
+        hub.counters.dropped[<int> DROP_QUEUE_FULL] += 1
+    finally:
+        match_unref(match)
+    return 0
+
+
 cdef int shut_refused(Connection c, uint8_t text) except -1:
     c.shutdown(ANSWER_TEXTS[text].decode("ascii"))
     return 0
