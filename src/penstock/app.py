@@ -361,7 +361,9 @@ class Broker:
             session.acl = self.access.program_for(session.client_id, session.username)
         self.hub.trie.checks_acl = bool(settings.access.acl_file)
         self.hub.trie.bump()
+        self.hub.bindings.bump()
         if self.queues is not None:
+            self.queues.spawn(self.queues.apply_rights())
             self.queues.spawn(self.queues.reload(configured(loaded.settings), settings.queue_manager))
         if self.datasub is not None:
             self.datasub.service.access_changed()

@@ -54,11 +54,14 @@ class QueueWorld:
     async def join(self, queue: Queue, group: str, client_id: str = "", *, filter: str = "") -> Group:
         """The group, with one consumer more if there is a client."""
         if client_id:
-            session, _ = self._registry.open(Opening(client_id, None, False, 3600, None, 5))
+            session = self.open_session(client_id)
             address = f"{queue.address}/{filter}" if filter else queue.address
             pairs = [("consumer-group", group)]
             assert await self.manager.subscribe(session, address, qos=1, identifier=0, properties=pairs) == (1, "")
         return queue.group(group, filter)
+
+    def open_session(self, client_id: str) -> Session:
+        return self._registry.open(Opening(client_id, None, False, 3600, None, 5))[0]
 
     def claim(self, group: Group, count: int) -> None:
         """The first consumer has the next so many messages."""

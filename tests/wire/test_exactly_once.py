@@ -19,8 +19,8 @@ def broker(tmp_path):
     running.kill()
 
 
-def publish(client: RawClient, payload: bytes, packet_id: int, *, dup: bool = False) -> None:
-    client.send_raw(pack_publish(client.version, "once", payload, qos=2, packet_id=packet_id, dup=dup))
+def publish(client: RawClient, payload: bytes, packet_id: int, *, dup: bool = False, topic: str = "once") -> None:
+    client.send_raw(pack_publish(client.version, topic, payload, qos=2, packet_id=packet_id, dup=dup))
     client.await_packet(PacketType.PUBREC, packet_id)
 
 
@@ -31,12 +31,15 @@ def release(client: RawClient, packet_id: int) -> None:
 
 @pytest.mark.parametrize("version", [V5, V311])
 def test_a_message_whose_packet_id_was_not_stored_is_not_taken_twice(broker, connect, version, tmp_path):
-    """The store as it was a moment before, the log as it is now: so a kill in between leaves them."""
+    """The store as it was a moment before, the logs as they are now: so a kill in between leaves them. A message for a
+    durable queue is in the queue's own log."""
+    queue = {"topic": "$queue/mqtt/a"}
     store, before = broker.data_dir / "clients", tmp_path / "before"
     client = connect(version, "sender", broker=broker, clean_start=False, **KEEP[version])
     publish(client, b"done", 1)
     release(client, 1)
     publish(client, b"known", 2)
+    publish(client, b"queued", 3, **queue)
     client.close()
     broker.kill()
     shutil.copytree(store, before)
@@ -44,6 +47,7 @@ def test_a_message_whose_packet_id_was_not_stored_is_not_taken_twice(broker, con
     client = connect(version, "sender", broker=broker, clean_start=False, **KEEP[version])
     release(client, 2)
     publish(client, b"late", 7)
+    publish(client, b"queued late", 9, **queue)
     publish(client, b"late again", 8)
     client.close()
     broker.kill()
@@ -54,7 +58,9 @@ def test_a_message_whose_packet_id_was_not_stored_is_not_taken_twice(broker, con
     publish(client, b"known", 2, dup=True)  # the store has it
     publish(client, b"late", 7, dup=True)  # only the log has it
     publish(client, b"late again", 8, dup=True)
-    for packet_id in (2, 7, 8):
+    publish(client, b"queued", 3, dup=True, **queue)
+    publish(client, b"queued late", 9, dup=True, **queue)
+    for packet_id in (2, 3, 7, 8, 9):
         release(client, packet_id)
     assert sorted(broker.logged_payloads()) == [b"done", b"known", b"late", b"late again"]
     # an id that was released, before or after, is free for another message
@@ -62,6 +68,11 @@ def test_a_message_whose_packet_id_was_not_stored_is_not_taken_twice(broker, con
         publish(client, b"new %d" % packet_id, packet_id)
         release(client, packet_id)
     assert sorted(broker.logged_payloads())[-2:] == [b"new 1", b"new 7"]
+    publish(client, b"new 9", 9, **queue)
+    reader = connect(V5, "reader", broker=broker)
+    reader.subscribe("$queue/mqtt", qos=1)
+    reader.expect_payloads([b"queued", b"queued late", b"new 9"])
+    reader.expect_nothing(0.1)
 
 
 def test_nothing_that_was_released_is_held_after_a_kill(broker, connect):

@@ -472,6 +472,8 @@ cdef class Hub:
         cdef Match* match
         cdef bint logged
         cdef int64_t expires_at = 0
+        cdef uint64_t ticket = 0
+        cdef uint8_t text = 0
         if check_topic_name(name, <uint32_t> len(name), 0):
             raise ValueError(f"not a topic name: {topic!r}")
         memset(&view, 0, sizeof(PublishView))
@@ -484,7 +486,10 @@ cdef class Hub:
             view.expiry, view.has_expiry = expiry, True
             expires_at = self.wall + <int64_t> view.expiry * 1000
         if is_queue_topic(view.topic, view.topic_size):
-            return self._publish_to_queues(&view, origin, expires_at)
+            return publish_to_queues(self, &view, origin, expires_at)
+        # wills and results of queries; what an operator clears is no message
+        if self.capturing and (origin is not None or qos) and capture(self, &view, origin, expires_at, &ticket, &text):
+            self.counters.dropped[<int> DROP_QUEUE_FULL] += 1
         match = self.trie.match(view.topic, view.topic_size, hash_bytes(view.topic, view.topic_size, self.trie.seed))
         try:
             logged = is_logged(self, qos, retain) and not topic.startswith("$SYS")
@@ -493,21 +498,10 @@ cdef class Hub:
                 store_retained(self, &view, expires_at)
             if logged:
                 log_publish(self, &view, origin, expires_at,
-                            partition_of(view.topic, view.topic_size, self.ingest_partitions, self.ingest_hash), match)
+                            partition_of(view.topic, view.topic_size, self.ingest_partitions, self.ingest_hash), match,
+                            True)
         finally:
             match_unref(match)
-
-    cdef int _publish_to_queues(self, const PublishView* view, Session origin, int64_t expires_at) except -1:
-        cdef uint64_t hash = hash_bytes(view.topic, view.topic_size, self.bindings.seed)
-        cdef Match* match = self.bindings.match(view.topic, view.topic_size, hash)
-        cdef uint8_t text = 0
-        try:
-            if match.target_count and refusal_of(view, match, &text) == SUCCESS:
-                return enqueue_all(view, match, origin, expires_at)
-            self.counters.dropped[<int> DROP_QUEUE_FULL] += 1
-        finally:
-            match_unref(match)
-        return 0
 
     # ---- durable queues ----
 

@@ -8,9 +8,10 @@ cdef inline bint is_logged(Hub hub, uint8_t qos, bint retain) noexcept:
                                              and (qos > 0 or (retain and hub.node)))
 
 
-# Appends the publish to the pack of its topic's partition.
+# Appends the publish to the pack of its topic's partition. `is_alone`: no durable queue has a copy, which might be
+# missing after a kill though this one is there; then the message has to come again.
 cdef int log_publish(Hub hub, const PublishView* view, Session origin, int64_t expires_at, uint32_t partition,
-                     const Match* match) except -1:
+                     const Match* match, bint is_alone) except -1:
     cdef EnvelopeView envelope
     cdef RecordPack pack
     cdef uint8_t* p
@@ -21,7 +22,7 @@ cdef int log_publish(Hub hub, const PublishView* view, Session origin, int64_t e
     size = envelope_size(&envelope)
     if hub.node:
         size += origin_size(shares_wait)
-    if view.qos == 2 and view.packet_id and origin is not None and hub.keeps_state and origin._keeps:
+    if view.qos == 2 and is_alone and view.packet_id and origin is not None and hub.keeps_state and origin._keeps:
         origin.received_sequence += 1
         mark = <uint64_t> origin.received_sequence << 16 | view.packet_id
         size += received_size(mark)

@@ -25,7 +25,8 @@ A head (cursor, committed) and one value per window of 256 offsets that has entr
 where there is none, the windows are to be written in the order given and the head last: a prefix of that order costs a
 second delivery of something settled, never a message. Formats, version 1 (a version byte comes first in both):
     head    cursor, committed: int64, little-endian
-    window  per entry, in the order of offsets: offset & 255 (one byte), state (one byte), deliveries (varint), and
+    window  per entry, in the order of offsets: offset & 255 (one byte), state (one byte, in its upper five bits how
+            often it was nacked, up to 31, where it is not DEAD), deliveries (varint), and
             of a DEAD one the reason (one byte), of a CLAIMED or WAITING one how far its due time is from that of the
             entry with a due time before it (zigzag varint; the first: from 0), and of a CLAIMED one its consumer if
             that is a lasting one, else 0 (varint)
@@ -50,6 +51,9 @@ cdef enum:
     FORMAT = 1
     HEAD_SIZE = 17
     LARGEST_WINDOW = 1 + 256 * 20   # offset, state, deliveries (3), due (10), consumer (5)
+    STATE_BITS = 3                  # of the byte with the state in a window; above them is how often it was nacked
+    STATE_MASK = 7
+    MOST_NACKS = 31
     BY_REJECTION = 1
     BY_DELIVERIES = 2
 
@@ -407,12 +411,12 @@ cdef class PendingList:
         for i in range(count):
             index = entry_add(self, found[i].offset, previous)
             self.entries[index].deliveries = found[i].deliveries
+            self.entries[index].reason = found[i].reason
             if found[i].state == ENTRY_DEAD:
                 become_dead(self, index, found[i].reason)
             elif found[i].state == ENTRY_WAITING or (found[i].state == ENTRY_CLAIMED and (
                     keep_claims or (keep_lasting and found[i].consumer))):
                 self.entries[index].consumer = found[i].consumer
-                self.entries[index].reason = found[i].reason
                 become_timed(self, index, <EntryState> found[i].state, found[i].due)
             else:
                 become_ready(self, index)

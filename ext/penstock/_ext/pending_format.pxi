@@ -53,6 +53,8 @@ cdef bytes build_window(PendingList pending, int64_t window):
         entry = &pending.entries[index]
         out[0] = <uint8_t> (entry.offset & (WINDOW_SIZE - 1))
         out[1] = entry.state
+        if entry.state != ENTRY_DEAD:
+            out[1] |= <uint8_t> (min(entry.reason, <uint8_t> MOST_NACKS) << STATE_BITS)
         out = put_varint(out + 2, entry.deliveries)
         if entry.state == ENTRY_DEAD:
             out[0] = entry.reason
@@ -75,6 +77,7 @@ cdef int parse_window(const uint8_t* data, Py_ssize_t size, int64_t window, Pend
     cdef uint64_t value
     cdef int64_t before = 0
     cdef int count = 0, place = -1
+    cdef uint8_t state
     if size == 0 or data[0] != FORMAT:
         raise ValueError("a stored window of an unknown format")
     data += 1
@@ -82,15 +85,16 @@ cdef int parse_window(const uint8_t* data, Py_ssize_t size, int64_t window, Pend
         if end - data < 3:
             raise ValueError("a stored window is cut short")
         # Places that rise: so there are no more than `found` has room for.
-        if data[0] <= place or not ENTRY_CLAIMED <= data[1] <= ENTRY_DEAD:
+        state = data[1] & STATE_MASK
+        if data[0] <= place or not ENTRY_CLAIMED <= state <= ENTRY_DEAD:
             raise ValueError("a stored window is damaged")
         place = data[0]
         entry = &found[count]
         entry.offset = (window << WINDOW_BITS) + place
-        entry.state = data[1]
+        entry.state = state
+        entry.reason = data[1] >> STATE_BITS
         data = get_varint(data + 2, end, &value)
         entry.deliveries = <uint16_t> min(value, <uint64_t> MOST_DELIVERIES)
-        entry.reason = 0
         entry.consumer = 0
         entry.due = 0
         if entry.state == ENTRY_DEAD:

@@ -39,19 +39,29 @@ cdef class DurableQueue(Subscriber):
         self.groups = []
         self.primary_name = b""
 
-    # The message becomes a record of this iteration's pack.
-    cdef int take(self, const PublishView* view, Session origin, int64_t expires_at) except -1:
+    # The message becomes a record of this iteration's pack. `is_alone`: no other log gets a copy, so that a broker that
+    # is killed knows by the packet id in this one whether the message came in.
+    cdef int take(self, const PublishView* view, Session origin, int64_t expires_at, bint is_alone) except -1:
         cdef Hub hub = self.hub
         cdef EnvelopeView envelope
         cdef uint32_t size
+        cdef uint64_t mark = 0
+        cdef uint8_t* p
         if self.message_ttl and (expires_at == 0 or hub.wall + self.message_ttl < expires_at):
             expires_at = hub.wall + self.message_ttl
         fill_envelope(hub, &envelope, view, origin, expires_at)
         envelope.retain = 0
         size = envelope_size(&envelope)
+        if view.qos == 2 and is_alone and origin is not None and view.packet_id and hub.keeps_state and origin._keeps:
+            origin.received_sequence += 1
+            mark = <uint64_t> origin.received_sequence << 16 | view.packet_id
+            size += received_size(mark)
+            self.has_ids = True
         if self.pack is None:
             open_queue_pack(self)
-        put_envelope(self.pack.reserve(hub.wall, view.topic, view.topic_size, size), &envelope)
+        p = put_envelope(self.pack.reserve(hub.wall, view.topic, view.topic_size, size), &envelope)
+        if mark:
+            put_received(p, mark)
         hub.ingest_pending += size
         hub._open_bytes += size
         hub.counters.logged += 1
@@ -59,12 +69,15 @@ cdef class DurableQueue(Subscriber):
         self.published += 1
         return 0
 
-    def appended(self, int64_t end):
-        """The log has everything up to `end`; messages of other nodes, and those it refused, are counted from here."""
-        if self.pack is None:
-            self.tail = end
-        elif end + self.pack.count > self.tail:
-            self.tail = end + self.pack.count
+    def appended(self, int64_t end, int64_t count=0):
+        """The log has everything up to `end`, with `count` of those that were under way to it; messages of other nodes,
+        and those it refused, are counted from here."""
+        self.under_way = max(self.under_way - count, 0)
+        self.tail = end + self.under_way + (self.pack.count if self.pack is not None else 0)
+
+    def refused_by_log(self, int64_t count):
+        """Messages that were under way to the log are not in it."""
+        self.under_way = max(self.under_way - count, 0)
 
     @property
     def depth(self):

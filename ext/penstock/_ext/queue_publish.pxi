@@ -19,10 +19,11 @@ cdef enum AnswerText:
     TEXT_CLOSED = 15
     TEXT_MANY = 16
     TEXT_AWAY = 17
-    TEXT_COUNT = 18
+    TEXT_NO_MEMORY = 18
+    TEXT_COUNT = 19
     TEXT_CAPTURED = 0xFE        # no text: a queue has taken the message
 
-cdef const char* ANSWER_TEXTS[18]
+cdef const char* ANSWER_TEXTS[19]
 ANSWER_TEXTS[:] = [
     "",
     "durable queues need a log: ingest.log is none",
@@ -40,14 +41,16 @@ ANSWER_TEXTS[:] = [
     "the offset is beyond what the group has read",
     "the user property x-offset is missing or no number",
     "only the broker publishes dead letters",
-    "too many queues: one more cannot be made",
+    "there is no such queue, and one cannot be made for this topic",
     "the node that serves the queue cannot be reached now",
+    "the queue has no more room in memory: queue_manager.ephemeral_bytes",
 ]
 
 cdef enum:
     QUEUE_SLOTS = 8
     UNSPECIFIED_ERROR = 0x80
     QUEUE_PREFIX = 7            # of `$queue/`
+    RECORD_OVERHEAD = 256       # of a record in a pack, besides what its publisher has sent; more than it is
 
 cdef uint64_t RELAYED = <uint64_t> -1       # no batch ever has this ticket
 
@@ -154,6 +157,17 @@ cdef inline bint is_full_queue(DurableQueue queue) noexcept:
     return queue.max_depth and not queue.drops_oldest and queue.tail - queue.floor >= <int64_t> queue.max_depth
 
 
+# What the log in memory would refuse, and with it everything else of this iteration.
+cdef inline bint is_out_of_memory(DurableQueue queue, const PublishView* view) noexcept:
+    cdef uint64_t size
+    if queue.max_memory == 0:
+        return False
+    size = <uint64_t> view.payload_size + view.props_size + 2 * view.topic_size + RECORD_OVERHEAD
+    if queue.pack is not None:
+        size += buffer_size(&queue.pack._body)
+    return queue.memory + size > queue.max_memory
+
+
 cdef uint8_t refusal_of(const PublishView* view, const Match* match, uint8_t* text) noexcept:
     cdef DurableQueue queue
     cdef uint32_t i
@@ -169,6 +183,8 @@ cdef uint8_t refusal_of(const PublishView* view, const Match* match, uint8_t* te
             text[0] = TEXT_TOO_LARGE
         elif is_full_queue(queue):
             text[0] = TEXT_FULL
+        elif is_out_of_memory(queue, view):
+            text[0] = TEXT_NO_MEMORY
         else:
             continue
         queue.refused += 1
@@ -176,13 +192,14 @@ cdef uint8_t refusal_of(const PublishView* view, const Match* match, uint8_t* te
     return SUCCESS
 
 
-cdef int enqueue_all(const PublishView* view, const Match* match, Session origin, int64_t expires_at) except -1:
+cdef int enqueue_all(const PublishView* view, const Match* match, Session origin, int64_t expires_at,
+                     bint is_captured) except -1:
     cdef uint32_t i
     cdef DurableQueue queue
     for i in range(match.target_count):
         queue = <DurableQueue> match.targets[i].owner
         if not does_without(queue, match):
-            queue.take(view, origin, expires_at)
+            queue.take(view, origin, expires_at, match.target_count == 1 and not is_captured)
     return 0
 
 
@@ -223,14 +240,16 @@ cdef int handle_queue_publish(Connection c, const PublishView* view) except -1:
             return leave_too_fast(c)
         verdict = QUOTA_EXCEEDED
     else:
-        if slot.match.target_count == 0:
+        if slot.match.target_count == 0 and view.topic[QUEUE_PREFIX] == c"$":
+            verdict, text = NOT_AUTHORIZED, TEXT_CLOSED
+        elif slot.match.target_count == 0:
             verdict, text = QUOTA_EXCEEDED, TEXT_MANY
         else:
             verdict = refusal_of(view, slot.match, &text)
         if verdict == SUCCESS:
             if view.has_expiry:
                 expires_at = hub.wall + <int64_t> view.expiry * 1000
-            enqueue_all(view, slot.match, s, expires_at)
+            enqueue_all(view, slot.match, s, expires_at, False)
             ticket = hub.ticket + 1
         else:
             hub.counters.dropped[<int> DROP_QUEUE_FULL] += 1
@@ -249,6 +268,25 @@ cdef int handle_queue_publish(Connection c, const PublishView* view) except -1:
     return answer_in_words(c, PUBREC, view.packet_id, verdict, ticket, text)
 
 
+# A message that no connection sends: a will. Nobody is told when it is refused.
+cdef int publish_to_queues(Hub hub, const PublishView* view, Session origin, int64_t expires_at) except -1:
+    cdef uint64_t hash = hash_bytes(view.topic, view.topic_size, hub.bindings.seed)
+    cdef Match* match = hub.bindings.match(view.topic, view.topic_size, hash)
+    cdef uint8_t text = 0
+    try:
+        if verb_of(view.topic, view.topic_size) == VERB_NONE:
+            if match.target_count == 0 and hub._find_queue is not None:
+                hub._find_queue(PyBytes_FromStringAndSize(<const char*> view.topic, view.topic_size), False)
+                match_unref(match)
+                match = hub.bindings.match(view.topic, view.topic_size, hash)
+            if match.target_count and refusal_of(view, match, &text) == SUCCESS:
+                return enqueue_all(view, match, origin, expires_at, False)
+        hub.counters.dropped[<int> DROP_QUEUE_FULL] += 1
+    finally:
+        match_unref(match)
+    return 0
+
+
 cdef int shut_refused(Connection c, uint8_t text) except -1:
     c.shutdown(ANSWER_TEXTS[text].decode("ascii"))
     return 0
@@ -264,7 +302,7 @@ cdef int capture(Hub hub, const PublishView* view, Session origin, int64_t expir
             return 0
         if refusal_of(view, match, text):
             return 1
-        enqueue_all(view, match, origin, expires_at)
+        enqueue_all(view, match, origin, expires_at, True)
         ticket[0] = hub.ticket + 1
         text[0] = TEXT_CAPTURED
     finally:
@@ -404,7 +442,7 @@ cdef uint8_t settle_by_publish(Connection c, Session s, QueueSlot* slot, const P
     if found.group == NULL:
         return TEXT_NO_GROUP_ID
     if slot.verb == VERB_COMMIT:
-        return commit_stream(queue, &found)
+        return commit_stream(queue, s, slot.allowed, &found)
     n = queue.name_size
     if (found.message_id_size < n + 2 or memcmp(found.message_id, queue.name_text, n) != 0
             or found.message_id[n] != c":"):
@@ -434,19 +472,31 @@ cdef int note_reason(QueueGroup group, int64_t offset, const SettleView* found) 
     return 0
 
 
-# x-offset: that message is done, and what is before it.
-cdef uint8_t commit_stream(DurableQueue queue, const SettleView* found) except 0xFF:
+# x-offset: that message is done, and what is before it. Of a group that the client is not in only if it may publish here.
+cdef uint8_t commit_stream(DurableQueue queue, Session s, bint is_allowed, const SettleView* found) except 0xFF:
     cdef QueueGroup group
     cdef int64_t offset = read_number(found.offset, found.offset_size)
     if not queue.is_stream:
         return TEXT_NOT_A_STREAM
     if offset < 0:
         return TEXT_NO_OFFSET
-    for item in queue.groups:
-        group = <QueueGroup> item
-        if is_group(group, found):
-            if offset >= group.pending.cursor:
-                return TEXT_BEYOND
-            group.commit(offset + 1)
-            return TEXT_NONE
-    return TEXT_NO_GROUP
+    group = find_group(queue, s, is_allowed, found)
+    if group is None:
+        return TEXT_NO_GROUP if is_allowed else TEXT_NOT_A_MEMBER
+    if offset >= group.pending.cursor:
+        return TEXT_BEYOND
+    group.commit(offset + 1)
+    return TEXT_NONE
+
+
+# The client's own group comes first: another filter may be used with the same name.
+cdef QueueGroup find_group(DurableQueue queue, Session s, bint is_allowed, const SettleView* found):
+    cdef QueueGroup group
+    for item in s.consumers or ():
+        group = (<QueueConsumer> item).group
+        if group.queue is queue and is_group(group, found):
+            return group
+    for item in queue.groups if is_allowed else ():
+        if is_group(<QueueGroup> item, found):
+            return <QueueGroup> item
+    return None

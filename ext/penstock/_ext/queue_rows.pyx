@@ -12,6 +12,8 @@ that gets an id out of turn gets a score further on.
 A row of marks has what was added with offsets of one bucket (MARKS_SPAN offsets of a partition) in a transaction:
 
      0 offset in the bucket (8 bits)    1 via    5 number of the queue    13 score
+
+Longer than other files because writing and reading are one format: whoever changes an offset here must see both sides.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

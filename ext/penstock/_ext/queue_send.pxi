@@ -195,10 +195,10 @@ cdef int send_planned(QueueGroup group, const Planned* item) except -1:
     cdef const PendingEntry* entry = group.pending.find(item.record.offset)
     cdef QueueConsumer consumer = <QueueConsumer> item.consumer
     cdef EnvelopeView view
+    if consumer.waiting:
+        consumer.waiting -= 1                   # sent or not: its room is free again
     if entry == NULL or entry.state != ENTRY_CLAIMED or entry.consumer != consumer.number or consumer.is_gone:
         return 0
-    if consumer.waiting:
-        consumer.waiting -= 1
     if item.view.props_size == 0:
         return send_record(group, consumer, &item.record, &item.view, item.deliveries)
     if get_envelope(item.record.value, item.record.value_size, &view, &group.queue.hub._lane_props):

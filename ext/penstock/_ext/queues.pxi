@@ -512,9 +512,14 @@ cdef list take_changed(Hub hub):
 
 cdef list take_queue_packs(Hub hub):
     cdef list packs = []
-    for queue in hub._open_queues:
-        packs.append((queue, (<DurableQueue> queue).pack))
-        (<DurableQueue> queue).pack = None
+    cdef DurableQueue queue
+    for item in hub._open_queues:
+        queue = <DurableQueue> item
+        packs.append((queue, queue.pack))
+        queue.under_way += queue.pack.count
+        if queue.max_memory:
+            queue.memory += buffer_size(&queue.pack._body)
+        queue.pack = None
     hub._open_queues = []
     return packs
 

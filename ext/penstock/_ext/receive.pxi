@@ -212,7 +212,7 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
         if view.retain:  # [MQTT-3.3.1-8] [MQTT3-3.3.1-12]
             store_retained(hub, &view, expires_at)
         if logged:
-            log_publish(hub, &view, s, expires_at, topic.partition, match)
+            log_publish(hub, &view, s, expires_at, topic.partition, match, text != TEXT_CAPTURED)
     else:
         # MQTT 3 has no way to say no but to close; it is told yes, and the message goes nowhere [MQTT3-3.3.5-2]
         verdict = NOT_AUTHORIZED

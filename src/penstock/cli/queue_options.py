@@ -8,6 +8,7 @@ import typer
 
 from penstock.cli.admin_client import escape
 from penstock.core.errors import UsageError
+from penstock.queues.names import check_name
 
 PATH = "/queues"
 Name = Annotated[
@@ -43,5 +44,10 @@ def parse_options(options: list[str] | None) -> dict[str, Any]:
 
 
 def path_of(name: str) -> str:
-    """The queue's path in the admin API; the slash of $dlq/orders is one of the path."""
+    """The queue's path in the admin API; the slash of $dlq/orders is one of the path, and there is no other: it would
+    lead to something else than a queue."""
+    try:
+        check_name(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     return f"{PATH}/{'/'.join(escape(level) for level in name.split('/'))}"

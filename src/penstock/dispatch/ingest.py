@@ -13,6 +13,7 @@ from penstock._ext.connection import DurableQueue, Hub, QueueGroup, Session
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import RateLimited, get_logger
 from penstock.logs.base import Appended, Log, LogError, OnAppended
+from penstock.logs.topics import now_ms
 from penstock.persistence.received import ReceivedIds
 from penstock.persistence.retained import RETAINED_TOPIC
 from penstock.queues.manager import QueueManager
@@ -75,7 +76,7 @@ class Ingest:
         self._warnings = RateLimited(interval=10.0)
         self._preparing: asyncio.Task[None] | None = None
         self._ends: dict[int, int] = {}  # of each partition, behind the last record of ours that is durable
-        self._next_mark: tuple[int, dict[int, int], int] | None = None
+        self._next_mark: tuple[int, dict[int, int], int, dict[str, int]] | None = None
         self._mark_at = 0.0
         self._marker: asyncio.TimerHandle | None = None
 
@@ -148,6 +149,8 @@ class Ingest:
         producer = self._log.producer
         if self._queues is not None:
             for queue, pack in queued:
+                if queue.has_ids:
+                    self._mark_queue(queue)
                 self._queues.append(queue, pack, partial(self._on_done, batch, pack.count))
             if changed:
                 self._queues.save(changed, partial(self._on_saved, batch))
@@ -215,15 +218,25 @@ class Ingest:
             if self._received is not None:
                 self._mark(self._received, done.ticket)
 
+    def _mark_queue(self, queue: DurableQueue) -> None:
+        """From here on its log has packet ids that may not be stored."""
+        queue.has_ids = False
+        owner = queue.owner
+        if self._received is not None and owner.definition.durable and owner.topic not in self._received.queues:
+            self._received.mark_queues({owner.topic: owner.end})
+
     def _mark(self, received: ReceivedIds, ticket: int) -> None:
         """What was durable when the newest batch of then was handed over, has its packet ids stored now."""
         if self._next_mark is not None and ticket >= self._next_mark[0]:
-            received.mark(*self._next_mark[1:])
+            _, ends, at, queues = self._next_mark
+            received.mark(ends, at)
+            received.mark_queues(queues)
             self._next_mark = None
         now = time.monotonic()
         if self._next_mark is None and now >= self._mark_at:
             self._mark_at = now + MARK_SECONDS
-            self._next_mark = self._hub.ticket, dict(self._ends), now_ms()
+            queues = {} if self._queues is None else self._queues.ends_of(received.queues)
+            self._next_mark = self._hub.ticket, dict(self._ends), now_ms(), queues
 
     def _mark_idle(self, received: ReceivedIds) -> None:
         """Others write to the same log: a broker that was idle has not to look through all of that when it starts."""
@@ -234,7 +247,3 @@ class Ingest:
     @property
     def batches_open(self) -> int:
         return len(self._batches)
-
-
-def now_ms() -> int:
-    return round(time.time() * 1000)

@@ -315,6 +315,10 @@ class MemoryAdmin:
             self._log.topics[partition.topic].hold({partition.partition: offset})
         return True
 
+    def size(self, topic: str) -> int | None:
+        kept = self._log.topics.get(topic)
+        return 0 if kept is None else kept.bytes
+
     async def groups(self) -> Names:
         return sorted({*self._log.offsets, *self._log.coordinator.names})
 

@@ -4,19 +4,20 @@ They are stored after their messages are in the log, and before the sender is to
 finds the messages in the log, each with its packet id and a sequence number of the session; those with a number above
 the stored one are received as well, and are not taken once more when they come again. How far the log's ids are stored
 is itself stored now and then, with the time, so that only the end of the log has to be looked at: of a partition that
-only other brokers have written to for long, no more than what is newer than that time.
+only other brokers have written to for long, no more than what is newer than that time. So it is of durable queues that
+were sent such messages, since they have logs of their own.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
 from penstock._ext.connection import Hub, Session
 from penstock.core.logging import get_logger
 from penstock.logs.base import Consumer, Log, TopicNotFound, TopicPartition, Watermarks
+from penstock.logs.topics import now_ms
 from penstock.stores.base import Change, OnStored, StateStore
 
 logger = get_logger("penstock.sessions")
@@ -42,6 +43,8 @@ class ReceivedIds:
         self._key = MARK + node.encode()
         self._marked: Ends = {}
         self._is_restored = False
+        self._queue_keys = self._key + b"\0"
+        self._queues: dict[str, int] = {}
 
     def store(self, changes: list[tuple[Session, bytes]], on_done: OnStored) -> None:
         """All ids of each session, as they were; none removes the record."""
@@ -57,6 +60,24 @@ class ReceivedIds:
         self._marked = {**self._marked, **ends, TIME: at}
         self._store.store([(TABLE, self._key, msgspec.json.encode(self._marked))])
 
+    @property
+    def queues(self) -> Collection[str]:
+        """Topics of the durable queues that were sent QoS 2 messages."""
+        return self._queues.keys()
+
+    def mark_queues(self, ends: Mapping[str, int]) -> None:
+        """The same as `mark` for the topics of durable queues."""
+        known = {} if self._is_restored else self._queues
+        changed = {topic: end for topic, end in ends.items() if topic not in known and self._queues.get(topic) != end}
+        self._queues.update(changed)
+        if changed:
+            encoded = ((self._queue_keys + topic.encode(), b"%d" % end) for topic, end in changed.items())
+            self._store.store([(TABLE, key, value) for key, value in encoded])
+
+    def _forget_queue(self, topic: str) -> None:
+        del self._queues[topic]
+        self._store.store([(TABLE, self._queue_keys + topic.encode(), None)])
+
     def forget(self, client_id: str) -> None:
         self._store.store([(TABLE, client_id.encode(), None)])
 
@@ -69,6 +90,8 @@ class ReceivedIds:
             if key.startswith(MARK):
                 if key == self._key:
                     self._marked = msgspec.json.decode(value, type=Ends)
+                elif key.startswith(self._queue_keys):
+                    self._queues[key.removeprefix(self._queue_keys).decode()] = int(value)
                 return
             session = find(key.decode())
             if session is not None:
@@ -80,33 +103,47 @@ class ReceivedIds:
 
     async def restore_late(self, hub: Hub, log: Log, topic: str, find: Callable[[str], Session | None]) -> int:
         """Ids of messages that are in the log, but were not stored any more; how many. Raises LogError."""
-        now = round(time.time() * 1000)
-        try:
-            partitions = (await log.admin.describe(topic)).partitions
-        except TopicNotFound:  # a log that is not there yet has nothing that the store does not know
-            self._is_restored = True
-            return 0
+        now = now_ms()
         consumer = log.consumer(group="")
         try:
-            places = [TopicPartition(topic, number) for number in range(partitions)]
-            marks = {place: await consumer.watermarks(place) for place in places}
-            # Where nothing is known of an earlier time, the ids were all there was.
-            late = await self._read_late(hub, consumer, marks) if self._marked else {}
+            marks = await self._look(log, consumer, topic)
+            late = await self._read_late(hub, consumer, topic, marks)
         finally:
             await consumer.close()
+        # of all logs together: what is later than what is stored is a matter of the whole session
         added = sum(session.add_received(found) for name, found in late.items() if (session := find(name)) is not None)
         self._is_restored = True
-        self.mark({place.partition: mark.end for place, mark in marks.items()}, now)
+        self.mark({place.partition: mark.end for place, mark in marks.items() if place.topic == topic}, now)
+        self.mark_queues({place.topic: mark.end for place, mark in marks.items() if place.topic != topic})
         return added
 
-    async def _read_late(self, hub: Hub, consumer: Consumer, marks: dict[TopicPartition, Watermarks]) -> Late:
+    async def _look(self, log: Log, consumer: Consumer, topic: str) -> dict[TopicPartition, Watermarks]:
+        marks: dict[TopicPartition, Watermarks] = {}
+        try:
+            for number in range((await log.admin.describe(topic)).partitions):
+                place = TopicPartition(topic, number)
+                marks[place] = await consumer.watermarks(place)
+        except TopicNotFound:
+            marks = {}  # a log that is not there yet has nothing that the store does not know
+        there = set(await log.admin.list()) if self._queues else set()
+        for queue in list(self._queues):
+            if queue in there:
+                place = TopicPartition(queue, 0)
+                marks[place] = await consumer.watermarks(place)
+            else:
+                self._forget_queue(queue)
+        return marks
+
+    async def _read_late(
+        self, hub: Hub, consumer: Consumer, topic: str, marks: dict[TopicPartition, Watermarks]
+    ) -> Late:
         """What hub.find_received finds from the last mark on, by client id."""
         late: Late = {}
-        starts = {place: self._start(place, mark) for place, mark in marks.items()}
+        starts = {place: self._start(place, topic, mark) for place, mark in marks.items()}
         unread = {place: marks[place].end for place, start in starts.items() if start < marks[place].end}
         await consumer.add({place: starts[place] for place in unread})
         for place, end in list(unread.items()):
-            if end - starts[place] > RECORDS_AT_ONCE and TIME in self._marked:
+            if place.topic == topic and end - starts[place] > RECORDS_AT_ONCE and TIME in self._marked:
                 newer = await consumer.seek_to_time(place, self._marked[TIME] - SLACK_MS)
                 if newer < starts[place]:
                     await consumer.seek(place, starts[place])
@@ -124,5 +161,9 @@ class ReceivedIds:
                     unread.pop(place, None)
         return late
 
-    def _start(self, place: TopicPartition, marks: Watermarks) -> int:
+    def _start(self, place: TopicPartition, topic: str, marks: Watermarks) -> int:
+        if place.topic != topic:
+            return min(max(self._queues[place.topic], marks.first), marks.end)
+        if not self._marked:  # nothing is known of an earlier time, when the ids were all there was
+            return marks.end
         return min(max(self._marked.get(place.partition, 0), marks.first), marks.end)

@@ -19,6 +19,7 @@ from penstock.queues.names import (
 )
 
 CLIENT_REASON = "reason"
+LONGEST_TOPIC = 65_535
 REASONS = {REJECTED: "rejected", MAX_DELIVERIES: "max-deliveries"}
 
 
@@ -39,6 +40,8 @@ def dead_letter(
     message = decode(record.value)
     key = key_of(queue, message.topic)
     topic = f"{address}/{key}" if key else address
+    if len(topic.encode()) > LONGEST_TOPIC:
+        topic = address  # the whole one is in DLQ_TOPIC
     pairs = [pair for pair in message.user_properties if not pair[0].startswith(DLQ_PROPERTIES)]
     pairs += [
         (DLQ_QUEUE, queue),

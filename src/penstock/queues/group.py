@@ -99,6 +99,7 @@ class Group:
         self.core.owner = self
         self.members: list[Member] = []
         self.last_used = time.time()
+        self.is_removed = False
         self._lane: Lane | None = None
         self._timer: Timer | None = None
         self._rings_at = 0.0
@@ -130,6 +131,19 @@ class Group:
             core.seek(stored.committed)
         self._arm()
 
+    def stay_within(self, end: int) -> None:
+        """The log ends there. What it has lost (a power cut with ack_durability = "buffered") nobody gets any more, and
+        what comes at these offsets is new."""
+        if max(self.cursor, self.committed) <= end:
+            return
+        log.warning(
+            "a group was further than its log is", queue=self.queue.name, group=self.id, cursor=self.cursor, end=end
+        )
+        for entry in self.core.pending.entries(self.pending):
+            if entry[0] >= end:
+                self.core.settle(entry[0])
+        self.core.seek(end)
+
     # ---- for people and commands ----
 
     @property
@@ -138,8 +152,8 @@ class Group:
 
     @property
     def is_kept(self) -> bool:
-        """Whether its state outlives the process."""
-        return self.queue.definition.durable
+        """Whether its state outlives the process. What is stored of a removed one would come back with its name."""
+        return self.queue.definition.durable and not self.is_removed
 
     @property
     def consumers(self) -> list[Member]:
@@ -223,13 +237,19 @@ class Group:
             prefetch=prefetch,
             identifier=identifier,
             settles_by_ack=settles_by_ack,
-            number=crc32(session.client_id.encode()) | LASTING if is_lasting else 0,
+            number=self._lasting_number(session.client_id) if is_lasting else 0,
         )
         member = Member(core)
         self.members.append(member)
         core.join()
         self.serve()
         return member
+
+    def _lasting_number(self, client_id: str) -> int:
+        """The same after a restart, and another one in each group: a client's PUBACK must settle in the right one. 0
+        where it is taken, as by a second subscription of the client: then the consumer gets one of this process."""
+        number = crc32(f"{client_id}\0{self.queue.name}\0{self.id}".encode()) | LASTING
+        return 0 if any(member.core.number == number for member in self.members) else number
 
     def leave(self, member: Member) -> None:
         """What it has goes to the others at once."""
@@ -304,9 +324,8 @@ class Group:
         for pack in packs:
             found.update(pack.offsets().tolist())
         for offset in offsets:
-            if offset not in found:
-                self.core.settle(offset)  # retention has removed it
-                self.queue.dropped += 1
+            if offset not in found and self.core.settle(offset):
+                self.queue.dropped += 1  # retention has removed it
         for pack in packs:
             self.core.offer_again(pack)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -13,9 +13,9 @@ from penstock._ext.connection import DurableQueue, Hub, QueueGroup, Session
 from penstock._ext.packets import Reason
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import get_logger
-from penstock.core.ports import Scheduler, Timer
+from penstock.core.ports import Scheduler
 from penstock.core.settings.queues import QueueManagerSettings
-from penstock.logs.base import Appended, Consumer, Log, LogError
+from penstock.logs.base import Appended, Consumer, Log, LogError, TopicNotFound
 from penstock.partition.node import ClusterNode
 from penstock.queues import state as names
 from penstock.queues.dead_letters import REASONS
@@ -30,14 +30,13 @@ from penstock.queues.positions import parse_position, resolve
 from penstock.queues.queue import Queue
 from penstock.queues.readers import Readers
 from penstock.queues.relays import Relays
-from penstock.queues.retention import enforce_retention
 from penstock.queues.returning import FindSession, Returning
 from penstock.queues.state import MemberRecord, QueueState, member_key
+from penstock.queues.upkeep import Upkeep
 from penstock.stores.base import StateStore, StoreError
 
 log = get_logger("penstock.queues")
 
-COMMIT_AT_LEAST = 0.05
 LOOKED_AT_ONCE = 50
 
 
@@ -74,9 +73,10 @@ class QueueManager:
         self._lookers: dict[int, Consumer] = {}
         self._memberships = Memberships()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._timers: list[Timer] = []
+        self._upkeep = Upkeep(self)
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._is_started = False
-        self._is_closing = False
+        self.is_closing = False
         self._follower: Follower | None = None
         if node is not None:
             self._follower = Follower(self, log_provider, node, prefix)
@@ -118,6 +118,7 @@ class QueueManager:
             queue.is_current = self._node is None or not queue.definition.durable
             if queue.name in stored:
                 queue.restore(stored[queue.name])
+            queue.mind_depth()
         for queue in self.queues.values():
             for group in queue.groups.values():
                 group.serve()  # dead letters that were not buried yet
@@ -127,8 +128,7 @@ class QueueManager:
         if self._follower is not None:
             self.spawn(self._follower.run())
         self.ownership.start()
-        self._commit_streams()
-        self._tidy_later()
+        self._upkeep.start()
         log.info("queues restored", queues=len(self.queues))
 
     async def configure(self, definition: QueueDefinition) -> None:
@@ -152,9 +152,8 @@ class QueueManager:
             await self.configure(definition)
 
     async def close(self) -> None:
-        self._is_closing = True
-        for timer in self._timers:
-            timer.cancel()
+        self.is_closing = True
+        self._upkeep.stop()
         if self.relays is not None:
             self.relays.close_all(self._memberships)
         mine = [queue for queue in self.queues.values() if queue.is_current]
@@ -186,6 +185,17 @@ class QueueManager:
 
     # ---- queues ----
 
+    def serves(self, queue: Queue) -> bool:
+        """Only who serves a queue knows its groups: another node may take for settled what a new group has not read."""
+        return self.ownership.owns(queue) and (queue.is_current or queue.core.is_stream)
+
+    def turn_of(self, topic: str) -> asyncio.Lock:
+        """Whoever makes a queue waits for who removes one of the same name."""
+        lock = self._turns.get(topic)
+        if lock is None:
+            lock = self._turns[topic] = asyncio.Lock()
+        return lock
+
     def _open(self, definition: QueueDefinition) -> Queue:
         queue = Queue(self, definition, self._log if definition.durable else self._ephemeral_log)
         self.queues[definition.name] = queue
@@ -212,7 +222,8 @@ class QueueManager:
             raise QueueError(f"there are {len(self.queues)} queues, as many as queue_manager.max_queues allows")
         queue = self._open(definition)
         if definition.durable:
-            await self._store(definition.name, encode(definition))
+            async with self.turn_of(queue.topic):  # behind the end of an earlier one of this name
+                await self._store(definition.name, encode(definition))
         await self._join_late(queue)
         return queue
 
@@ -244,18 +255,27 @@ class QueueManager:
             group.core.wake()
 
     async def delete(self, name: str) -> None:
-        """The queue, its messages and its groups."""
+        """The queue, its messages and its groups. A crash in between leaves a queue without messages, never messages
+        that would be in the next queue of this name."""
         queue = self.find(name)
-        for group in list(queue.groups.values()):
-            queue.remove_group(group)
-        await self.forget(queue)
-        if queue.definition.durable:
-            self.state.store([(names.STATE, names.state_key(name, "", names.REMOVED), None)])
-            await self._store(name, None)
-        try:
-            await queue.log.admin.delete(queue.topic)
-        except LogError as error:
-            log.warning("the log of a deleted queue cannot be removed", queue=name, error=str(error))
+        async with self.turn_of(queue.topic):
+            if self.queues.get(name) is not queue:
+                return  # somebody else was quicker
+            groups = list(queue.groups.values())
+            self.state.save([group.core for group in groups])  # so that all that is stored of them is known
+            await self.forget(queue)
+            try:
+                await queue.log.admin.delete(queue.topic)
+            except TopicNotFound:
+                pass  # nobody has used it yet
+            except LogError as error:
+                log.warning("the log of a deleted queue cannot be removed", queue=name, error=str(error))
+            if queue.definition.durable:
+                for group in groups:
+                    self.state.remove_group(group.core)
+                kinds = (names.REMOVED, names.DEAD)
+                self.state.store([(names.STATE, names.state_key(name, "", kind), None) for kind in kinds])
+                await self._store(name, None)
 
     async def forget(self, queue: Queue) -> None:
         """It is there no more; its log and its state are another's to remove."""
@@ -265,7 +285,11 @@ class QueueManager:
             membership.members = [pair for pair in membership.members if pair[0].queue is not queue]
             if self.relays is not None:
                 self.relays.follow(membership)
+        for group in queue.groups.values():
+            group.is_removed = True  # what its consumers give back is not stored any more
+            self.figures.keep_group(group)
         self.figures.keep_queue(queue)
+        queue.is_deleted = True
         await queue.close()
 
     def _find_queue(self, topic: bytes, is_settlement: bool) -> DurableQueue | None:
@@ -297,6 +321,16 @@ class QueueManager:
         for core in groups:
             core.owner.saved()
             core.owner.queue.update_floor()
+
+    def ends_of(self, topics: Collection[str]) -> dict[str, int]:
+        """How far the logs of these are durable, of those that outlive the process."""
+        if not topics:
+            return {}
+        return {
+            queue.topic: queue.end
+            for queue in self.queues.values()
+            if queue.topic in topics and queue.definition.durable
+        }
 
     def tell_buried(self, queue: str, letters: Iterable[tuple[bytes, int]]) -> None:
         """Messages, by topic and reason, are dead letters now."""
@@ -407,8 +441,8 @@ class QueueManager:
         if membership.position and queue.core.is_stream:
             position = parse_position(membership.position)
             start = await resolve(queue.log, queue.topic, position, queue.head, queue.tail)
-        if not self._memberships.has(membership) or membership.has_joined(queue):
-            return  # it has unsubscribed meanwhile, or somebody else was quicker
+        if not self._memberships.has(membership) or membership.has_joined(queue) or not membership.may_consume:
+            return  # it has unsubscribed meanwhile, or somebody else was quicker, or the rules have changed
         group = queue.group(
             record.group or session.client_id, membership.address.filter, start=start, auto_commit=record.auto_commit
         )
@@ -450,8 +484,28 @@ class QueueManager:
         for membership in self.memberships_of(session):
             self.unsubscribe(session, membership.topic_filter)
 
+    def withdraw(self, session: Session, topic_filter: str) -> None:
+        """As `unsubscribe`, of this session only: another one of the client may have subscribed since."""
+        for membership in self._memberships.of(session.client_id):
+            if membership.session is session and membership.topic_filter == topic_filter:
+                self.unsubscribe(session, topic_filter)
+
+    async def apply_rights(self, memberships: Iterable[Membership] | None = None) -> None:
+        """Rules have changed: who may not consume a queue any more gets nothing of it, who may again goes on."""
+        for membership in self._memberships if memberships is None else memberships:
+            if not membership.may_consume:
+                members, membership.members = membership.members, []
+                for group, member in members:
+                    group.leave(member)
+                if self.relays is not None:
+                    self.relays.close(membership)
+            elif not membership.members and self._is_there(membership.address):
+                await self.ownership.follow(membership, self.queues_for(membership))
+
     def attached(self, session: Session, receive_maximum: int) -> None:
-        """A client is back, perhaps with another version of MQTT."""
+        """A client is back, perhaps with another version of MQTT, or with other rights."""
+        if session.acl is not None:
+            self.spawn(self.apply_rights(self._memberships.of(session.client_id)))
         for membership in self._memberships.of(session.client_id):
             for group, member in membership.members:
                 member.core.settles_by_ack = membership.record.settles_by_ack or session.version != 5
@@ -480,48 +534,6 @@ class QueueManager:
 
     def _is_there(self, address: Address) -> bool:
         return address.spans_queues or address.queue in self.queues
-
-    # ---- from time to time ----
-
-    def _commit_streams(self) -> None:
-        for queue in self.queues.values():
-            if queue.core.is_stream:
-                for group in queue.groups.values():
-                    if group.members:
-                        group.auto_commit()
-        interval = max(self.settings.auto_commit_interval, COMMIT_AT_LEAST)
-        self._timers[:1] = [self.scheduler.call_later(interval, self._commit_streams)]
-
-    def _tidy_later(self) -> None:
-        interval = min(self.settings.retention_interval, self._soonest_end())
-        self._timers[1:2] = [self.scheduler.call_later(max(interval, 0.05), self._tidy)]
-
-    def _soonest_end(self) -> float:
-        ends = [
-            queue.definition.expires_after + queue.idle_since - time.monotonic()
-            for queue in self.queues.values()
-            if not queue.definition.durable and not queue.has_consumers
-        ]
-        return min(ends, default=float("inf"))
-
-    def _tidy(self) -> None:
-        self.spawn(self._tidy_all())
-
-    async def _tidy_all(self) -> None:
-        now = time.monotonic()
-        for queue in list(self.queues.values()):
-            try:
-                if queue.has_ended(now):
-                    await self.delete(queue.name)
-                elif self.ownership.owns(queue) and (queue.is_current or queue.core.is_stream):
-                    # only who serves it knows how far all groups are
-                    if self._node is not None and queue.is_made:
-                        await queue.look()
-                    await enforce_retention(queue)
-            except LogError as error:
-                log.warning("a queue cannot be tidied", queue=queue.name, error=str(error))
-        if not self._is_closing:
-            self._tidy_later()
 
     # ---- figures ----
 

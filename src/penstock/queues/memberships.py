@@ -31,6 +31,12 @@ class Membership:
     is_relayed: bool = False
     relays: dict[str, Relay] = field(default_factory=dict)
 
+    @property
+    def may_consume(self) -> bool:
+        """As the rules are now."""
+        acl = self.session.acl
+        return acl is None or acl.may_subscribe(self.topic_filter.encode())
+
     def has_joined(self, queue: object) -> bool:
         return any(group.queue is queue for group, _ in self.members)
 

@@ -10,7 +10,7 @@
 <queue> in the name of a log is the queue's name when it is of letters, digits, `_` and `-`, else its SHA-256 in
 hexadecimal. Kafka takes `a.b` and `a_b` for one name in its metrics and refuses the second of them, so a name with a
 dot is hashed; so is one that something else could have as well: 64 hexadecimal digits, a name that begins with `dlq_`,
-and `state`, where the groups of all queues are kept. So is one that would be too long.
+and `state`, `definitions` and `members`, where those of all queues are kept. So is one that would be too long.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DLQ_PROPERTIES = "_dlq_"  # how all of them begin
 
 _DLQ = f"{DLQ_PREFIX}/"
 _DLQ_LOG = "dlq."
-_RESERVED = frozenset(("state", "definitions", "dlq"))
+_RESERVED = frozenset(("state", "definitions", "members", "dlq"))
 _PLAIN = re.compile(r"[a-zA-Z0-9_-]+")
 _LIKE_A_HASH = re.compile(r"[0-9a-fA-F]{64}")
 

@@ -152,7 +152,7 @@ class Ownership:
         for queue in limited:
             if queue.core.drops_oldest and queue.is_current and queue.groups:
                 await queue.look()
-                queue.enforce_depth()
+                queue.mind_depth()
         full = [queue for queue in limited if queue.core.is_elsewhere and 2 * queue.core.depth >= queue.core.max_depth]
         if full:
             async with self._renewing:

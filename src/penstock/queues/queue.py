@@ -15,7 +15,7 @@ from penstock._ext.envelope import EnvelopeError
 from penstock._ext.segment import Record, RecordPack
 from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler
-from penstock.logs.base import Appended, Log, LogError, TopicNotFound, TopicPartition
+from penstock.logs.base import Appended, Log, LogError, LogUnavailable, TopicNotFound, TopicPartition
 from penstock.queues import state
 from penstock.queues.dead_letters import dead_letter
 from penstock.queues.definitions import ALL_QUEUES, DEFAULT_QUEUE, QueueDefinition, dead_letters
@@ -23,6 +23,7 @@ from penstock.queues.group import Group
 from penstock.queues.names import ROOT, group_id, is_dead_letters, parse_publish, topic_of
 from penstock.queues.readers import Readers
 from penstock.queues.removed import RemovedOffsets
+from penstock.queues.retention import enforce_retention
 from penstock.queues.sizes import Sizes
 from penstock.queues.state import GroupRecord, StoredQueue
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 log = get_logger("penstock.queues")
 
 BURIED_AT_ONCE = 100
+DROPPED_AT_ONCE = 1_000
 NEW_SECONDS = 10.0
 RETRY_SECONDS = 0.2
 NO_LIMIT = 0xFFFFFFFF
@@ -53,15 +55,19 @@ class Queue:
         self.log = log_provider
         self.core = DurableQueue(manager.hub, self.name, is_stream=definition.type == "stream")
         self.core.owner = self
-        self.head = 0
+        self.head = 0  # of what is not dropped
+        self.log_head = 0  # of what the log still has
+        self.end = 0  # of what is durable
         self.groups: dict[str, Group] = {}
         self.used()
         self.dropped = 0
         self.dead = 0
         self.is_closing = False
+        self.is_deleted = False
         self.is_current = True  # its groups are as they were left, whichever node served them last
         self.sizes: Sizes | None = None
         self.is_made = False
+        self._is_tidying = False
         self._making: asyncio.Task[None] | None = None
         self._waiting: list[tuple[RecordPack, OnDone]] = []
         self.configure(definition)
@@ -77,7 +83,8 @@ class Queue:
         core.drops_oldest = definition.overflow == "drop-oldest"
         core.is_closed = is_dead_letters(self.name)
         core.is_spare = self.name == DEFAULT_QUEUE and definition.topics == (ALL_QUEUES,)
-        if definition.retention.max_length_bytes and self.sizes is None:
+        core.max_memory = 0 if definition.durable else self._manager.settings.ephemeral_bytes
+        if self.sizes is None and (definition.retention.max_length_bytes or core.max_memory):
             self.sizes = Sizes()
         for group in self.groups.values():
             group.configure()
@@ -107,8 +114,9 @@ class Queue:
 
     @property
     def bytes(self) -> int | None:
-        """Of the log, where a limit makes it worth knowing."""
-        return None if self.sizes is None else self.sizes.total
+        """Of the log; Kafka does not tell, so there it is known only where a limit makes it worth counting."""
+        size = self.log.admin.size(self.topic)
+        return size if size is not None or self.sizes is None else self.sizes.total
 
     @property
     def rejected(self) -> int:
@@ -153,6 +161,8 @@ class Queue:
         if self.is_made:
             return
         if not is_there:
+            async with self._manager.turn_of(self.topic):
+                pass  # one of the same name was on its way out
             await self.log.admin.create(self.topic, 1, self._properties())
         await self._look_at_new()
         self.is_made = True
@@ -170,13 +180,18 @@ class Queue:
 
     async def look(self) -> None:
         marks = await self._manager.looker_of(self.log).watermarks(TopicPartition(self.topic, 0))
+        self.log_head = marks.first
         self.head = max(self.head, marks.first)  # what was dropped may still lie in the log
+        self.end = max(self.end, marks.end)
         self.core.appended(marks.end)
         self.update_floor()
 
     def append_pack(self, pack: RecordPack, on_done: OnDone) -> None:
         """What one loop iteration published, in order."""
         self.used()
+        if self.is_closing:
+            self._tell_closed(pack, on_done)
+            return
         if self.is_made and not self._waiting:
             self._append(pack, on_done)
             return
@@ -189,8 +204,8 @@ class Queue:
             await self.make()
         except LogError as error:
             waiting, self._waiting = self._waiting, []
-            for _, on_done in waiting:
-                on_done(error)
+            for pack, on_done in waiting:
+                self._on_appended(pack, on_done, error)
             return
         finally:
             self._making = None
@@ -199,17 +214,34 @@ class Queue:
             self._append(pack, on_done)
 
     def _append(self, pack: RecordPack, on_done: OnDone) -> None:
-        self.log.producer.append(self.topic, 0, pack, partial(self._on_appended, pack.size, on_done))
+        self.log.producer.append(self.topic, 0, pack, partial(self._on_appended, pack, on_done))
 
-    def _on_appended(self, size: int, on_done: OnDone, result: Appended | LogError) -> None:
-        if isinstance(result, Appended):
-            self.core.appended(result.base_offset + result.count)
-            if self.sizes is not None:
-                self.sizes.add(result.base_offset, size)
-            self.enforce_depth()
+    def _tell_closed(self, pack: RecordPack, on_done: OnDone) -> None:
+        """What came before the queue was deleted is gone with it: nobody has to send it again."""
+        if self.is_deleted:
+            on_done(Appended(self.topic, 0, self.end, pack.count))
         else:
+            on_done(LogUnavailable(f"the queue {self.name!r} is closed"))
+
+    def _on_appended(self, pack: RecordPack, on_done: OnDone, result: Appended | LogError) -> None:
+        if isinstance(result, Appended):
+            self._note_appended(result, pack.size, pack.count)
+        elif self.is_deleted:
+            self._tell_closed(pack, on_done)
+            return
+        else:
+            self.core.refused_by_log(pack.count)
+            if self.core.max_memory:
+                self.core.memory -= min(pack.size, self.core.memory)
             self._manager.spawn(self._look_again())
         on_done(result)
+
+    def _note_appended(self, result: Appended, size: int, under_way: int) -> None:
+        self.end = max(self.end, result.base_offset + result.count)
+        self.core.appended(result.base_offset + result.count, under_way)
+        if self.sizes is not None:
+            self.sizes.add(result.base_offset, size)
+        self.mind_depth()
 
     async def _look_again(self) -> None:
         try:
@@ -220,7 +252,9 @@ class Queue:
     async def append(self, pack: RecordPack) -> int:
         await self.make()
         result = await self.log.producer.send(self.topic, 0, pack)
-        self.core.appended(result.base_offset + result.count)
+        if self.core.max_memory:
+            self.core.memory += pack.size
+        self._note_appended(result, pack.size, 0)
         return result.base_offset
 
     async def fetch(self, offsets: Sequence[int]) -> list[RecordPack]:
@@ -252,14 +286,18 @@ class Queue:
     def restore(self, stored: StoredQueue) -> None:
         if stored.removed is not None:
             self.core.removed = stored.removed
+        self.dead = max(self.dead, stored.dead)
         for identity, kept in stored.groups.items():
             if not kept.record.name:
                 continue
             group = Group(self, kept.record.name, kept.record.filter, identity, self.head)
             group.restore(kept)
+            if self.is_made:
+                group.stay_within(self.end)
             self.groups[identity] = group
         self._name_primary()
         self.update_floor()
+        self.mind_depth()
 
     async def renew(self, stored: StoredQueue | None) -> None:
         """Another node may have served it, and this one does from now on."""
@@ -273,10 +311,10 @@ class Queue:
         groups, self.groups = self.groups, {}
         for group in groups.values():
             await group.close()
-        if stored is not None:
-            self.restore(stored)
         if self.is_made:
             await self.look()
+        if stored is not None:
+            self.restore(stored)
 
     def remove_group(self, group: Group) -> None:
         if self.groups.pop(group.id, None) is None:
@@ -284,6 +322,7 @@ class Queue:
         self._manager.figures.keep_group(group)
         if group.is_kept:
             self._manager.state.remove_group(group.core)
+        group.is_removed = True
         self._manager.spawn(group.close())
         self._name_primary()
         self.update_floor()
@@ -297,6 +336,21 @@ class Queue:
         """What every group has done with."""
         floor = min((group.committed for group in self.groups.values()), default=self.head)
         self.core.floor = floor if self.core.removed is None else self.core.removed.first_kept(floor)
+        if self.core.memory > self.core.max_memory // 4 and self.core.floor > self.log_head:
+            self._tidy_soon()
+
+    def _tidy_soon(self) -> None:
+        if not self._is_tidying and not self.is_closing:
+            self._is_tidying = True
+            self._manager.spawn(self._tidy())
+
+    async def _tidy(self) -> None:
+        try:
+            await enforce_retention(self)
+        except LogError as error:
+            log.warning("a queue cannot be tidied", queue=self.name, error=str(error))
+        finally:
+            self._is_tidying = False
 
     # ---- commands ----
 
@@ -304,7 +358,7 @@ class Queue:
         """Every message goes, whoever has it."""
         await self.make()
         count = self.depth
-        end = self.tail
+        end = self.end  # what is under way to the log comes behind it
         for group in self.groups.values():
             for entry in group.core.pending.entries(group.pending):
                 group.core.settle(entry[0])
@@ -333,37 +387,47 @@ class Queue:
     def is_removed(self, offset: int) -> bool:
         return self.core.removed is not None and offset in self.core.removed
 
-    def enforce_depth(self) -> None:
-        """The policy of the queue, where it is served."""
-        limit = self.core.max_depth
-        if self.core.drops_oldest and limit and self.core.depth > limit and not self.core.is_elsewhere:
-            self._drop_oldest(self.tail - limit)
-
-    def _drop_oldest(self, first: int) -> None:
-        """The oldest go, and are counted."""
+    def mind_depth(self) -> None:
+        """The policy drop-oldest, where the queue is served: over the limit the oldest go, and are counted."""
+        core = self.core
+        if not core.drops_oldest or not core.max_depth or core.is_elsewhere:
+            return
+        first = self.end - core.max_depth
+        if first <= max(core.floor, self.head):
+            return
+        self.update_floor()
+        over = first - max(core.floor, self.head)
+        if over <= 0:
+            return
         for group in self.groups.values():
             for entry in group.core.pending.entries(group.pending):
                 if entry[0] >= first:
                     break
                 group.core.settle(entry[0])
             group.core.skip_to(first)
-        self.dropped += max(first - max(self.core.floor, self.head), 0)
-        self.head = max(self.head, first)
+        self.dropped += over
+        self.head = first
         self.update_floor()
+        if first - self.log_head >= max(core.max_depth // 4, DROPPED_AT_ONCE):
+            self._tidy_soon()
 
     async def truncate(self, before: int) -> None:
         """What is before the offset may go."""
-        if before <= self.head and not self.core.drops_oldest:
+        if before <= self.log_head:
             return
         try:
             await self.log.admin.truncate(TopicPartition(self.topic, 0), before)
         except TopicNotFound:
             return
+        self.log_head = max(self.log_head, before)
         self.head = max(self.head, before)
         if self.core.removed is not None:
             self.core.removed.prune(self.head)
         if self.sizes is not None:
-            self.sizes.prune(self.head)
+            known = self.sizes.total
+            self.sizes.prune(self.head, self.end)
+            if self.core.max_memory:
+                self.core.memory -= min(known - self.sizes.total, self.core.memory)
         self.update_floor()
 
     # ---- dead letters ----
@@ -372,10 +436,7 @@ class Queue:
         """Dead letters are published before they are settled: what fails in between is there twice, never gone."""
         dead = group.core.pending.dead(BURIED_AT_ONCE)
         if not self.definition.dlq.enabled:
-            for offset, _, _ in dead:
-                group.core.settle(offset)
-            self.dead += len(dead)
-            self.dropped += len(dead)
+            self.dropped += self._settle_dead(group, dead)
             return
         records: dict[int, Record] = {}
         for pack in await self.fetch([offset for offset, _, _ in dead]):
@@ -386,8 +447,8 @@ class Queue:
         buried: list[tuple[bytes, int]] = []
         for offset, reason, deliveries in dead:
             record = records.get(offset)
-            if record is None or record.value is None:
-                continue  # retention has removed it
+            if record is None or record.value is None or group.core.pending.find(offset) is None:
+                continue  # retention has removed it, or an operator
             try:
                 key, value = dead_letter(
                     record,
@@ -406,10 +467,16 @@ class Queue:
         if pack.count:
             target = await self._dead_letter_queue()
             await target.append(pack)
-        for offset, _, _ in dead:
-            group.core.settle(offset)
-        self.dead += len(dead)
+        self._settle_dead(group, dead)
         self._manager.tell_buried(self.name, buried)
+
+    def _settle_dead(self, group: Group, dead: Sequence[tuple[int, int, int]]) -> int:
+        settled = sum(group.core.settle(offset) for offset, _, _ in dead)
+        self.dead += settled
+        if self.definition.durable:
+            key = state.state_key(self.name, "", state.DEAD)
+            self._manager.state.store([(state.STATE, key, self.dead.to_bytes(8, "big"))])
+        return settled
 
     async def _dead_letter_queue(self) -> Queue:
         name, _ = parse_publish(self.definition.dead_letter_topic)
@@ -428,3 +495,6 @@ class Queue:
         if self._making is not None:
             self._making.cancel()
             await asyncio.wait([self._making])
+        waiting, self._waiting = self._waiting, []
+        for pack, on_done in waiting:
+            self._tell_closed(pack, on_done)

@@ -236,7 +236,7 @@ class Relays:
 
     def _nodes_of(self, membership: Membership) -> set[str]:
         is_gone = membership.session.connection is None or not self._manager.is_member(membership)
-        if is_gone or membership.is_relayed:
+        if is_gone or membership.is_relayed or not membership.may_consume:
             return set()
         queues = self._manager.queues_for(membership)
         owners = {self.node.owner_of(queue.name) for queue in queues if queue.definition.durable}

@@ -18,8 +18,8 @@ READ_AT_ONCE = 500
 
 
 async def enforce_retention(queue: Queue) -> None:
-    tail, retention = queue.tail, queue.definition.retention
-    if tail == queue.head:
+    tail, retention = queue.end, queue.definition.retention
+    if tail == queue.log_head:
         return
     over: list[int] = []
     if retention.max_length_messages:
@@ -36,13 +36,12 @@ async def enforce_retention(queue: Queue) -> None:
         before = min(settled, max(over)) if over else settled
     else:
         before = queue.head  # nobody has read it yet
-    if before > queue.head:
-        await queue.truncate(before)
+    await queue.truncate(max(before, queue.head))
 
 
 async def _account(queue: Queue, sizes: Sizes) -> None:
     """What was in the log before the broker started is read once."""
-    end = queue.tail if sizes.first is None else sizes.first
+    end = queue.end if sizes.first is None else sizes.first
     at = queue.head
     while at < end:
         packs = await queue.read(at, min(READ_AT_ONCE, end - at))

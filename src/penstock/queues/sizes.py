@@ -44,8 +44,8 @@ class Sizes:
             at += 1
         return self._firsts[at] if self._firsts else 0
 
-    def prune(self, head: int) -> None:
-        """What is before the head is gone."""
-        at = max(bisect_right(self._firsts, head) - 1, 0)
+    def prune(self, head: int, end: int) -> None:
+        """What is before the head is gone; the log ends at `end`."""
+        at = len(self._firsts) if head >= end else max(bisect_right(self._firsts, head) - 1, 0)
         self.total -= sum(self._bytes[:at])
         del self._firsts[:at], self._bytes[:at]

@@ -22,7 +22,7 @@ MEMBERS = "tbmq.queue.members"
 RETRY_SECONDS = 0.5
 
 # Kinds of records in STATE, behind the queue's and the group's name.
-GROUP, HEAD, COMMITTED, WINDOW, REMOVED, REASON = b"g", b"h", b"c", b"w", b"r", b"x"
+GROUP, HEAD, COMMITTED, WINDOW, REMOVED, REASON, DEAD = b"g", b"h", b"c", b"w", b"r", b"x", b"d"
 SEPARATOR = b"\0"
 
 OnSaved = Callable[[StoreError | None], None]
@@ -62,6 +62,7 @@ class StoredGroup:
 class StoredQueue:
     groups: dict[str, StoredGroup] = field(default_factory=dict)
     removed: RemovedOffsets | None = None
+    dead: int = 0
 
 
 def state_key(queue: str, group: str, kind: bytes, number: int = 0) -> bytes:
@@ -185,6 +186,9 @@ def _read_state(queues: dict[str, StoredQueue], key: bytes, value: bytes) -> Non
     queue = queues.setdefault(name.decode(), StoredQueue())
     if kind == REMOVED:
         queue.removed = RemovedOffsets.decode(value)
+        return
+    if kind == DEAD:
+        queue.dead = int.from_bytes(value, "big")
         return
     stored = queue.groups.setdefault(group.decode(), StoredGroup(GroupRecord("")))
     if kind == GROUP:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -96,9 +97,11 @@ async def append(control: QueueControl, name: str, document: Mapping[str, Any]) 
     _check_room(queue)
     now = int(control.clock() * 1000)
     expires_at = _expiry(now, limits.message_ttl, _seconds(document, "expiry"))
-    value = encode(
-        topic, payload, 1, client_id=ORIGIN, received_at=now, expires_at=expires_at, props=_properties(document)
-    )
+    properties = _properties(document)
+    try:
+        value = encode(topic, payload, 1, client_id=ORIGIN, received_at=now, expires_at=expires_at, props=properties)
+    except ValueError as error:
+        raise UsageError(f"this is no message that MQTT could have: {error}") from None
     pack = RecordPack()
     pack.append(value, key=topic.encode(), timestamp=now)
     offset = await queue.append(pack)
@@ -135,7 +138,9 @@ async def replay(control: QueueControl, name: str, *, count: int | None, topic_f
     def place(message: Stored) -> tuple[Queue, bytes | None] | None:
         if message.publish is None:
             return None
-        pairs = dict(message.publish.user_properties)
+        # A publisher may write these properties, too, where dlq.topic is an ordinary queue: only the broker's count.
+        is_ours = message.publish.retain or is_dead_letters(name)
+        pairs = dict(message.publish.user_properties) if is_ours else {}
         original = pairs.get(DLQ_QUEUE) or (original_of(name) if is_dead_letters(name) else "")
         try:
             queue = control.find(original)
@@ -163,6 +168,7 @@ async def _transfer(source: Queue, place: Place, count: int | None, topic_filter
     # What comes while this goes on is not touched: a queue whose messages come back to it would never end.
     end = source.tail
     moved = skipped = 0
+    full: Queue | None = None
     async for batch in _read(source, _first_open(source), end):
         is_open = _open_test(source)
         packs: dict[str, tuple[Queue, RecordPack]] = {}
@@ -181,14 +187,19 @@ async def _transfer(source: Queue, place: Place, count: int | None, topic_filter
                 continue
             target, value = placed
             _, pack = packs.setdefault(target.definition.name, (target, RecordPack()))
+            if pack.count >= _room_of(target):
+                full = target
+                break
             pack.append(value, key=record.key, headers=record.headers, timestamp=record.timestamp)
             taken.append(record.offset)
         for target, pack in packs.values():
-            _check_room(target)
-            await target.append(pack)
+            if pack.count:
+                await target.append(pack)
         if taken:
             await source.remove(taken)
         moved += len(taken)
+        if full is not None:
+            _check_room(full)
         if moved == wanted:
             break
     return {
@@ -221,9 +232,16 @@ def _open_test(queue: Queue) -> Callable[[int], bool]:
     return lambda offset: any(offset >= cursor or offset in pending for cursor, pending in states)
 
 
+def _room_of(queue: Queue) -> float:
+    """Messages it takes before it is full."""
+    depth = queue.definition.limits.max_depth
+    is_bound = depth and queue.definition.type == "classic" and queue.definition.overflow == "reject"
+    return max(depth - queue.depth, 0) if is_bound else math.inf
+
+
 def _check_room(queue: Queue) -> None:
     depth = queue.definition.limits.max_depth
-    if depth and queue.definition.type == "classic" and queue.depth >= depth:
+    if _room_of(queue) == 0:
         raise ConflictError(
             f"the queue {queue.definition.name!r} has reached limits.max_depth = {depth}",
             "What was moved before is there. `penstock queue update` raises the limit.",

@@ -69,11 +69,15 @@ COMMANDS = [
 
 
 def test_each_command_needs_the_token_and_works_with_it(ask, orders):
+    def look():
+        """Without what retention changes by itself."""
+        return [{**queue, "bytes": 0} for queue in ask("GET", "/queues")[1]["queues"]]
+
     for method, path, body in COMMANDS:
-        before = ask("GET", "/queues")[1]
+        before = look()
         for token in ("another-token-of-its-length", ""):
             assert ask(method, path, body, token)[0] == 401
-        assert ask("GET", "/queues")[1] == before
+        assert look() == before
         status, answer = ask(method, path, body)
         assert status == 200, (method, path, answer)
 

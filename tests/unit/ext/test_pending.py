@@ -547,3 +547,26 @@ def test_nothing_is_due_later_than_it_can_be() -> None:
     assert [entry[4] for entry in pending.entries(9)] == [50_000, 20_000, 50_000]
     assert pending.next_due == 20_000
     assert pending.take_due(50_000, 9, 0)[0][0] == 1
+
+
+def test_how_often_it_was_nacked_is_stored() -> None:
+    """The pause after the next nack is as long as without a restart; of what waits, and of what is ready again."""
+    pending = PendingList()
+    for offset, nacks in ((0, 2), (1, 40)):
+        pending.claim(offset, A, 10)
+        for _ in range(nacks):
+            pending.nack(offset, A, 10)
+            pending.take_due(10, 9, 0)
+            pending.claim_again(offset, A, 10)
+    pending.nack(1, A, 500)
+    stored = pending.take_changes()[1]
+    for _ in range(2):
+        again = PendingList()
+        for number, value in stored:
+            again.load_window(number, value)
+        assert [entry[1] for entry in again.entries(9)] == [READY, WAITING]
+        again.claim_again(0, A, 10)  # so that there is something to store
+        again.release(A)
+        stored = again.take_changes()[1]
+        [(_, value)] = stored
+        assert (value[2] >> 3, value[5] >> 3) == (2, 31)

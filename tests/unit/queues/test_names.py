@@ -42,7 +42,22 @@ def test_a_plain_name_is_seen_in_the_name_of_the_log(queue, topic):
 
 
 @pytest.mark.parametrize(
-    "queue", ["a.b", "dlq.orders", "dlq_orders", "dlq", "state", "ä", "a b", "x" * 239, "ab" * 32, "AB" * 32, "."]
+    "queue",
+    [
+        "a.b",
+        "dlq.orders",
+        "dlq_orders",
+        "dlq",
+        "state",
+        "members",
+        "definitions",
+        "ä",
+        "a b",
+        "x" * 239,
+        "ab" * 32,
+        "AB" * 32,
+        ".",
+    ],
 )
 def test_a_name_that_a_log_cannot_have_or_that_something_else_has_is_hashed(queue):
     assert HASHED.fullmatch(topic_of(queue))

@@ -87,6 +87,7 @@ def test_what_is_appended_is_a_message_like_others():
         ({"topic": "a"}, "'topic' is nothing a message has"),
         ({"payload": "x" * 11}, "limits.max_message_size is 10"),
         ({"key": "k" * 65_535}, "longer than"),
+        ({"response_topic": "a/+"}, "no message that MQTT could have"),
     ],
 )
 def test_what_cannot_be_appended(document, error):

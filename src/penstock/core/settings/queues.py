@@ -108,9 +108,11 @@ class QueueReplication(Section, frozen=True):
     enabled: Annotated[bool, about("false: as `[queue]` and `[kafka]` say for all topics")] = False
     group: Annotated[str, Meta(max_length=255), about("accepted for the seed; Kafka spreads topics by itself")] = ""
     mode: Annotated[
-        Literal["sync", "async"], about("whether a publish waits for min_in_sync_replicas or for the leader alone")
+        Literal["sync", "async"], about("accepted for the seed; a publish always waits for min_in_sync_replicas")
     ] = "sync"
-    ack_timeout: Annotated[Interval, about("a publish not replicated in this time has failed", unit="seconds")] = 5.0
+    ack_timeout: Annotated[
+        Interval, about("accepted for the seed; kafka.delivery_timeout_ms holds for all", unit="seconds")
+    ] = 5.0
     replication_factor: Annotated[int, Meta(ge=1, le=32_767), about("copies of the topic")] = 3
     min_in_sync_replicas: Annotated[int, Meta(ge=1, le=32_767), about("copies a publish must be in")] = 2
 

@@ -58,6 +58,8 @@ async def _join_others(front: MqttFrontend, connection: Connection, packet: Subs
     for topic_filter, options, error in packet.entries:
         if error or not _is_joined(front, topic_filter):
             continue
+        if not connection.is_connected:
+            break  # it left while the filter before was looked at
         qos = min(options & QOS, front.settings.mqtt.maximum_qos)
         if not topic_filter.startswith(QUEUE):
             assert front.query_topics is not None
@@ -90,6 +92,15 @@ async def _join_others(front: MqttFrontend, connection: Connection, packet: Subs
         _prepare(front, connection, packet, joined)
         if connection.is_writable and not connection.is_blocked:
             connection.resume_reading()
+    else:
+        for topic_filter in joined.reasons:
+            _withdraw(front, session, topic_filter)
+
+
+def _withdraw(front: MqttFrontend, session: Session, topic_filter: bytes) -> None:
+    """It was made a consumer, and does not have the subscription after all."""
+    if front.queues is not None and topic_filter.startswith(QUEUE) and not front.hub.trie.has(session, topic_filter):
+        front.queues.withdraw(session, topic_filter.decode())
 
 
 def _prepare(
@@ -184,6 +195,8 @@ def _subscribe(
         reason = error or _refusal(front, session, topic_filter, packet.identifier)
         if joined.reasons.get(topic_filter, 0) >= REFUSED:
             reason = joined.reasons[topic_filter]
+        elif reason and topic_filter in joined.reasons:
+            _withdraw(front, session, topic_filter)
         if not reason:
             # [MQTT-3.2.2-10] [MQTT-3.9.3-2]
             reason = min(options & QOS, front.settings.mqtt.maximum_qos)  # [MQTT-3.9.3-1] [MQTT-3.8.4-7]
@@ -233,6 +246,8 @@ def _refusal(
         return Reason.TOPIC_FILTER_INVALID
     if group is not None and not mqtt.shared_subscriptions:
         return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+    if group is not None and plain.startswith(QUEUE):
+        return Reason.TOPIC_FILTER_INVALID  # it would never get anything: the consumers of a group share a queue
     if identifier and not mqtt.subscription_identifiers:
         return Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED
     if not mqtt.wildcard_subscriptions and (b"+" in plain or b"#" in plain):

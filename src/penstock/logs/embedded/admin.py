@@ -135,6 +135,10 @@ class EmbeddedAdmin:
             held[partition.partition] = offset
         return True
 
+    def size(self, topic: str) -> int | None:
+        view = self._log.views.get(topic)
+        return 0 if view is None else view.bytes
+
     async def groups(self) -> Names:
         return sorted({*self._log.offsets.groups, *self._log.coordinator.names})
 

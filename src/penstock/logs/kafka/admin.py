@@ -141,6 +141,9 @@ class KafkaAdmin:
                 raise OffsetOutOfRange(message, marks.first, marks.end) from None
             raise
 
+    def size(self, topic: str) -> int | None:
+        return None  # the client library has no question for it
+
     async def hold(self, partition: TopicPartition, offset: int | None) -> bool:
         """Kafka removes segments by the settings of the topic, and asks nobody."""
         return False

@@ -1,0 +1,131 @@
+"""A queue and its log: when one of them is slow, or has lost something."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from penstock.core.settings.queues import QueueManagerSettings
+from penstock.logs.base import Appended, LogError
+from penstock.queues.definitions import QueueDefinition, Replication
+from penstock.queues.sizes import Sizes
+from tests.support.queue_world import QueueWorld, in_world, record_of
+
+
+def test_a_queue_deleted_while_its_log_is_made_leaves_nobody_waiting():
+    """The hub hears of publishes in their order: one that is never answered would hold up all that come behind it."""
+
+    async def work(world: QueueWorld) -> None:
+        create = world.log.admin.create
+
+        async def never(*_: Any, **__: Any) -> None:
+            await asyncio.Event().wait()
+
+        world.log.admin.create = never  # type: ignore[method-assign] # as slow as Kafka can be
+        queue = await world.manager.create(QueueDefinition(name="slow"))
+        told: list[Appended | LogError] = []
+        queue.append_pack(record_of("$queue/slow", b"1"), told.append)
+        await asyncio.sleep(0)
+        await world.manager.delete("slow")
+        queue.append_pack(record_of("$queue/slow", b"2"), told.append)
+        world.log.admin.create = create  # type: ignore[method-assign]
+        assert [type(result) for result in told] == [Appended, Appended]
+
+    in_world(work)
+
+
+def test_a_queue_that_ends_with_the_broker_promises_nothing():
+    told: list[Appended | LogError] = []
+
+    async def work(world: QueueWorld) -> None:
+        queue = await world.manager.create(QueueDefinition(name="closing"))
+        queue.append_pack(record_of("$queue/closing", b"1"), told.append)
+        await queue.close()
+
+    in_world(work)
+    assert [isinstance(result, LogError) for result in told] == [True]
+
+
+def test_a_group_is_never_further_than_its_log():
+    """A power cut may take the end of a log (ack_durability = "buffered") and not what is known of its groups: what is
+    published at the same offsets afterwards is new."""
+
+    async def work(world: QueueWorld) -> None:
+        queue = await world.fill("cut", ["0", "1", "2"])
+        group = await world.join(queue, "workers")
+        world.claim(group, 3)
+        group.core.pending.settle(0, 0)
+        group.stay_within(3)
+        assert (group.cursor, group.committed, group.pending) == (3, 1, 2)
+        group.stay_within(2)
+        assert (group.cursor, group.committed, group.pending) == (2, 1, 1)
+        stream = await world.fill("cut-stream", ["0"], type="stream")
+        readers = await world.join(stream, "readers")
+        readers.core.seek(9)
+        readers.stay_within(1)
+        assert (readers.cursor, readers.committed) == (1, 1)
+
+    in_world(work)
+
+
+def test_one_queue_that_cannot_be_tidied_is_not_the_end_of_tidying():
+    async def work(world: QueueWorld) -> None:
+        bad, good = await world.fill("bad", ["0"]), await world.fill("good", ["0"])
+
+        async def fail(_: int) -> None:
+            raise RuntimeError("no")
+
+        bad.truncate = fail  # type: ignore[method-assign]
+        group = await world.join(good, "workers")
+        (await world.join(bad, "workers")).core.seek(1)
+        for offset in range(3):
+            group.core.seek(offset + 1)
+            async with asyncio.timeout(30):
+                while good.head <= offset:  # noqa: ASYNC110 - nobody tells when a log was cut
+                    await asyncio.sleep(0.01)
+            await good.append(record_of("$queue/good", b"next"))
+
+    in_world(work, QueueManagerSettings(retention_interval=0.05))
+
+
+def test_sizes_of_a_log_that_is_empty_again():
+    sizes = Sizes()
+    sizes.add(0, 100)
+    sizes.add(10, 50)
+    sizes.prune(5, 12)
+    assert sizes.total == 150
+    sizes.prune(10, 12)
+    assert sizes.total == 50
+    sizes.prune(12, 12)
+    assert sizes.total == 0
+    assert sizes.first is None
+
+
+def test_the_copies_of_a_queue_are_properties_of_its_topic():
+    """Reference, section 12: on Kafka the keys map to replication factor and min.insync.replicas."""
+
+    async def work(world: QueueWorld) -> None:
+        replication = Replication(enabled=True, replication_factor=3, min_in_sync_replicas=2)
+        queue = await world.manager.create(QueueDefinition(name="safe", replication=replication))
+        await queue.make()
+        made = await world.log.admin.describe(queue.topic)
+        assert (made.properties["replication.factor"], made.properties["min.insync.replicas"]) == ("3", "2")
+        plain = await world.fill("plain")
+        assert "replication.factor" not in (await world.log.admin.describe(plain.topic)).properties
+
+    in_world(work)
+
+
+def test_queues_are_made_on_first_use_only_where_that_is_wanted():
+    """`queue_manager.auto_create = false`: publishing and subscribing make nothing."""
+
+    async def work(world: QueueWorld) -> None:
+        await world.fill("there")
+        session = world.open_session("c")
+        for topic, is_there in ((b"$queue/there/k", True), (b"$queue/none/k", False)):
+            assert (world.manager._find_queue(topic, False) is not None) == is_there
+        reason, words = await world.manager.subscribe(session, "$queue/none", qos=1, identifier=0)
+        assert (reason, words) == (0x8F, "there is no such queue")
+        assert list(world.queues) == ["there"]
+
+    in_world(work, QueueManagerSettings(auto_create=False))
