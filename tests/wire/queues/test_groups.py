@@ -251,7 +251,7 @@ def test_a_clean_start_ends_the_membership(publisher, open_queue, broker, new_na
     consumer.close()
     clean = open_queue(client_id=name)
     clean.nothing(0.05)
-    until(lambda: not broker.group(queue, "workers")["consumers"], 5, "no consumer left")
+    until(lambda: not broker.group(queue, "workers")["consumers"], 60, "no consumer left")
     other = open_queue()
     other.consume(f"$queue/{queue}", "workers")
     assert other.next(b"1").count == 2
