@@ -63,7 +63,7 @@ def test_cython_lint() -> None:
 def test_style_of_cython() -> None:
     """What cython-lint does with a process for each file."""
     ignored = f"--ignore={','.join(PYCODESTYLE_CODES)}"
-    run("pycodestyle", ignored, "--max-line-length=120", "--filename=*.pyx,*.pxd,*.pxi", "ext")
+    run("python", "-m", "pycodestyle", ignored, "--max-line-length=120", "--filename=*.pyx,*.pxd,*.pxi", "ext")
 
 
 def test_import_layers() -> None:
