@@ -22,6 +22,7 @@ os.environ["PENSTOCK_DATA_SUBSCRIPTION__ADDRESS"] = "127.0.0.1:0"
 from tests.support.broker import Broker, Listener  # noqa: E402 - after the registration, so that asserts explain themselves
 from tests.support.packets import V5, V311  # noqa: E402 - as above
 from tests.support.raw_client import RawClient  # noqa: E402 - as above
+from tests.support.schedule import file_of, place_of, unit_of  # noqa: E402 - as above
 
 NUMBERS = itertools.count(1)
 Connect = Callable[..., RawClient]
@@ -113,10 +114,29 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=place_of)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """For --dist loadfile: a process takes a file at a time, or all those that belong together."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - only where it is installed and used
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return unit_of(file_of(nodeid))
+
+    return Scheduling(config, log)
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Three Kafka brokers cost an eighth of a core even when nobody talks to them: they end with their folder."""
+    """Three Kafka brokers cost an eighth of a core even when nobody talks to them: they end with their unit."""
     kafka = sys.modules.get("tests.support.kafka_fixtures")
-    if kafka is not None and (nextitem is None or nextitem.path.parent != item.path.parent):
+    if kafka is not None and (nextitem is None or unit_of(file_of(nextitem.nodeid)) != unit_of(file_of(item.nodeid))):
         kafka.stop_cluster(3)
 
 

@@ -124,7 +124,7 @@ def test_kills_under_load(broker):
         if not any(errors):
             tail = broker.counter("work", "tail")
             broker.await_progress("work", "workers", cursor=tail, committed=tail, pending=0)
-        until(lambda: any(errors) or acknowledged <= set(reader.payloads.values()), 20, f"all read (seed {seed})")
+        until(lambda: any(errors) or acknowledged <= set(reader.payloads.values()), 60, f"all read (seed {seed})")
     finally:
         for each in (*workers, reader):
             each.stop()

@@ -80,13 +80,13 @@ async def run_storm(
     storm.is_over = True
     for client in publishers:
         client.stays = client.is_stopping = True
-    if not await wait_until(lambda: all(client.done for client in publishers) or storm.failures, 20):
+    if not await wait_until(lambda: all(client.done for client in publishers) or storm.failures, 60):
         storm.fail("publishers still wait for acknowledgements: " + ", ".join(f"{p.name} {p.open}" for p in publishers))
     for client in watched:
         client.stays = True
     now = asyncio.get_running_loop().time
     await asyncio.sleep(1.5)
-    await wait_until(lambda: all(now() - client.last_arrival > 1.0 for client in watched), 15)
+    await wait_until(lambda: all(now() - client.last_arrival > 1.0 for client in watched), 60)
     for task in tasks:
         task.cancel()
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):

@@ -63,12 +63,12 @@ def test_subscription_storm(broker, connect, topic, new_name):
     count = 1500
     for number in range(count):
         publisher.publish(f"{topic}/{'ab'[number % 2]}", b"%d" % number, qos=1)
+    stop.set()
+    for churner in churners:
+        churner.join(60)
     for subscriber in subscribers:
         subscriber.expect_payloads(b"%d" % number for number in range(count))
         subscriber.expect_nothing(0.05)
-    stop.set()
-    for churner in churners:
-        churner.join(30)
     assert len(churned) > 100
 
 

@@ -23,7 +23,7 @@ class Provider:
     # gives a log that is started, and closes it; opened again it has what it had
     open: Callable[[], AbstractAsyncContextManager[Log]]
     # for how long a test waits until members of a group have agreed, at most
-    patience: float = 5.0
+    patience: float = 30.0
 
 
 def memory_provider(_: pytest.FixtureRequest, __: Path) -> Provider:
@@ -90,7 +90,7 @@ def kafka_provider(_: pytest.FixtureRequest, __: Path, brokers: int = 1) -> Prov
         finally:
             await log.close()
 
-    return Provider("kafka", open_log, patience=20.0)
+    return Provider("kafka", open_log, patience=60.0)
 
 
 def kafka_cluster_provider(request: pytest.FixtureRequest, directory: Path) -> Provider:

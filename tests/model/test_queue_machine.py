@@ -279,7 +279,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def _take(self, room: dict[int, int]) -> tuple[int, Delivery]:
         """The next delivery to one of those that have room."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         for slot in itertools.cycle([slot for slot, places in room.items() if places]):
             try:
                 packet = self.consumers[slot].client.raw.receive(0.005)
@@ -296,7 +296,7 @@ class QueueMachine(RuleBasedStateMachine):
     def progress_is_told(self) -> None:
         if self.consumers or self.model.entries:
             wanted = (self.model.cursor, self.model.committed, len(self.model.pending))
-            until(lambda: self.broker.progress(self.queue, GROUP) == wanted, 10, f"progress {wanted}")
+            until(lambda: self.broker.progress(self.queue, GROUP) == wanted, 60, f"progress {wanted}")
 
     def teardown(self) -> None:
         """Dead letters are those that had to die; the rest is all there."""

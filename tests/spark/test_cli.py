@@ -183,6 +183,7 @@ def _small_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings = tmp_path / "conf"
     settings.mkdir()
     (settings / "spark-defaults.conf").write_text(
-        "spark.sql.codegen.wholeStage false\nspark.sql.adaptive.enabled false\n"
+        "spark.sql.codegen.wholeStage false\nspark.sql.codegen.factoryMode NO_CODEGEN\n"
+        "spark.sql.adaptive.enabled false\n"
     )
     monkeypatch.setenv("SPARK_CONF_DIR", str(settings))

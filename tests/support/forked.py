@@ -15,6 +15,8 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +84,13 @@ class ForkServer:
         if ctypes.CDLL(None, use_errno=True).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise OSError(ctypes.get_errno(), "this process cannot be a parent of what its children leave behind")
         self._socket, theirs = socket.socketpair()
+        self._directory = tempfile.TemporaryDirectory(prefix="penstock-fork-")
+        self.path = f"{self._directory.name}/socket"
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "LD_"))}
         environment |= {"LD_PRELOAD": preloaded} if preloaded else {}
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.fork_server", str(theirs.fileno())],
+                [sys.executable, "-m", "tests.support.fork_server", str(theirs.fileno()), self.path],
                 cwd=REPOSITORY,
                 env={**environment, "PYTHONPATH": f"{REPOSITORY / 'src'}{os.pathsep}{REPOSITORY}"},
                 stdin=subprocess.DEVNULL,
@@ -106,9 +110,62 @@ class ForkServer:
             answer += more
         return int(answer[:8], 16)
 
+    def await_path(self) -> str:
+        """The unix socket for scripts."""
+        deadline = time.monotonic() + 60
+        while not Path(self.path).exists():
+            assert time.monotonic() < deadline, "the process that forks others does not start"
+            time.sleep(0.01)
+        return self.path
+
     def stop(self) -> None:
         self._socket.close()
         self._process.wait(60)
+        self._directory.cleanup()
+
+
+# A command for a shell: asks for a process, takes the signals that are meant for it along, and ends as it does.
+SCRIPT = """#!{python} -SE
+import json, os, signal, socket, sys
+arguments = sys.argv[1:]
+{changes}
+connection = socket.socket(socket.AF_UNIX)
+connection.connect("{path}")
+request = dict(arguments=arguments, directory=os.getcwd(), environment=dict(os.environ))
+text = json.dumps(request).encode()
+socket.send_fds(connection, [b"%08x" % len(text)], [0, 1, 2])
+connection.sendall(text)
+def receive():
+    got = b""
+    while len(got) < 8:
+        got += connection.recv(8 - len(got)) or sys.exit("the process that forks others is gone")
+    return got
+child = int(receive(), 16)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, lambda number, _: os.kill(child, number))
+code = int(receive())
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+os._exit(code)
+"""
+FROM_SCRATCH = """#!{python}
+import os, runpy, sys
+arguments = sys.argv[1:]
+{changes}
+sys.argv[1:] = arguments
+runpy.run_module("penstock", run_name="__main__", alter_sys=True)
+"""
+
+
+def write_command(file: Path, changes: str = "") -> None:
+    """`penstock` for scripts of a shell. `changes` are lines of Python that may change the list `arguments`."""
+    if os.environ.get("PENSTOCK_TEST_FORK") == "no":
+        text = FROM_SCRATCH.format(python=sys.executable, changes=changes)
+    else:
+        text = SCRIPT.format(python=sys.executable, changes=changes, path=fork_server().await_path())
+    file.write_text(text)
+    file.chmod(0o755)
 
 
 @functools.cache

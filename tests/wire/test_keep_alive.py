@@ -28,15 +28,15 @@ def test_silent_client_is_disconnected(connect):
     time.sleep(0.3)
     for client in silent + part_of_a_packet:
         client.expect_disconnect(Reason.KEEP_ALIVE_TIMEOUT)
-        assert 1.4 <= time.monotonic() - start <= 10
+        assert 1.4 <= time.monotonic() - start <= 60
 
 
 def test_any_packet_keeps_a_connection_alive_and_zero_means_for_ever(connect, topic):
     """[MQTT-3.1.2-22] [MQTT3-3.1.2-24]: pings and publishes count; keep-alive 0 turns it off."""
-    pinging = [connect(version, keep_alive=1) for version in VERSIONS]
-    publishing = [connect(version, keep_alive=1) for version in VERSIONS]
+    pinging = [connect(version, keep_alive=2) for version in VERSIONS]
+    publishing = [connect(version, keep_alive=2) for version in VERSIONS]
     never = [connect(version, keep_alive=0) for version in VERSIONS]
-    for _ in range(5):
+    for _ in range(7):
         for client in pinging:
             client.ping()
         for client in publishing:

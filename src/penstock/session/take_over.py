@@ -209,6 +209,9 @@ class TakeOver:
         except (RpcError, LogError) as error:
             if isinstance(error, RequestTimeout):
                 self._silent[name] = time.monotonic()
+                # It reads later than it should that this claim is there, and gives up an earlier one of its own then:
+                # what it asks for that is void, or nobody would have the client.
+                _put_bounded(self._void, (claim.client_id, name), claim.at)
             log.warning("a broker does not answer, clients go on without it", node=name, error=str(error))
             return None
         self._silent.pop(name, None)

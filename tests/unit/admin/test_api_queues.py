@@ -127,7 +127,7 @@ def test_groups_are_seen_moved_and_deleted(ask, orders):
     assert ask("POST", "/queues/orders/seek", {"group": "workers", "to": 2})[1]["cursor"] == 2
     assert ask("DELETE", "/queues/orders/groups?group=workers")[0] == 409
     assert ask("POST", "/sessions/w1/kick")[0] == 200
-    until(lambda: ask("GET", "/queues/orders/groups")[1]["groups"][0]["consumers"] == 0, 10, "the consumer is gone")
+    until(lambda: ask("GET", "/queues/orders/groups")[1]["groups"][0]["consumers"] == 0, 60, "the consumer is gone")
     assert ask("DELETE", "/queues/orders/groups?group=workers")[0] == 200
     assert ask("GET", "/queues/orders/groups")[1]["groups"] == []
 

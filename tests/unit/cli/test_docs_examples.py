@@ -3,7 +3,6 @@
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from typer.main import get_command
 from penstock.access import AclFile
 from penstock.cli.app import app
 from penstock.core.settings import load_settings
+from tests.support.forked import write_command
 from tests.unit.cli.conftest import clean_environment
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -76,8 +76,7 @@ def test_commands_that_need_a_broker_are_read(page):
 def test_commands_that_need_no_broker_are_run(page, tmp_path):
     shim = tmp_path / "bin" / "penstock"
     shim.parent.mkdir()
-    shim.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m penstock "$@"\n')
-    shim.chmod(0o755)
+    write_command(shim)
     environ = clean_environment()
     environ["PATH"] = f"{shim.parent}:{environ['PATH']}"
     for language in ("toml", "text"):

@@ -193,7 +193,7 @@ def test_what_an_operator_did_outlives_a_kill(broker, run):
     run("pause", "lasting")
     broker.kill()
     broker.restart()
-    until(lambda: is_answering(broker.admin_port), 20, "commands are taken")
+    until(lambda: is_answering(broker.admin_port), 60, "commands are taken")
     entry = broker.queue("lasting")
     assert (entry["paused"], entry["depth"], entry["definition"]["limits"]["max_depth"]) == (True, 2, 9)
     messages = json.loads(run("peek", "lasting", "--json"))["messages"]

@@ -39,6 +39,7 @@ from penstock.core.metrics import BY_BEGINNING, BY_CLIENT, BY_QUEUE, BY_SHARE, P
 from penstock.core.settings import load_settings
 from penstock.datasub.sql.statements import parse_statement
 from tests.support.broker import Broker, free_port
+from tests.support.forked import write_command
 
 ROOT = Path(__file__).resolve().parents[3]
 FENCE = re.compile(r"^```(?P<language>[^\n`]*)\n(?P<body>.*?)^```[ \t]*$", re.M | re.S)
@@ -65,9 +66,8 @@ METRIC_PAGES = tuple(
 )
 SECONDS = 60
 
-PENSTOCK = """#!{python}
-import os, runpy, sys
-arguments = sys.argv[1:]
+# How the arguments of a page's commands are changed: see write_command.
+PENSTOCK = """
 given = {{word.split("=")[0] for word in arguments}}
 if arguments[:1] in (["pub"], ["sub"]) and not given & {{"-p", "--port", "-L", "--url", "--unix"}}:
     arguments += ["-h", "127.0.0.1", "-p", "{port}"]
@@ -83,8 +83,6 @@ if arguments[:1] == ["serve"]:
         arguments += ["--admin", ""]
     if any("[data_subscription]" in text for text in texts):
         del os.environ["PENSTOCK_DATA_SUBSCRIPTION__ADDRESS"]
-sys.argv[1:] = arguments
-runpy.run_module("penstock", run_name="__main__", alter_sys=True)
 """
 MOSQUITTO = """#!/bin/sh
 case " $* " in *" -p "*) exec {real} "$@" ;; *) exec {real} -h 127.0.0.1 -p {port} "$@" ;; esac
@@ -95,7 +93,7 @@ import sys, urllib.request
 sys.stdout.write(urllib.request.urlopen("http://" + sys.argv[-1], timeout=30).read().decode())
 """
 # A command in the background has to be at work before the next line: a subscriber subscribed, a broker listening.
-AWAIT = """#!{python}
+AWAIT = """#!{python} -SE
 import pathlib, socket, sys, time
 def is_there(wanted):
     if not wanted.isdigit():
@@ -155,7 +153,8 @@ class Workshop:
         commands = directory / "bin"
         commands.mkdir()
         here = {"python": sys.executable, "port": broker.port}
-        scripts = {"penstock": PENSTOCK.format(**here), "await-it": AWAIT.format(**here)}
+        write_command(commands / "penstock", PENSTOCK.format(**here))
+        scripts = {"await-it": AWAIT.format(**here)}
         for name in ("mosquitto_pub", "mosquitto_sub"):
             scripts[name] = MOSQUITTO.format(real=shutil.which(name), **here)
         if shutil.which("curl") is None:

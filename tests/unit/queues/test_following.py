@@ -32,7 +32,8 @@ class Manager:
             raise LogError("the log is away")
 
     async def adopt(self, definition: QueueDefinition) -> None:
-        self.queues.setdefault(definition.name, SimpleNamespace(name=definition.name, definition=definition))
+        known = SimpleNamespace(name=definition.name, definition=definition, groups={}, is_current=False)
+        self.queues.setdefault(definition.name, known)
         self._fail(definition.name)
 
     async def forget(self, queue: SimpleNamespace) -> None:

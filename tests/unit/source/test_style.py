@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cython_lint.cython_lint import PYCODESTYLE_CODES
 
 ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(sys.executable).parent
@@ -56,7 +57,13 @@ def test_types() -> None:
 
 
 def test_cython_lint() -> None:
-    run("cython-lint", "--ban-relative-imports", "--max-line-length=120", "ext")
+    run("cython-lint", "--ban-relative-imports", "--no-pycodestyle", "ext")
+
+
+def test_style_of_cython() -> None:
+    """What cython-lint does with a process for each file."""
+    ignored = f"--ignore={','.join(PYCODESTYLE_CODES)}"
+    run("python", "-m", "pycodestyle", ignored, "--max-line-length=120", "--filename=*.pyx,*.pxd,*.pxi", "ext")
 
 
 def test_import_layers() -> None:

@@ -97,7 +97,7 @@ def backlog(
         payloads = [b"%d" % number for number in range(count)]
         for payload in payloads:
             publisher.publish(topic, payload, qos=qos)
-        until(lambda: not end or broker.end_offset(topic_of(client_id)) >= end, 15, "the backlog in its topic")
+        until(lambda: not end or broker.end_offset(topic_of(client_id)) >= end, 60, "the backlog in its topic")
         return payloads
 
     return leave

@@ -30,9 +30,9 @@ def test_list_and_show(broker, open_app, backlog, app_id, topic):
 def test_lag(broker, open_app, backlog, app_id):
     payloads = backlog(V5, 3)
     assert app_id in broker.command("app", "lag")
-    until(lambda: broker.application(app_id)["lag"] == 3, 15, "a lag of 3")
+    until(lambda: broker.application(app_id)["lag"] == 3, 60, "a lag of 3")
     open_app(V5).expect_payloads(payloads)
-    until(lambda: broker.application(app_id)["lag"] == 0, 15, "no lag")
+    until(lambda: broker.application(app_id)["lag"] == 0, 60, "no lag")
 
 
 @pytest.mark.parametrize(("place", "left"), [("end", 0), ("begin", 5), ("-2", 2)])
@@ -43,7 +43,7 @@ def test_reset(*, broker, open_app, backlog, app_id, place, left):
     client.expect_payloads(payloads[:5])
     client.ping()
     client.disconnect()
-    until(lambda: broker.application(app_id)["lag"] == 0, 15, "everything committed")
+    until(lambda: broker.application(app_id)["lag"] == 0, 60, "everything committed")
     broker.command("app", "reset", app_id, f"--to={place}", options=["--yes"])
     client = open_app(V5)
     client.expect_payloads(payloads[5 - left :] if left else [], dup=None)
@@ -88,4 +88,4 @@ def test_metrics(broker, open_app, backlog, app_id):
 
     for word in ("lag", "in_flight", "retries", "expired"):
         assert any(word in line.partition("{")[0] for line in lines()), (word, lines())
-    until(lambda: [line for line in lines() if "client_lag" in line and line.endswith(" 3.0")], 15, "a lag of 3")
+    until(lambda: [line for line in lines() if "client_lag" in line and line.endswith(" 3.0")], 60, "a lag of 3")

@@ -100,7 +100,7 @@ def test_the_commit_follows_the_acknowledgements(broker, open_app, backlog, app_
     client.ping()
     assert lag_of(broker, app_id) == 5
     client.ack(pack[0])
-    until(lambda: lag_of(broker, app_id) == 0, 15, "committed")
+    until(lambda: lag_of(broker, app_id) == 0, 60, "committed")
 
 
 def lag_of(broker, app_id):

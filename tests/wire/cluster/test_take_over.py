@@ -17,8 +17,8 @@ def test_a_client_that_comes_to_another_broker_leaves_the_first(pair, connect, c
     old = connect(version, client_id, broker=a)
     connect(version, client_id, broker=b).ping()
     if version == V5:
-        assert old.expect(PacketType.DISCONNECT, timeout=0.2).reason == Reason.SESSION_TAKEN_OVER
-    old.expect_closed(0.2)
+        assert old.expect(PacketType.DISCONNECT).reason == Reason.SESSION_TAKEN_OVER
+    old.expect_closed()
     connect(version, client_id, broker=a).ping()
 
 
@@ -62,9 +62,11 @@ def test_nothing_is_lost_or_doubled_while_clients_move(pair, connect, new_name, 
         for number in range(50):
             publisher.publish(topic, b"%d" % (turn * 50 + number), qos=1)
         client = connect(V5, name, broker=(b, a)[turn % 2], **persistent(V5))
-        got += [packet.payload for packet in client.receive_all(0.3) if not client.ack(packet)]
-    got += [packet.payload for packet in client.receive_all(0.5)]
-    assert sorted(set(got), key=int) == [b"%d" % number for number in range(300)]
+        got += [packet.payload for packet in client.receive_all(0.1) if not client.ack(packet)]
+    sent = {b"%d" % number for number in range(300)}
+    while not sent <= set(got):
+        got.append(client.expect_publish(topic, dup=None, ack=True).payload)
+    assert sent == set(got)
 
 
 def test_qos_2_publishes_are_known_at_the_other_broker(pair, connect, client_id, topic):
@@ -101,15 +103,15 @@ def test_a_clean_start_at_another_broker_ends_the_session(pair, connect, client_
 def test_the_later_of_two_at_the_same_time_stays(pair, open_client, client_id):
     """Both brokers ask each other: one client is left."""
     a, b = pair
-    for _ in range(5):
+    for _ in range(4):
         both = [open_client(V5, broker=broker) for broker in (a, b)]
         for client in both:
             client.send_connect(client_id, **persistent(V5))
         came: list[list[PacketType]] = [[], []]
-        deadline, steady = time.monotonic() + 15, 0
+        deadline, steady = time.monotonic() + 60, 0
         while steady < 3 and time.monotonic() < deadline:
             for types, client in zip(came, both, strict=True):
-                types += [packet.type for packet in client.receive_all(0.2)]
+                types += [packet.type for packet in client.receive_all(0.15)]
             steady = steady + 1 if came.count([PacketType.CONNACK]) == 1 else 0
         assert came.count([PacketType.CONNACK]) == 1, came
 
@@ -173,7 +175,7 @@ def test_a_broker_dies_and_its_clients_go_on_at_another(pair, connect, new_name,
         a.restart()
     # it leaves alone what is another's now
     client.ping()
-    until(lambda: "sessions restored" in a.log(), 10)
+    until(lambda: "sessions restored" in a.log(), 60)
     client = connect(V5, name, broker=a, **persistent(V5))
     assert client.connack.session_present
     publisher.publish(topic, b"back", qos=1)
@@ -203,8 +205,8 @@ def test_the_sessions_of_a_dead_broker_are_taken_up(pair, connect, new_name, top
     a.kill()
     try:
         connect(V5, broker=b).publish(topic, b"meanwhile", qos=1)
-        watcher.expect_publish(f"{topic}/will", b"gone", ack=True)
-        b.await_log("the sessions of a broker that is gone were taken up")
+        watcher.expect_publish(f"{topic}/will", b"gone", ack=True, timeout=90)
+        b.await_log("the sessions of a broker that is gone were taken up", seconds=90)
         watcher.expect_nothing(0.2)
     finally:
         a.restart()

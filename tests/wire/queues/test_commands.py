@@ -45,7 +45,7 @@ def test_dead_letters_come_back(publisher, consumer, broker, queue):
     publisher.publish(f"$queue/{queue}/k", b"bad", properties={"user_property": [("own", "1")]})
     consumer.consume(f"$queue/{queue}", "workers")
     consumer.reject(consumer.next(b"bad"), "for no reason")
-    until(lambda: broker.queue(f"$dlq/{queue}") and broker.counter(f"$dlq/{queue}", "depth") == 1, 10, "a dead letter")
+    until(lambda: broker.queue(f"$dlq/{queue}") and broker.counter(f"$dlq/{queue}", "depth") == 1, 60, "a dead letter")
     assert broker.api(f"queues/$dlq/{queue}/replay", "POST", {})["moved"] == 1
     again = consumer.next(b"bad")
     assert (again.count, again.topic, again.offset) == (1, f"$queue/{queue}/k", 1)

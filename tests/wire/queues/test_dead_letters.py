@@ -165,7 +165,7 @@ def test_expired_messages_are_not_dead_letters(publisher, consumer, broker, queu
     publisher.publish(f"$queue/{queue}", b"1")
     time.sleep(0.4)
     consumer.consume(f"$queue/{queue}", "workers")
-    until(lambda: broker.progress(queue, "workers")[:2] == (1, 1), 5, "the expired one is passed")
+    until(lambda: broker.progress(queue, "workers")[:2] == (1, 1), 60, "the expired one is passed")
     consumer.nothing(0.05)
     assert broker.queue(f"$dlq/{queue}") is None or broker.counter(f"$dlq/{queue}", "tail") == 0
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-LATE = 2.0  # seconds that a busy machine may add
+LATE = 5.0  # seconds that a busy machine may add
 NUMBERS = [b"%d" % number for number in range(6)]
 
 
@@ -17,12 +17,13 @@ def test_a_hanging_consumer_loses_its_entries_to_another(publisher, open_queue, 
     """Row "stealing": by other consumers after the visibility timeout, not before."""
     hanging, other = open_queue(), open_queue()
     hanging.consume(f"$queue/{queue}", "workers", prefetch=1)
+    before = time.monotonic()
     publisher.publish(f"$queue/{queue}", b"1")
-    first = hanging.next(b"1")
+    hanging.next(b"1")
     other.consume(f"$queue/{queue}", "workers")
     stolen = other.next(b"1")
     assert stolen.count >= 2
-    assert stolen.at - first.at > 0.35
+    assert stolen.at - before > 0.38
     other.ack(stolen)
 
 
@@ -30,11 +31,13 @@ def test_a_hanging_consumer_loses_its_entries_to_another(publisher, open_queue, 
 def test_a_sole_consumer_gets_its_own_entry_again(publisher, consumer, queue):
     """Row "stealing": own entries included, and no back-off on top of a timeout."""
     consumer.consume(f"$queue/{queue}", "workers")
+    before = time.monotonic()
     publisher.publish(f"$queue/{queue}", b"1")
     first = consumer.next(b"1")
     second = consumer.next(b"1")
     assert second.count == 2
-    assert 0.35 < second.at - first.at < 0.4 + LATE
+    assert second.at - before > 0.38
+    assert second.at - first.at < 0.4 + LATE
     consumer.ack(second)
 
 
@@ -44,6 +47,7 @@ def test_every_delivery_restarts_the_visibility_clock(publisher, open_queue, que
     consumers = [open_queue(), open_queue()]
     for consumer in consumers:
         consumer.consume(f"$queue/{queue}", "workers")
+    began = time.monotonic()
     publisher.publish(f"$queue/{queue}", b"1")
     got, end = [], None
     while end is None or time.monotonic() < end:
@@ -55,7 +59,7 @@ def test_every_delivery_restarts_the_visibility_clock(publisher, open_queue, que
                 got.append(packet)
     counts = [int(dict(packet.properties["user_property"]).get("x-delivery-count", "1")) for packet in got]
     assert sorted(counts) == list(range(1, len(counts) + 1))
-    assert 2 <= len(counts) <= 4
+    assert 2 <= len(counts) <= 1 + (time.monotonic() - began) / 0.5
 
 
 @pytest.mark.queue(retry={"initial_backoff": "200ms", "max_backoff": "500ms", "multiplier": 2.0, "max_retries": 10})

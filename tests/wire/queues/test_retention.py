@@ -33,7 +33,7 @@ def first_offset(open_queue, queue, group):
 def test_a_stream_by_messages(publisher, open_queue, broker, queue):
     """Row "policy", section 14 (retention by count): the policy alone decides for a stream."""
     fill(publisher, queue)
-    until(lambda: broker.counter(queue, "head") > 0, 15, "something removed")
+    until(lambda: broker.counter(queue, "head") > 0, 60, "something removed")
     first = first_offset(open_queue, queue, "new")
     assert 0 < first <= COUNT + 1 - 10
     assert first == broker.counter(queue, "head")
@@ -43,7 +43,7 @@ def test_a_stream_by_messages(publisher, open_queue, broker, queue):
 def test_a_stream_by_bytes(publisher, open_queue, broker, queue):
     """Row "policy": max_length_bytes."""
     fill(publisher, queue)
-    until(lambda: broker.counter(queue, "head") > 0, 15, "something removed")
+    until(lambda: broker.counter(queue, "head") > 0, 60, "something removed")
     assert 0 < first_offset(open_queue, queue, "new") <= COUNT + 1 - 9
 
 
@@ -51,7 +51,7 @@ def test_a_stream_by_bytes(publisher, open_queue, broker, queue):
 def test_a_stream_by_age(publisher, open_queue, broker, queue):
     """Row "policy": max_age; what is younger stays."""
     fill(publisher, queue)
-    until(lambda: broker.counter(queue, "head") > 0, 15, "something removed")
+    until(lambda: broker.counter(queue, "head") > 0, 60, "something removed")
     reader = open_queue()
     reader.consume(f"$queue/{queue}", "new")
     publisher.publish(f"$queue/{queue}", b"young")
@@ -114,7 +114,7 @@ def test_a_classic_queue_is_truncated_behind_every_group(publisher, open_queue, 
         consumer.consume(f"$queue/{queue}", group)
     for consumer in consumers.values():
         consumer.take_and_ack(*payloads)
-    until(lambda: broker.counter(queue, "head") > 0, 15, "something removed")
+    until(lambda: broker.counter(queue, "head") > 0, 60, "something removed")
     assert broker.counter(queue, "depth") == 0
     for group in ("one", "two"):
         assert broker.progress(queue, group) == (COUNT + 1, COUNT + 1, 0)
@@ -129,7 +129,7 @@ def test_a_reader_that_fell_behind_goes_on_at_the_first_stored(publisher, open_q
     reader.next(b"first")
     reader.close()
     fill(publisher, queue)
-    until(lambda: broker.counter(queue, "head") > 0, 15, "something removed")
+    until(lambda: broker.counter(queue, "head") > 0, 60, "something removed")
     again = open_queue()
     again.consume(f"$queue/{queue}", "readers", x_auto_commit="false")
     assert again.next().offset == broker.counter(queue, "head")

@@ -97,7 +97,7 @@ def test_no_descriptors_left_costs_no_processor_time_and_passes(mode):
         [sys.executable, "-c", textwrap.dedent(STARVED), mode],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True,
     ) as process:  # fmt: skip
-        guard = threading.Timer(30, process.kill)
+        guard = threading.Timer(120, process.kill)
         guard.start()
         try:
             assert process.stdin is not None
