@@ -32,18 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from bench.compare import HERE, build_proxy
-from bench.frame import (
-    Bench,
-    argument_parser,
-    at_least,
-    at_most,
-    measure_fresh,
-    measure_in_turn,
-    own_kafka,
-    run_bench,
-    summarise_runs,
-)
-from bench.scenarios import BASE, SUBJECT, Figure, Scenario
+from bench.frame import Bench, argument_parser, measure_fresh, measure_in_turn, own_kafka, run_bench, summarise_runs
+from bench.scenarios import BASE, SUBJECT, Figure, Scenario, at_least, at_most
 from penstock.bench.brokers import COMMANDS, MOSQUITTO_CONF, Broker, BrokerError
 from penstock.bench.summary import Run
 from tests.support.kafka_cluster import KafkaCluster

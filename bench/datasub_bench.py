@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from bench import datasub_evaluate as evaluation
-from bench.frame import argument_parser, at_least, measure_in_turn, run_bench
-from bench.scenarios import SUBJECT, Figure, Scenario
+from bench.frame import argument_parser, measure_in_turn, run_bench
+from bench.scenarios import SUBJECT, Figure, Scenario, at_least
 from penstock.bench.brokers import COMMANDS, Broker, wait_quiet
 from penstock.bench.summary import Run
 

@@ -34,8 +34,8 @@ import msgspec
 import uvloop
 
 from bench.device_bench import PENSTOCK
-from bench.frame import Bench, argument_parser, at_least, at_most, measure_fresh, measure_in_turn, own_kafka, run_bench
-from bench.scenarios import SUBJECT, Figure, Scenario
+from bench.frame import Bench, argument_parser, measure_fresh, measure_in_turn, own_kafka, run_bench
+from bench.scenarios import SUBJECT, Figure, Scenario, at_least, at_most
 from penstock.bench.brokers import COMMANDS, Broker, free_port
 from penstock.bench.summary import Run
 from penstock.bench.system import cpu_seconds

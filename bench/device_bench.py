@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from bench.app_bench import DURABLE_MOSQUITTO
 from bench.frame import Bench as LogBench
-from bench.frame import argument_parser, at_least, at_most, measure_fresh, measure_in_turn, own_kafka, run_bench
-from bench.scenarios import BASE, SUBJECT, Figure, Scenario
+from bench.frame import argument_parser, measure_fresh, measure_in_turn, own_kafka, run_bench
+from bench.scenarios import BASE, SUBJECT, Figure, Scenario, at_least, at_most
 from penstock.bench.brokers import COMMANDS, MOSQUITTO_CONF, Broker
 from penstock.bench.summary import Run
 from penstock.bench.system import cpu_seconds

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.compare import RESULTS, allow_open_files, run_watched, write_result
-from bench.scenarios import BASE, SUBJECT, Scenario, Target
+from bench.scenarios import BASE, SUBJECT, Scenario
 from bench.summary import markdown_table, missed_targets, summarise_figure
 from penstock.bench.brokers import Broker, BrokerError, wait_quiet
 from penstock.bench.machine import describe_machine, describe_versions
@@ -28,14 +28,6 @@ SHOWN = (
     "error", "rate", "msgs_per_cpu_s", "lost", "duplicates", "broker_cores", "kafka_cores", "redis_cores",
     "other_cores",
 )  # fmt: skip
-
-
-def at_least(value: float) -> Target:
-    return Target(value, is_ratio=False)
-
-
-def at_most(value: float) -> Target:
-    return Target(value, is_ratio=False, is_maximum=True)
 
 
 @dataclass(frozen=True)

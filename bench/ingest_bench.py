@@ -17,7 +17,6 @@ one of them is there at a time.
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import socket
 import statistics
@@ -31,7 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from bench.compare import allow_open_files, run_load
+from bench.compare import RESULTS, allow_open_files, run_load, write_result
 from bench.scenarios import BASE, SUBJECT, Figure, Scenario, Target
 from bench.summary import markdown_table, missed_targets, summarise_figure
 from penstock.bench.brokers import COMMANDS, MOSQUITTO_CONF, PENSTOCK_TOML, Broker, BrokerError, wait_quiet
@@ -166,6 +165,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", choices=[BASE, SUBJECT], help="measure only this broker")
     parser.add_argument("--dir", help="directory of the brokers' files  [default: that of temporary files]")
     parser.add_argument("--json", metavar="FILE", help="write the result there")
+    parser.add_argument("--save", action="store_true", help="write a dated result to bench/results/ingest")
     parser.add_argument("--check", action="store_true", help="exit with 1 when penstock misses a target")
     args = parser.parse_args(argv)
     if args.dir:
@@ -179,6 +179,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     result = {
         "date": started.isoformat(),
+        "provider": "embedded",
         "machine": {**describe_machine(), "fdatasync_ms": fdatasync_ms(args.dir)},
         "versions": describe_versions(),
         "settings": {"reps": args.reps, "secs": args.secs, "warmup": args.warmup},
@@ -186,7 +187,9 @@ def main(argv: list[str] | None = None) -> int:
         "runs": runs,
     }
     if args.json:
-        Path(args.json).write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        write_result(result, Path(args.json))
+    if args.save:
+        write_result(result, RESULTS / "ingest" / f"{result['date'][:16].replace(':', '')}-embedded.json")
     print(markdown_table(summary))
     missed = missed_targets(summary)
     if missed:

@@ -1,6 +1,6 @@
 """The Kafka provider against a bare confluent-kafka loop: records per CPU-second of this process, same run, same bytes.
 
-    python bench/kafka_bench.py [--records 100000] [--size 100] [--rounds 6]
+    python bench/kafka_bench.py [--records 600000] [--size 100] [--rounds 6] [--save]
 
 Starts a broker of its own unless --servers names one. The sides take turns; the figure is the median of the ratios of
 turns that followed each other, beside the best turn of each side. "bare" calls produce_batch with a delivery callback
@@ -28,6 +28,8 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench.parts import save_part
+from bench.scenarios import Figure, at_least
 from penstock._ext.segment import RecordPack
 from penstock.logs.base import LogError, TopicPartition
 from penstock.logs.kafka import KafkaLog, KafkaSettings
@@ -148,7 +150,27 @@ async def measure(work: Callable[[], Awaitable[None]], records: int) -> float:
     return records / (time.process_time() - started)
 
 
-async def compare(name: str, sides: dict[str, Callable[[], Awaitable[None]]], records: int, rounds: int) -> None:
+Rates = dict[str, list[float]]
+FIGURES = (
+    Figure("produced, delivery reports to a callback", "produce", "records / CPU-s"),
+    Figure("times the bare loop, median of turns", "produce_ratio", "times", at_least(0.9)),
+    Figure("times the bare loop without delivery reports", "blind_ratio", "times"),
+    Figure("consumed", "consume", "records / CPU-s"),
+    Figure(
+        "the same by the bare loop, value and offset only, median of the ratios",
+        "consume_ratio",
+        "times",
+        at_least(0.9),
+    ),
+    Figure("times the bare loop that takes whole records", "whole_ratio", "times"),
+)
+
+
+def ratio(rates: Rates, side: str) -> float:
+    return statistics.median(ours / theirs for ours, theirs in zip(rates["penstock"], rates[side], strict=True))
+
+
+async def compare(name: str, sides: dict[str, Callable[[], Awaitable[None]]], records: int, rounds: int) -> Rates:
     rates: dict[str, list[float]] = {side: [] for side in sides}
     for side in sides.values():
         await side()
@@ -163,31 +185,46 @@ async def compare(name: str, sides: dict[str, Callable[[], Awaitable[None]]], re
             best = max(rates["penstock"]) / max(values)
             spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}, best against best {best:.2f}"
             print(f"{'':18} penstock reaches {statistics.median(ratios):.2f}x of it ({spread})", flush=True)
+    return rates
 
 
-async def run(servers: str, records: int, size: int, rounds: int, batch_size: int) -> None:
+async def run(servers: str, records: int, size: int, rounds: int, batch_size: int) -> dict[str, dict[str, float]]:
     bench = Bench(servers, records, size, batch_size)
     await bench.open()
     writers = {"penstock": bench.produce_ours, "bare": bench.produce_bare, "blind": bench.produce_blind}
-    await compare("produce", writers, records, rounds)
+    produced = await compare("produce", writers, records, rounds)
     readers = {"penstock": bench.consume_ours, "bare": bench.consume_bare, "whole": bench.consume_whole}
-    await compare("consume", readers, records, rounds)
+    consumed = await compare("consume", readers, records, rounds)
     await bench.log.admin.delete(bench.topic)
     await bench.log.close()
+    return {
+        "bare": {"produce": statistics.median(produced["bare"]), "consume": statistics.median(consumed["bare"])},
+        "penstock": {
+            "produce": statistics.median(produced["penstock"]),
+            "consume": statistics.median(consumed["penstock"]),
+            "produce_ratio": ratio(produced, "bare"),
+            "blind_ratio": ratio(produced, "blind"),
+            "consume_ratio": ratio(consumed, "bare"),
+            "whole_ratio": ratio(consumed, "whole"),
+        },
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--servers", default="")
-    parser.add_argument("--records", type=int, default=100_000)
+    parser.add_argument("--records", type=int, default=600_000)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--batch-size", type=int, default=0)
+    parser.add_argument("--save", action="store_true", help="write a dated result to bench/results/kafka")
     options = parser.parse_args()
     cluster = None if options.servers else KafkaCluster(1).start()
     try:
         servers = options.servers or (cluster.bootstrap if cluster else "")
-        uvloop.run(run(servers, options.records, options.size, options.rounds, options.batch_size))
+        values = uvloop.run(run(servers, options.records, options.size, options.rounds, options.batch_size))
+        if options.save:
+            save_part("kafka", "kafka", FIGURES, values, records=options.records, rounds=options.rounds)
     finally:
         if cluster is not None:
             cluster.stop()

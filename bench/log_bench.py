@@ -1,6 +1,6 @@
 """The embedded log on this machine's disk: how many records a second, and how long a commit takes.
 
-    python bench/log_bench.py [--directory DIR] [--records N] [--seconds S] [--json FILE]
+    python bench/log_bench.py [--directory DIR] [--records N] [--seconds S] [--save]
 
 100-byte records in packs of 500, fsync before every acknowledgement. The rate of appending is that of wall-clock time
 with 8 MiB on their way; beside it stands how many one CPU-second of the process is enough for. Beside each figure of
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import shutil
 import sys
@@ -23,6 +22,10 @@ from typing import Any
 
 import uvloop
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.parts import save_part
+from bench.scenarios import Figure, at_least, at_most
 from penstock._ext.segment import RecordPack, write_packs
 from penstock.logs.base import Appended, LogError, TopicPartition
 from penstock.logs.embedded import EmbeddedLog
@@ -183,6 +186,30 @@ async def measure_fan_out(log: EmbeddedLog, topics: int, rounds: int = 40) -> di
     }
 
 
+FIGURES = (
+    Figure("append and commit, 500 records at a time", "appended", "records / s", at_least(1_000_000)),
+    Figure("read into C structures, from files", "read", "records / s", at_least(2_000_000)),
+    Figure("the same, newest in memory", "read_cached", "records / s"),
+    Figure("commit at 50,000 records / s, p99", "p99_ms", "ms", at_most(5), True),
+)
+
+
+def compared(measured: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """The figures that have a target, beside those of the bare disk."""
+    return {
+        "bare disk": {
+            "appended": measured["bare disk"]["records_per_second"],
+            "p99_ms": measured["bare disk, commits"]["p99_ms"],
+        },
+        "penstock": {
+            "appended": measured["append and commit"]["records_per_second"],
+            "read": measured["read from files"]["records_per_second"],
+            "read_cached": measured["read, newest in memory"]["records_per_second"],
+            "p99_ms": measured["commit at 50,000 records/s"]["p99_ms"],
+        },
+    }
+
+
 async def main(directory: Path, records: int, seconds: float) -> dict[str, Any]:
     store = LmdbStore(directory / "state")
     log = EmbeddedLog(directory, store.space("groups"))
@@ -209,7 +236,7 @@ if __name__ == "__main__":
     parser.add_argument("--directory", help="where the log is written (a temporary directory of it is removed again)")
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--json", type=Path, help="a file for the figures")
+    parser.add_argument("--save", action="store_true", help="write a dated result to bench/results/log")
     options = parser.parse_args()
     place = Path(tempfile.mkdtemp(prefix="penstock-log-", dir=options.directory))
     try:
@@ -218,6 +245,6 @@ if __name__ == "__main__":
         shutil.rmtree(place)
     for name, numbers in measured.items():
         print(f"{name:28}", "  ".join(f"{key} {value:,.2f}" for key, value in numbers.items()))
-    if options.json:
-        options.json.write_text(json.dumps(measured, indent=2) + "\n")
+    if options.save:
+        save_part("log", "embedded", FIGURES, compared(measured), records=options.records)
     sys.exit(0)

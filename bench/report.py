@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Puts the newest result of bench/results into the documents: the tables between their markers, and the chart.
 
-python bench/report.py             README.md, docs/benchmarks.md, docs/benchmarks.svg
+python bench/report.py             README.md, docs/benchmarks.md, docs/benchmarks.svg, docs/benchmarks-persistence.md
 python bench/report.py --check     change nothing, exit with 1 when they are not up to date
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench import report_kept
 from bench.chart import draw_chart
 from bench.scenarios import BASE
 from bench.summary import Row, markdown_table, ordered_brokers, summarise
@@ -105,6 +106,7 @@ def render_documents(root: Path, result: dict[str, Any] | None) -> dict[Path, st
             README: table,
             PAGE: f"{table}\n\n![Ratios to {BASE}]({CHART.name})\n\n## All figures\n\n{details}",
         }
+    regions[report_kept.PAGE] = report_kept.render_kept(RESULTS) or NOT_MEASURED
     texts = {
         path: replace_region((root / path).read_text(), content)
         for path, content in regions.items()

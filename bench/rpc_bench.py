@@ -1,12 +1,13 @@
 """Request/response pairs per second: caller, responder and log in one process, 64-byte requests, one partition or more.
 
-python bench/rpc_bench.py [--provider embedded|memory] [--seconds 5] [--window 2000] [--handler sync|async]
+python bench/rpc_bench.py [--provider embedded|memory] [--seconds 5] [--window 2000] [--handler sync|async] [--save]
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,6 +16,10 @@ from pathlib import Path
 
 import uvloop
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.parts import save_part
+from bench.scenarios import Figure, at_least
 from penstock.logs.base import Log
 from penstock.logs.embedded import EmbeddedLog
 from penstock.logs.memory import MemoryLog
@@ -84,6 +89,13 @@ async def measure(log: Log, handler: str, seconds: float, window: int) -> tuple[
     return count / elapsed, count / used, counters
 
 
+FIGURES = (
+    Figure("request and response", "rate", "pairs / s", at_least(50_000)),
+    Figure("the same per CPU-second", "per_cpu", "pairs / CPU-s"),
+    Figure("time to the response, p99", "p99_ms", "ms", None, True),
+)
+
+
 async def run(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(dir=options.directory) as directory:
         async with open_log(options.provider, Path(directory)) as log:
@@ -92,6 +104,11 @@ async def run(options: argparse.Namespace) -> None:
     print(f"  {rate:,.0f} request/response pairs per second, {per_cpu:,.0f} per CPU-second")
     print(f"  latency {counters['response_lag']:.1f} ms mean, at most {counters['response_lag_p99']:.1f} ms p99")
     print(f"  timed out {counters['request_timeout_count']}, failed {counters['requests_failed_total']}")
+    if options.save:
+        values = {"rate": rate, "per_cpu": per_cpu, "p99_ms": counters["response_lag_p99"]}
+        save_part(
+            "rpc", options.provider, FIGURES, {"penstock": values}, window=options.window, handler=options.handler
+        )
 
 
 def main() -> None:
@@ -101,6 +118,7 @@ def main() -> None:
     options.add_argument("--window", type=int, default=2_000, help="calls that wait at the same time")
     options.add_argument("--handler", choices=sorted(HANDLERS), default="sync")
     options.add_argument("--directory", help="where the log is; the system's temporary directory if not given")
+    options.add_argument("--save", action="store_true", help="write a dated result to bench/results/rpc")
     uvloop.run(run(options.parse_args()))
 
 

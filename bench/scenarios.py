@@ -28,6 +28,14 @@ class Target:
         return f"{'≤' if self.is_maximum else '≥'} {self.value:,g}{'x' if self.is_ratio else ''}"
 
 
+def at_least(value: float) -> Target:
+    return Target(value, is_ratio=False)
+
+
+def at_most(value: float) -> Target:
+    return Target(value, is_ratio=False, is_maximum=True)
+
+
 @dataclass(frozen=True)
 class Figure:
     """One row of the table: a field of the load generator's result."""

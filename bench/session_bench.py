@@ -1,6 +1,6 @@
 """Sessions across a restart: how long 100,000 of them take to come back, and how many bytes one of them is.
 
-    python bench/session_bench.py [--directory DIR] [--sessions N] [--subscriptions N] [--json FILE]
+    python bench/session_bench.py [--directory DIR] [--sessions N] [--subscriptions N] [--save]
 
 Sessions with their subscriptions are stored as the broker stores them, in LMDB with a sync for each commit; then the
 store is opened anew and read as at the start of a broker: records, sessions, and the trie of their subscriptions.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import json
 import shutil
 import sys
 import tempfile
@@ -20,6 +19,10 @@ from pathlib import Path
 
 import uvloop
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.parts import save_part
+from bench.scenarios import Figure, at_most
 from penstock._ext.connection import Hub, Session
 from penstock._ext.packets import WillPacket
 from penstock.persistence.sessions import SessionKeeper
@@ -90,12 +93,19 @@ async def restore(path: Path) -> dict[str, float]:
     return {**found, "restore_seconds": seconds, "restore_cpu_seconds": cpu}
 
 
+FIGURES = (
+    Figure("sessions restored, all of them", "restore_seconds", "s", at_most(5), True),
+    Figure("a stored session", "bytes_per_session", "bytes", at_most(2_048), True),
+    Figure("the same with its share of the file", "file_bytes_per_session", "bytes", None, True),
+)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", type=Path, help="on the disk to be measured; a temporary one by default")
     parser.add_argument("--sessions", type=int, default=100_000)
     parser.add_argument("--subscriptions", type=int, default=10, help="of each session")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--save", action="store_true", help="write a dated result to bench/results/session")
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="penstock-sessions-", dir=options.directory))
     try:
@@ -106,8 +116,9 @@ def main() -> int:
         shutil.rmtree(directory, ignore_errors=True)
     for name, value in figures.items():
         sys.stdout.write(f"{name:24} {value:14,.2f}\n")
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    if options.save:
+        counts = {"sessions": options.sessions, "subscriptions": options.subscriptions}
+        save_part("session", "embedded", FIGURES, {"penstock": figures}, **counts)
     return 0
 
 

@@ -6,9 +6,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench import report
+from bench import report, report_kept
 from bench.chart import draw_chart, position
-from bench.summary import summarise
+from bench.scenarios import Figure, at_least
+from bench.summary import summarise, summarise_figure
 
 RESULT = {
     "date": "2026-01-02T03:04:05+00:00",
@@ -122,3 +123,39 @@ def test_chart_positions_are_logarithmic_and_clamped() -> None:
     one, ten, hundred = (position(value, 1, 100) for value in (1, 10, 100))
     assert ten - one == hundred - ten
     assert position(1_000, 1, 100) == hundred
+
+
+def kept(date: str, scenario: str, value: float, **run: float) -> dict[str, object]:
+    figure = Figure("delivered", "rate", "messages / s", at_least(100))
+    runs = [{"test": scenario, "broker": "penstock", "rate": value, **run}]
+    return {
+        "date": date,
+        "versions": {"penstock": "0.1.0"},
+        "settings": {"reps": 1, "secs": 4},
+        "summary": [summarise_figure(scenario, figure, {"penstock": runs})],
+        "runs": runs,
+    }
+
+
+def test_the_page_of_what_is_kept_has_the_newest_result_of_each_scenario(tmp_path: Path) -> None:
+    folder = tmp_path / "queue"
+    folder.mkdir()
+    results = (kept("2026-01-01", "append", 50), kept("2026-01-02", "append", 150), kept("2026-01-03", "replay", 250))
+    for number, result in enumerate(results):
+        (folder / f"2026-01-0{number + 1}-embedded.json").write_text(json.dumps(result))
+    text = report_kept.render_kept(tmp_path)
+    assert "## Durable queues and streams: embedded log" in text
+    assert "| delivered | messages / s | 150 | ≥ 100 | yes |" in text
+    assert "| delivered | messages / s | 250 | ≥ 100 | yes |" in text
+    assert "| 50 |" not in text
+
+
+def test_kafka_that_the_broker_uses_is_no_disturbance(tmp_path: Path) -> None:
+    folder = tmp_path / "device"
+    folder.mkdir()
+    result = kept("2026-01-01", "pairs", 150, other_cores=0.9, kafka_cores=0.6, redis_cores=0.1)
+    (folder / "2026-01-01-kafka.json").write_text(json.dumps(result))
+    assert "busy" not in report_kept.render_kept(tmp_path)
+    result = kept("2026-01-02", "pairs", 150, other_cores=0.9)
+    (folder / "2026-01-02-kafka.json").write_text(json.dumps(result))
+    assert "0.9 other cores busy" in report_kept.render_kept(tmp_path)
