@@ -472,7 +472,8 @@ cdef int note_reason(QueueGroup group, int64_t offset, const SettleView* found) 
     return 0
 
 
-# x-offset: that message is done, and what is before it. Of a group that the client is not in only if it may publish here.
+# x-offset: that message is done, and what is before it. Of a group that the client is not in only if it may publish
+# here.
 cdef uint8_t commit_stream(DurableQueue queue, Session s, bint is_allowed, const SettleView* found) except 0xFF:
     cdef QueueGroup group
     cdef int64_t offset = read_number(found.offset, found.offset_size)
