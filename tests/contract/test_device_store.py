@@ -159,7 +159,6 @@ def test_a_message_keeps_the_packet_id_it_was_sent_with(open_store: OpenStore) -
             assert (await caller.add(CLIENT, b"clash", packet_id=5)).packet_ids == [12]
             # The counter goes on from one that is further on.
             assert (await caller.add(CLIENT, b"ahead", packet_id=14)).packet_ids == [14]
-            assert await caller.describe(CLIENT) == (4, 14)
             assert (await caller.add(CLIENT, b"behind", packet_id=13)).packet_ids == [13]
             assert (await caller.add(CLIENT, b"y", b"z")).packet_ids == [15, 16]
             assert await caller.values(CLIENT) == [b"sent", b"new", b"clash", b"ahead", b"behind", b"y", b"z"]
