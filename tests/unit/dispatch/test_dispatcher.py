@@ -202,7 +202,7 @@ def test_goes_on_where_it_was() -> None:
         await stage.client("a")
         await stage.start()
         await stage.publish("x", b"1", b"2")
-        await stage.until(lambda: len(stage.payloads("a")) == 2)
+        await stage.until(lambda: len(stage.payloads("a")) == 2 and not stage.dispatcher.is_busy)
         await stage.dispatcher.stop()
         assert stage.committed() == 2
         await stage.publish("x", b"3")
