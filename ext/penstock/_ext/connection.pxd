@@ -362,8 +362,7 @@ cdef class DurableQueue(Subscriber):
     cdef public bint is_elsewhere       # another node serves its consumers
     cdef readonly int64_t tail          # the offset of the next message
     cdef readonly int64_t under_way     # messages handed to the log that it has not answered for
-    cdef public uint64_t max_memory     # of a queue in memory, 0 = no limit
-    cdef public uint64_t memory         # then: of all packs that were handed to its log and are not removed
+    cdef public uint64_t max_memory, memory     # of a queue in memory: limit (0 = none), and its packs not removed
     cdef public int64_t floor           # what is before it, every group has done with
     cdef list groups
     cdef public QueueGroup primary      # the group whose progress streams tell, or None
@@ -372,7 +371,6 @@ cdef class DurableQueue(Subscriber):
     cdef readonly uint64_t published, refused
 
     cdef public bint has_ids            # of QoS 2 in messages since it was last set to False
-
     cdef int take(self, const PublishView* view, Session origin, int64_t expires_at, bint is_alone) except -1
 
 

@@ -230,7 +230,8 @@ class Ingest:
         if self._next_mark is not None and ticket >= self._next_mark[0]:
             _, ends, at, queues = self._next_mark
             received.mark(ends, at)
-            received.mark_queues(queues)
+            if queues:
+                received.mark_queues(queues)
             self._next_mark = None
         now = time.monotonic()
         if self._next_mark is None and now >= self._mark_at:
