@@ -157,7 +157,7 @@ FIGURES = (
     Figure("times the bare loop without delivery reports", "blind_ratio", "times"),
     Figure("consumed", "consume", "records / CPU-s"),
     Figure(
-        "the same by the bare loop, value and offset only, median of the ratios",
+        "times the bare loop that takes value and offset",
         "consume_ratio",
         "times",
         at_least(0.9),

@@ -25,7 +25,7 @@ class Target:
         return figure <= self.value if self.is_maximum else figure >= self.value
 
     def __str__(self) -> str:
-        return f"{'≤' if self.is_maximum else '≥'} {self.value:,g}{'x' if self.is_ratio else ''}"
+        return f"{'≤' if self.is_maximum else '≥'} {self.value:,.10g}{'x' if self.is_ratio else ''}"
 
 
 def at_least(value: float) -> Target:
