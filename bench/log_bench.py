@@ -235,7 +235,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", help="where the log is written (a temporary directory of it is removed again)")
     parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--seconds", type=float, default=30.0, help="of the commits at a fixed rate (30)")
     parser.add_argument("--save", action="store_true", help="write a dated result to bench/results/log")
     options = parser.parse_args()
     place = Path(tempfile.mkdtemp(prefix="penstock-log-", dir=options.directory))
