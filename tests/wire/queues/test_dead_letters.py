@@ -219,6 +219,7 @@ def test_replay_brings_dead_letters_back(publisher, consumer, broker, queue):
     publisher.publish(f"$queue/{queue}/a", b"1", properties={"user_property": [("mine", "1")]})
     consumer.consume(f"$queue/{queue}", "workers")
     consumer.reject(consumer.next(b"1"))
+    until(lambda: broker.queue(f"$dlq/{queue}") and broker.counter(f"$dlq/{queue}", "depth") == 1, 60, "a dead letter")
     broker.command("queue", "replay", f"$dlq/{queue}", options=["--yes"])
     again = consumer.next(b"1")
     assert again.topic == f"$queue/{queue}/a"
