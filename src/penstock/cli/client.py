@@ -12,6 +12,7 @@ from penstock._ext import packets
 from penstock._ext.fields import ProtocolViolation, reason_name
 from penstock.cli.stream import Stream, Target, open_stream
 from penstock.core.errors import PenstockError
+from penstock.core.fixed_header import read_header
 
 CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK, PINGRESP, DISCONNECT = (
     2, 3, 4, 5, 6, 7, 9, 11, 13, 14,
@@ -379,13 +380,7 @@ async def _split_packets(stream: Stream) -> AsyncIterator[tuple[int, bytes]]:
 
 
 def _read_header(data: bytearray, start: int) -> tuple[int, int] | None:
-    """Where the body starts and how long it is; None when the header is not complete yet."""
-    size = 0
-    for index in range(4):
-        at = start + 1 + index
-        if at >= len(data):
-            return None
-        size |= (data[at] & 0x7F) << (7 * index)
-        if data[at] < 0x80:
-            return at + 1, size
-    raise ConnectionClosed("the broker sent a bad packet length")
+    try:
+        return read_header(data, start)
+    except ValueError:
+        raise ConnectionClosed("the broker sent a bad packet length") from None

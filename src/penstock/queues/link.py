@@ -29,6 +29,7 @@ from penstock._ext.packets import (
     reason_name,
 )
 from penstock.core.errors import PenstockError
+from penstock.core.fixed_header import encode_length, read_header
 from penstock.core.settings.address import parse_address
 from penstock.partition.membership import Door
 
@@ -181,11 +182,13 @@ class Link(asyncio.Protocol):
         self._buffer += data
         try:
             used = 0
-            while not self.is_closed and (frame := _frame(self._buffer, used)) is not None:
-                start, end = frame
+            while not self.is_closed and (header := read_header(self._buffer, used)) is not None:
+                start, size = header
+                if len(self._buffer) - start < size:
+                    break
                 first = self._buffer[used]
-                used = end
-                self._take(first >> 4, first & 15, bytes(self._buffer[start:end]))
+                used = start + size
+                self._take(first >> 4, first & 15, bytes(self._buffer[start:used]))
             del self._buffer[:used]
         except (ProtocolViolation, ValueError, IndexError) as error:
             self._end(f"what it says cannot be understood: {error}")
@@ -275,11 +278,11 @@ class Link(asyncio.Protocol):
                     len(topic).to_bytes(2, "big"),
                     topic,
                     packet_id.to_bytes(2, "big"),
-                    _varint(len(properties)),
+                    encode_length(len(properties)),
                     properties,
                 )
             )
-            self._write(bytes((PUBLISH << 4 | 2,)) + _varint(len(body)) + body)
+            self._write(bytes((PUBLISH << 4 | 2,)) + encode_length(len(body)) + body)
 
     def _answered(self, body: bytes) -> None:
         on_answer = self._asked.pop(int.from_bytes(body[:2], "big"), None)
@@ -302,26 +305,3 @@ async def open_quietly(link: Link) -> None:
     """Who asked something hears of the failure by the answer."""
     with contextlib.suppress(LinkError):
         await link.open()
-
-
-def _frame(buffer: bytearray, at: int) -> tuple[int, int] | None:
-    """Where the body of the packet at `at` begins and ends; None while it is not whole."""
-    size = shift = 0
-    for place in range(at + 1, min(at + 5, len(buffer))):
-        size |= (buffer[place] & 127) << shift
-        shift += 7
-        if buffer[place] < 128:
-            end = place + 1 + size
-            return (place + 1, end) if end <= len(buffer) else None
-    if len(buffer) - at > 4:
-        raise ValueError("a packet without a length")
-    return None
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
