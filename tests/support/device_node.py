@@ -108,9 +108,11 @@ class DeviceNode:
         session.end()
         self.delivery.ended(session)
 
-    def publish(self, *payloads: bytes, qos: int = 1, topic: str = "t") -> None:
+    def publish(self, *payloads: bytes, qos: int = 1, topic: str = "t", expires_at: int = 0) -> None:
         first = len(self.log.records)
-        self.log.records += [encode(topic, payload, qos, received_at=now_ms()) for payload in payloads]
+        self.log.records += [
+            encode(topic, payload, qos, received_at=now_ms(), expires_at=expires_at) for payload in payloads
+        ]
         self._dispatch(first)
 
     def _dispatch(self, first: int, *, is_replay: bool = False) -> None:

@@ -454,6 +454,8 @@ class DeviceDelivery:
         if self._is_current(backlog):
             self._settle([backlog.session])
         backlog.is_fetching = False
+        if not isinstance(page, StoreError) and page.expired:
+            backlog.session.count_expired(page.expired)  # also of a client that has gone: the store tells it once
         if not self._is_current(backlog):
             return
         if isinstance(page, StoreError):
@@ -468,8 +470,6 @@ class DeviceDelivery:
         fresh.sort(key=lambda message: bool(message[1]))  # PUBRELs first [MQTT-4.4.0-1]
         backlog.packet_ids, backlog.values, backlog.at = [one for one, _ in fresh], [value for _, value in fresh], 0
         backlog.score, backlog.is_last = page.next_score, page.is_last
-        if page.expired:
-            backlog.session.count_expired(page.expired)
         self._step(backlog)
 
     def _on_devices(self, sessions: list[Session]) -> None:

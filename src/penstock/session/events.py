@@ -24,6 +24,7 @@ class SessionEvents:
         self._events = events
         self._registry = registry
         self._told: dict[Session, dict[str, int]] = {}
+        self._gone: set[Session] = set()  # since the last report: what the store answers late is theirs as well
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -46,6 +47,7 @@ class SessionEvents:
 
     def disconnected(self, session: Session, connection: Connection) -> None:
         self.report(session)
+        self._gone.add(session)
         self._events.record(
             EventKind.DISCONNECTED,
             session.client_id,
@@ -64,6 +66,7 @@ class SessionEvents:
     def ended(self, session: Session) -> None:
         self.report(session)
         self._told.pop(session, None)
+        self._gone.discard(session)
         self._events.record(EventKind.SESSION_ENDED, session.client_id)
 
     def dead_lettered(self, queue: str, topic: str, reason: str) -> None:
@@ -92,8 +95,9 @@ class SessionEvents:
                 await asyncio.sleep(RETRY_SECONDS)
         while True:
             await asyncio.sleep(REPORT_SECONDS)
+            gone, self._gone = self._gone, set()
             for number, session in enumerate(self._registry.sessions()):
-                if session.connection is not None:
+                if session.connection is not None or session in gone:
                     self.report(session)
                 if number % SESSIONS_AT_ONCE == 0:
                     await asyncio.sleep(0)

@@ -259,6 +259,25 @@ def test_additions_behind_one_that_failed_keep_their_order(tmp_path: Path) -> No
     run(tmp_path, scenario)
 
 
+def test_what_expired_is_counted_when_the_client_has_gone_before_the_store_answers(tmp_path: Path) -> None:
+    """The store removes such messages with the page: nobody else would ever tell of them."""
+
+    async def scenario(node: DeviceNode) -> None:
+        (await subscribed(node, "a")).lose()
+        node.publish(b"old", expires_at=now_ms() + 100)
+        await node.until(lambda: node.is_settled)
+        await asyncio.sleep(0.15)
+        node.store.calls.clear()
+        client = node.connect("a")
+        assert "fetch" in node.store.calls
+        client.lose()
+        await node.until(lambda: client.session.dropped().get("expired"))
+        assert client.session.dropped()["expired"] == 1
+        await until_stored(node, "a", 0)
+
+    run(tmp_path, scenario)
+
+
 def test_an_application_does_not_wait_for_a_store_that_fails(tmp_path: Path) -> None:
     """It was a DEVICE, and its own topic can be read: that is delivered; what is stored comes when it can be read."""
 
