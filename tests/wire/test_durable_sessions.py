@@ -176,6 +176,12 @@ def test_wills_are_published_after_a_crash(broker, connect):
     for version in (V311, V5):
         will = Will("will/withdrawn", b"gone")
         connect(version, f"withdrawn{version}", broker=broker, **persistent(version, will=will)).disconnect()
+    # Of sessions that end with their connection, too: that is over as well.
+    connect(V5, "clean", broker=broker, will=Will("will/clean", b"gone", qos=1))
+    connect(V311, "clean3", broker=broker, will=Will("will/clean3", b"gone", qos=1))
+    connect(V5, "cleandelayed", broker=broker, will=delayed("will/cleandelayed", 60))
+    for version in (V311, V5):
+        connect(version, f"leaver{version}", broker=broker, will=Will("will/withdrawn", b"gone")).disconnect()
     connect(V5, "back", broker=broker, **persistent(V5, will=delayed("will/back", 2)))
     time.sleep(0.2)  # nobody answers a DISCONNECT: that it is in the store shows only later
     started = time.monotonic()
@@ -184,10 +190,10 @@ def test_wills_are_published_after_a_crash(broker, connect):
     connect(V5, "back", broker=broker, **persistent(V5))
     watcher = connect(V5, "watcher", broker=broker, **persistent(V5))
     arrived = {}
-    for _ in range(5):
+    for _ in range(8):
         packet = watcher.expect_publish(payload=b"gone", qos=1, ack=True)
         arrived[packet.topic.removeprefix("will/")] = time.monotonic()
-    assert set(arrived) == {"now", "v3", "end", "waiting", "later"}
+    assert set(arrived) == {"now", "v3", "end", "waiting", "later", "clean", "clean3", "cleandelayed"}
     assert arrived["later"] - restarted > 1.0
     assert arrived["later"] - started > 1.9
     watcher.expect_nothing(1.6)  # the records let go of published wills a second later

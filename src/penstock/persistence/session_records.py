@@ -16,6 +16,7 @@ from penstock.core.errors import PenstockError
 
 SESSIONS = "tbmq.client.session"
 SUBSCRIPTIONS = "tbmq.client.subscriptions"
+WILLS = "tbmq.client.will"
 FORM = 1
 
 Subscription = tuple[bytes, int, int]
@@ -91,6 +92,24 @@ def encode_session(
         node,
     )
     return _encoder.encode(record)
+
+
+def will_key(client_id: str, node: str) -> bytes:
+    """Brokers that share a store have a will each for a client id; U+0000 is in neither [MQTT-1.5.4-2]."""
+    return f"{client_id}\0{node}".encode()
+
+
+def node_of_will(key: bytes) -> str:
+    return key.decode(errors="replace").partition("\0")[2]
+
+
+def decode_will(key: bytes, value: bytes) -> SessionRecord:
+    """The will of a session that ends, or has ended, with its connection."""
+    client_id = key.decode(errors="replace").partition("\0")[0]
+    record: SessionRecord = _decode(_session_decoder, f"the will of {client_id!r}", value)
+    if record.will is None:
+        raise RecordError(f"the will of {client_id!r} cannot be read: there is none in its record")
+    return record
 
 
 def encode_subscriptions(subscriptions: list[Subscription]) -> bytes:

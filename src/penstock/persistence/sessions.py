@@ -1,4 +1,5 @@
-"""Keeps the sessions that outlive their connection, with their subscriptions and wills, in a state store.
+"""Keeps the sessions that outlive their connection, with their subscriptions and wills, in a state store; of those that
+end with it, the will: its client is gone after a crash of the broker as well.
 
 What changes in one loop iteration is written together, as it is at its end; while that is under way, what changes next
 is gathered. So a client's record is written once however often it changes, and the store is never asked for more than
@@ -14,6 +15,7 @@ When the store fails, everybody who waits is told after his change was taken bac
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,12 +30,16 @@ from penstock.core.ports import Timer
 from penstock.persistence.session_records import (
     SESSIONS,
     SUBSCRIPTIONS,
+    WILLS,
     RecordError,
     SessionRecord,
     decode_session,
     decode_subscriptions,
+    decode_will,
     encode_session,
     encode_subscriptions,
+    node_of_will,
+    will_key,
 )
 from penstock.stores.base import Change, StateStore, StoreError
 
@@ -49,6 +55,7 @@ SESSION_CHANGED = 1
 SUBSCRIPTIONS_CHANGED = 2
 # Whoever connects next under this client id has to wait until this is durable.
 MATTERS = 4
+WILL_CHANGED = 8
 EVERYTHING = SESSION_CHANGED | SUBSCRIPTIONS_CHANGED
 
 
@@ -71,6 +78,15 @@ class Kept:
 
 
 @dataclass(slots=True, eq=False)
+class KeptWill:
+    """Of a session that has no record: it ends with its connection, or has ended."""
+
+    session: Session
+    will: WillPacket
+    is_spent: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class _Waiter:
     answer: Callable[[StoreError | None], None]
     undo: Callable[[], None] | None
@@ -89,6 +105,8 @@ class SessionKeeper:
         self._node = node
         self._kept: dict[str, Kept] = {}
         self._spent: dict[str, Kept] = {}
+        self._wills: dict[str, KeptWill] = {}
+        self._left_wills: list[SessionRecord] = []
         self._changed: dict[str, int] = {}
         self._waiters: list[_Waiter] = []
         self._under_way: dict[str, int] = {}
@@ -140,13 +158,31 @@ class SessionKeeper:
             kept.disconnected_at = self.now_ms()
             self._note(session.client_id, SESSION_CHANGED)
 
+    def keep_will(self, session: Session, will: WillPacket) -> None:
+        """A client has connected with a session that ends with its connection. Nobody waits for this."""
+        self._wills[session.client_id] = KeptWill(session, will)
+        self._note(session.client_id, WILL_CHANGED)
+
     def spend_will(self, session: Session, will: WillPacket) -> None:
-        """The will was published; the record lets go of it a little later."""
-        kept = self._kept.get(session.client_id)
+        """The will was published; the record lets go of it a little later, also when the session has ended."""
+        client_id = session.client_id
+        kept = self._kept.get(client_id)
         if kept is not None and kept.session is session:
             kept.spent_will = will
-            self._spent[session.client_id] = kept
+            self._spent[client_id] = kept
             self._loop.call_later(WILL_SECONDS, self._let_go, kept, will)
+            return
+        newer = self._wills.get(client_id)
+        if newer is None or newer.session is session or newer.is_spent:
+            spent = self._wills[client_id] = KeptWill(session, will, is_spent=True)
+            self._note(client_id, WILL_CHANGED)
+            self._loop.call_later(WILL_SECONDS, self._let_go_of_will, spent)
+
+    def _let_go_of_will(self, spent: KeptWill) -> None:
+        client_id = spent.session.client_id
+        if self._wills.get(client_id) is spent:
+            del self._wills[client_id]
+            self._note(client_id, WILL_CHANGED)
 
     def _let_go(self, kept: Kept, will: WillPacket) -> None:
         if kept.spent_will is will:
@@ -169,6 +205,9 @@ class SessionKeeper:
             del self._kept[session.client_id]
             self._spent.pop(session.client_id, None)
             self._note(session.client_id, EVERYTHING | MATTERS)
+        kept_will = self._wills.get(session.client_id)
+        if kept_will is not None and kept_will.session is session:
+            self._let_go_of_will(kept_will)
 
     # ---- sessions that move between brokers ----
 
@@ -192,7 +231,8 @@ class SessionKeeper:
         if kept is not None and kept.session is session:
             del self._kept[session.client_id]
             for noted in (self._changed, self._owed):
-                noted.pop(session.client_id, None)
+                if noted.pop(session.client_id, 0) & WILL_CHANGED:
+                    noted[session.client_id] = WILL_CHANGED  # of an earlier session, which ended here
             self._spent.pop(session.client_id, None)
 
     # ---- waiting ----
@@ -244,8 +284,11 @@ class SessionKeeper:
     def _encode(self, client_id: str, bits: int, changes: list[Change]) -> None:
         key = client_id.encode()
         kept = self._kept.get(client_id)
+        if bits & WILL_CHANGED:
+            changes.append((WILLS, will_key(client_id, self._node), self._encode_will(client_id)))
         if kept is None:
-            changes += ((SESSIONS, key, None), (SUBSCRIPTIONS, key, None))
+            if bits & EVERYTHING:
+                changes += ((SESSIONS, key, None), (SUBSCRIPTIONS, key, None))
             return
         session = kept.session
         if bits & SESSION_CHANGED:
@@ -257,6 +300,12 @@ class SessionKeeper:
         if bits & SUBSCRIPTIONS_CHANGED:
             subscriptions = self._trie.subscriptions(session)
             changes.append((SUBSCRIPTIONS, key, encode_subscriptions(subscriptions) if subscriptions else None))
+
+    def _encode_will(self, client_id: str) -> bytes | None:
+        kept = self._wills.get(client_id)
+        if kept is None:
+            return None
+        return encode_session(kept.session, kept.session.client_type, 0, 0, kept.will, node=self._node)
 
     def _on_done(self, error: StoreError | None) -> None:
         self._is_busy = False
@@ -346,11 +395,32 @@ class SessionKeeper:
 
         await self._store.load(SESSIONS, on_session)
         await self._store.load(SUBSCRIPTIONS, on_subscriptions)
+        await self._store.load(WILLS, self._on_will)
         self.is_restored = True
         if self._owed:
             self._pay()
         self._schedule()
         return len(self._kept)
+
+    def _on_will(self, key: bytes, value: bytes | None) -> None:
+        if self._node and node_of_will(key) != self._node:
+            return
+        try:
+            self._left_wills.append(decode_will(key, value or b""))
+        except RecordError as error:
+            log.error("a stored will is left alone", error=str(error))
+
+    def take_left_wills(self) -> list[SessionRecord]:
+        """After `restore`: of clients whose connection, and with it their session, ended with the broker."""
+        left, self._left_wills = self._left_wills, []
+        return left
+
+    async def remove_wills(self, keys: list[bytes]) -> None:
+        """Wills of another broker, which were published here. Raises StoreError."""
+        done: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+        self._store.store([(WILLS, key, None) for key in keys], done.set_result)
+        if (error := await done) is not None:
+            raise error
 
     def _revive_subscriptions(self, session: Session, value: bytes) -> None:
         try:
@@ -369,6 +439,8 @@ class SessionKeeper:
         for kept in list(self._spent.values()):
             if kept.spent_will is not None:
                 self._let_go(kept, kept.spent_will)
+        for kept_will in [one for one in self._wills.values() if one.is_spent]:
+            self._let_go_of_will(kept_will)
         while self._owed or self._changed or self._is_busy:
             self._pay()
             if not self._is_busy:

@@ -85,8 +85,11 @@ class SessionRegistry:
         if self.keeper is not None:
             if opening.expiry_interval:
                 self.keeper.keep(session, opening.client_type, matters=matters)
-            elif present:
-                self.keeper.forget(session)
+            else:
+                if present:
+                    self.keeper.forget(session)
+                if opening.will is not None:
+                    self.keeper.keep_will(session, opening.will)
         return session, present
 
     def _take_over(self, session: Session) -> None:
@@ -179,7 +182,20 @@ class SessionRegistry:
             if self._is_waiting(session):
                 gone = max(0, now - disconnected_at) / 1000 if disconnected_at else 0.0
                 self._await_return(session, gone)
+        for record in self.keeper.take_left_wills():
+            self.publish_left_will(record, program_for(record.client_id, record.username))
         return len(self.keeper)
+
+    def publish_left_will(self, record: SessionRecord, acl: AclProgram | None) -> None:
+        """Of a connection that ended when its broker did, and its session with it [MQTT-3.1.2-8]."""
+        assert record.will is not None
+        session = Session(self._hub, record.client_id, record.username)
+        session.version = record.version
+        session.client_type = record.client_type
+        session.acl = acl
+        session.will = record.will.to_will()
+        self._publish_will(session)
+        session.end()
 
     # ---- sessions that move between brokers ----
 

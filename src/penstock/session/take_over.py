@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -33,10 +34,14 @@ from penstock.persistence.log_names import dispatch_group
 from penstock.persistence.session_records import (
     SESSIONS,
     SUBSCRIPTIONS,
+    WILLS,
     RecordError,
     SessionRecord,
     decode_session,
     decode_subscriptions,
+    decode_will,
+    node_of_will,
+    will_key,
 )
 from penstock.persistence.state_tail import StateTail
 from penstock.rpc.errors import RequestTimeout, RpcError
@@ -55,6 +60,7 @@ POLL_SECONDS = 0.005
 BATCH_SECONDS = 0.02
 MOST_REMEMBERED = 10_000
 ADOPTED_AT_ONCE = 10_000
+WILLS_AT_ONCE = 1_000
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -121,7 +127,9 @@ class TakeOver:
         self._heard_at = heard_at
         self._program_for = program_for
         self._owners: dict[str, str] = {}
-        tables = [SESSIONS, SUBSCRIPTIONS, received.TABLE, contexts.TABLE]
+        self._will_owners: dict[bytes, str] = {}
+        self._will_counts: Counter[str] = Counter()
+        tables = [SESSIONS, SUBSCRIPTIONS, WILLS, received.TABLE, contexts.TABLE]
         self._tail = StateTail(log_provider, tables, f"sessions of {node}", self._on_change, prefix=prefix)
         self._calls = InstanceCalls(log_provider, queues.calls("sessions"), self._answer)
         self._departures = Departures(
@@ -171,6 +179,8 @@ class TakeOver:
         """Whether another broker may have the client, or may have had it."""
         if any(True for _ in self._others()):
             return True
+        if self._left_wills_of(client_id, set()):
+            return True
         return client_id in self._owners and self._registry.get(client_id) is None
 
     async def claim(self, client_id: str) -> Claim:
@@ -185,9 +195,13 @@ class TakeOver:
                 # Who has not answered may have written something that is not read here yet.
                 if given is not None or None in answers or client_id in self._owners:
                     await self._take_up(client_id, given)
-            for name, answer in zip(others, answers, strict=True):
-                if answer is None and not claim.is_lost:
+            answered = {name for name, answer in zip(others, answers, strict=True) if answer is not None}
+            for name in others:
+                if name not in answered and not claim.is_lost:
                     self._departures.tell(name, client_id, claim.at)
+            # Due since that broker went, and not after what the client is going to say.
+            if left := self._left_wills_of(client_id, answered):
+                self._publish_wills(left)
         except BaseException:
             self.settle(claim)
             raise
@@ -266,11 +280,52 @@ class TakeOver:
         starts = await self._committed_by(node)
         for first in range(0, len(records), ADOPTED_AT_ONCE):
             await self._adopt(records[first : first + ADOPTED_AT_ONCE], starts)
+        left = [key for key, owner in self._will_owners.items() if owner == node]
+        for first in range(0, len(left), WILLS_AT_ONCE):
+            self._publish_wills(left[first : first + WILLS_AT_ONCE])
+            await self._published()
         return len(records)
 
     def owners(self) -> set[str]:
-        """Brokers that have sessions, as far as is written down."""
-        return set(self._owners.values())
+        """Brokers that have sessions or wills, as far as is written down."""
+        return {*self._owners.values(), *self._will_counts}
+
+    # ---- wills of sessions that ended with their connection to a broker that is gone ----
+
+    def _left_wills_of(self, client_id: str, alive: set[str]) -> list[bytes]:
+        keys = [will_key(client_id, node) for node in self._will_counts if node != self._node and node not in alive]
+        return [key for key in keys if key in self._will_owners]
+
+    def _publish_wills(self, keys: list[bytes]) -> None:
+        """They leave their records when they are in the log: whoever is killed in between, they are published rather
+        twice than never."""
+        for key in keys:
+            self._own_will(key, None)
+            try:
+                record = decode_will(key, self._tail.get(WILLS, key) or b"")
+            except RecordError as error:
+                log.error("a stored will is left alone", error=str(error))
+            else:
+                self._registry.publish_left_will(record, self._program_for(record.client_id, record.username))
+        self._spawn(self._forget_wills(keys))
+
+    async def _forget_wills(self, keys: list[bytes]) -> None:
+        await self._published()
+        try:
+            await self._keeper.remove_wills(keys)
+        except StoreError as error:
+            log.warning("wills that were published are still in their records", wills=len(keys), error=str(error))
+
+    def _own_will(self, key: bytes, node: str | None) -> None:
+        """Another broker has a will for the client, or, with None, it is gone."""
+        before = self._will_owners.pop(key, None)
+        if before is not None:
+            self._will_counts[before] -= 1
+            if not self._will_counts[before]:
+                del self._will_counts[before]
+        if node is not None:
+            self._will_owners[key] = node
+            self._will_counts[node] += 1
 
     async def _adopt(self, records: list[SessionRecord], starts: dict[int, int]) -> None:
         stored = {record.client_id: self._tail.get(SUBSCRIPTIONS, record.client_id.encode()) for record in records}
@@ -362,6 +417,8 @@ class TakeOver:
 
     def _on_change(self, table: str, key: bytes, value: bytes | None) -> None:
         """Another broker may have taken a session up while this one was thought to be dead."""
+        if table == WILLS:
+            self._own_will(key, None if value is None else node_of_will(key))
         if table != SESSIONS:
             return
         client_id = key.decode(errors="replace")

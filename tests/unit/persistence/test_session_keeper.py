@@ -10,7 +10,14 @@ import pytest
 
 from penstock._ext.connection import Hub, Session
 from penstock._ext.packets import WillPacket
-from penstock.persistence.session_records import SESSIONS, SUBSCRIPTIONS, decode_session, decode_subscriptions
+from penstock.persistence.session_records import (
+    SESSIONS,
+    SUBSCRIPTIONS,
+    WILLS,
+    decode_session,
+    decode_subscriptions,
+    decode_will,
+)
 from penstock.persistence.sessions import RETRY_SECONDS, WILL_SECONDS, SessionKeeper
 from penstock.session.registry import NEVER, Opening, SessionRegistry
 from penstock.stores.base import Change, OnRecord, OnStored, StoreError
@@ -24,7 +31,7 @@ class HeldStore:
     """Keeps what it is given waiting until the test lets it through."""
 
     def __init__(self) -> None:
-        self.tables: dict[str, dict[bytes, bytes]] = {SESSIONS: {}, SUBSCRIPTIONS: {}}
+        self.tables: dict[str, dict[bytes, bytes]] = {SESSIONS: {}, SUBSCRIPTIONS: {}, WILLS: {}}
         self.waiting: list[tuple[list[Change], OnStored | None]] = []
         self.writes = 0
 
@@ -122,7 +129,7 @@ def will(delay: int = 0) -> WillPacket:
 
 
 def test_clean_sessions_are_never_written(world: World) -> None:
-    session, _ = world.open("a", expiry=0, will=will())
+    session, _ = world.open("a", expiry=0)
     world.hub.trie.subscribe(session, b"t", 1)
     world.keeper.save_subscriptions(session)
     assert not world.keeper.must_wait("a")
@@ -180,7 +187,7 @@ def test_what_a_connack_promises(world: World) -> None:
     world.open("a", clean=True, expiry=0)
     assert world.keeper.must_wait("a"), "the end of the old one"
     world.run()
-    assert world.store.tables == {SESSIONS: {}, SUBSCRIPTIONS: {}}
+    assert world.store.tables == {SESSIONS: {}, SUBSCRIPTIONS: {}, WILLS: {}}
     world.open("a", clean=True, expiry=0)
     assert not world.keeper.must_wait("a")
 
@@ -194,7 +201,7 @@ def test_a_session_that_is_taken_up_for_the_last_time_is_not_kept(world: World) 
     assert present
     assert again is session
     world.run()
-    assert world.store.tables == {SESSIONS: {}, SUBSCRIPTIONS: {}}
+    assert world.store.tables == {SESSIONS: {}, SUBSCRIPTIONS: {}, WILLS: {}}
 
 
 def test_expiry_zero_at_disconnect_removes_the_record(world: World) -> None:
@@ -330,6 +337,127 @@ def test_a_client_back_with_another_will_keeps_that(world: World) -> None:
     assert record.will.delay == 7
 
 
+def wills_of(world: World) -> dict[str, str]:
+    """Client ids and payloads, as they are in the store."""
+    found = [decode_will(key, value) for key, value in world.store.tables[WILLS].items()]
+    return {record.client_id: record.will.payload.decode() for record in found if record.will is not None}
+
+
+def test_the_will_of_a_session_that_ends_with_its_connection_is_due_at_the_restart(world: World) -> None:
+    """[MQTT-3.1.2-8]: its connection ended with the broker. Its delay is over with the session."""
+    world.observe()
+    world.open("a", expiry=0, will=will())
+    world.open("b", expiry=0, clean=True, will=will(delay=5))
+    world.open("c", expiry=0)
+    world.run()
+    assert set(wills_of(world)) == {"a", "b"}
+    assert set(world.store.tables[SESSIONS]) == {b"observer"}
+    world = world.restarted(60)
+    observer = world.registry.get("observer")
+    assert observer is not None
+    assert observer.queued_messages == 2
+    assert world.registry.get("a") is None
+    world.run()
+    assert set(wills_of(world)) == {"a", "b"}, "they are let go of when they are surely in their log"
+    world.clock.advance(WILL_SECONDS)
+    world.run()
+    assert wills_of(world) == {}
+
+
+@pytest.mark.parametrize("keep_will", [True, False])
+def test_the_will_of_a_session_that_ends_with_its_connection_goes_with_it(world: World, *, keep_will: bool) -> None:
+    """[MQTT-3.1.2-10]"""
+    world.observe()
+    session, _ = world.open("a", expiry=0, will=will())
+    world.run()
+    world.registry.leave(session, keep_will=keep_will)
+    world.run()
+    assert set(wills_of(world)) == ({"a"} if keep_will else set())
+    world.clock.advance(WILL_SECONDS)
+    world.run()
+    assert wills_of(world) == {}
+
+
+@pytest.mark.parametrize("how", ["expired", "ended by an operator"])
+def test_a_will_that_is_due_when_its_session_ends_survives_a_crash(world: World, how: str) -> None:
+    """The record of the session goes and the will is published in one step: the will's own record bridges the time
+    until the message is in its log."""
+    world.observe()
+    session, _ = world.open("a", expiry=10, will=will(delay=60))
+    world.registry.leave(session, keep_will=True)
+    world.run()
+    if how == "expired":
+        world.clock.advance(10.1)
+    else:
+        world.registry.kick(session, "because")
+    world.run()
+    assert b"a" not in world.store.tables[SESSIONS]
+    again = world.restarted()
+    observer = again.registry.get("observer")
+    assert observer is not None
+    assert observer.queued_messages == 1
+    world.clock.advance(WILL_SECONDS)
+    world.run()
+    assert wills_of(world) == {}
+
+
+def test_a_client_back_with_another_will_of_the_moment_keeps_that(world: World) -> None:
+    session, _ = world.open("a", expiry=0, will=will())
+    world.registry.leave(session, keep_will=True)
+    world.open("a", expiry=0, will=will(delay=7))
+    world.clock.advance(10 * WILL_SECONDS)
+    world.run()
+    [value] = world.store.tables[WILLS].values()
+    record = decode_session("a", value)
+    assert record.will is not None
+    assert record.will.delay == 7
+
+
+def test_nobody_waits_for_the_will_of_a_session_that_ends_with_its_connection(world: World) -> None:
+    """Clients without a session of their own come while the store is away; their wills are written when it is back."""
+    world.open("a", expiry=0, will=will())
+    assert not world.keeper.must_wait("a")
+    world.run("no room")
+    assert not world.keeper.must_wait("a")
+    assert wills_of(world) == {}
+    world.clock.advance(RETRY_SECONDS)
+    world.run()
+    assert set(wills_of(world)) == {"a"}
+
+
+def test_the_wills_of_other_brokers_are_theirs() -> None:
+    world = World(node="n1")
+    world.open("a", expiry=0, will=will())
+    world.run()
+    assert World(world.store, node="n2").keeper.take_left_wills() == []
+    other = World(world.store, node="n1")
+    other.run()
+    other.clock.advance(WILL_SECONDS)
+    other.run()
+    assert wills_of(other) == {}
+
+
+def test_a_stop_lets_go_of_published_wills(world: World) -> None:
+    session, _ = world.open("a", expiry=0, will=will())
+    world.open("b", expiry=0, will=will())
+    world.run()
+    world.registry.leave(session, keep_will=True)
+    asyncio.run(world.keeper.close())
+    assert set(wills_of(world)) == {"b"}
+
+
+def test_a_record_that_cannot_be_read_is_left_alone_and_the_others_are_published(world: World) -> None:
+    world.observe()
+    world.open("a", expiry=0, will=will())
+    world.run()
+    world.store.tables[WILLS][b"b\0"] = b"\x99nonsense"
+    world = world.restarted()
+    observer = world.registry.get("observer")
+    assert observer is not None
+    assert observer.queued_messages == 1
+    assert world.store.tables[WILLS][b"b\0"] == b"\x99nonsense"
+
+
 def test_a_failure_is_undone_newest_first_and_told_in_order(world: World) -> None:
     session, _ = world.open("a")
     world.run()
@@ -356,7 +484,7 @@ def test_what_nobody_waits_for_is_stored_when_the_store_works_again(world: World
     assert world.keeper.owed == 2
     for _ in range(3):
         world.clock.advance(RETRY_SECONDS)
-        assert len(world.store.commit("full")) == 3
+        assert len(world.store.commit("full")) == 4
     world.clock.advance(RETRY_SECONDS)
     world.store.commit()
     assert world.keeper.owed == 0

@@ -11,6 +11,7 @@ TOPICS = {
     "tbmq.client.received",
     "tbmq.client.session",
     "tbmq.client.subscriptions",
+    "tbmq.client.will",
     "tbmq.events",
     "tbmq.msg.all",
     "tbmq.msg.retained",

@@ -202,10 +202,14 @@ def test_the_sessions_of_a_dead_broker_are_taken_up(pair, connect, new_name, top
     watcher.subscribe(f"{topic}/will", qos=1)
     client = connect(V5, name, broker=a, **persistent(V5), will=Will(f"{topic}/will", b"gone", qos=1))
     client.subscribe(topic, qos=1)
+    connect(V5, new_name("clean"), broker=a, will=Will(f"{topic}/will", b"gone too", qos=1))
+    connect(V5, new_name("leaver"), broker=a, will=Will(f"{topic}/will", b"withdrawn", qos=1)).disconnect()
+    time.sleep(0.5)  # nobody is told when the will of a session that ends with its connection is stored
     a.kill()
     try:
         connect(V5, broker=b).publish(topic, b"meanwhile", qos=1)
-        watcher.expect_publish(f"{topic}/will", b"gone", ack=True, timeout=90)
+        wills = [watcher.expect_publish(f"{topic}/will", ack=True, timeout=90).payload for _ in range(2)]
+        assert sorted(wills) == [b"gone", b"gone too"]
         b.await_log("the sessions of a broker that is gone were taken up", seconds=90)
         watcher.expect_nothing(0.2)
     finally:
@@ -213,3 +217,23 @@ def test_the_sessions_of_a_dead_broker_are_taken_up(pair, connect, new_name, top
     client = connect(V5, name, broker=a, **persistent(V5))
     assert client.connack.session_present
     assert _receive(client, 1) == [b"meanwhile"]
+
+
+def test_a_will_of_a_dead_broker_comes_before_what_its_client_says_next(pair, connect, new_name, topic):
+    """[MQTT-3.1.2-8]: the session ended with its connection. Who is back is not declared dead later."""
+    a, b = pair
+    name = new_name("client")
+    watcher = connect(V5, broker=b)
+    watcher.subscribe(topic, qos=1)
+    connect(V5, name, broker=a, will=Will(topic, b"offline", qos=1)).publish(topic, b"online", qos=1)
+    watcher.expect_publish(topic, b"online", ack=True)
+    time.sleep(0.5)  # as above
+    a.kill()
+    try:
+        connect(V5, name, broker=b).publish(topic, b"online again", qos=1)
+        watcher.expect_publish(topic, b"offline", ack=True, timeout=30)
+        watcher.expect_publish(topic, b"online again", ack=True, timeout=30)
+    finally:
+        a.restart()
+    connect(V5, broker=a).ping()
+    watcher.expect_nothing(1.0)
