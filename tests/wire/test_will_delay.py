@@ -37,9 +37,10 @@ def test_delay_end_of_session_and_cancel(connect, topic, new_name):
         name = watcher.expect_publish().topic.rpartition("/")[2]
         arrived[name] = time.monotonic() - start
     assert set(arrived) == {"now", "cleaned", "four", "session", "delay"}
-    assert max(arrived[name] for name in ("now", "cleaned", "four")) < 0.9
-    assert 0.9 <= arrived["session"] <= 2.6
-    assert 1.9 <= arrived["delay"] <= 3.6
+    # On a busy machine all of it is late, but far from the 60 s of those that would wait.
+    assert max(arrived[name] for name in ("now", "cleaned", "four")) < 10
+    assert 0.9 <= arrived["session"] <= 20
+    assert 1.9 <= arrived["delay"] <= 20
     watcher.expect_nothing(0.5)
 
 
