@@ -114,7 +114,7 @@ def test_out_of_memory(broker, redis, publisher, topic):
     payloads = [b"%d" % number for number in range(200)]
     publish_all(publisher, topic, payloads[:100])
     online.expect_payloads(payloads[:100], dup=None)
-    until(lambda: "messages of clients cannot be stored" in broker.log(start), 20, "a line of the log")
+    until(lambda: "messages of clients cannot be stored" in broker.log(start), 60, lambda: broker.log(start)[-4000:])
     publish_all(publisher, topic, payloads[100:])
     redis.cli("CONFIG", "SET", "maxmemory", "0")
     broker.await_stored("away", 200)
@@ -144,7 +144,11 @@ def test_a_session_that_ends_while_redis_is_away(broker, redis, publisher, topic
             client.connect(name, **persistent(V5) | {"clean_start": True})
             client.subscribe(topic, qos=1)
             publisher.publish(topic, b"new", qos=1)
-            until(lambda: "cannot be removed, it is tried again" in broker.log(start), 20, "a line of the log")
+            until(
+                lambda: "cannot be removed, it is tried again" in broker.log(start),
+                60,
+                lambda: broker.log(start)[-4000:],
+            )
     if how == "kill":
         broker.restart()
         client, publisher = broker.client(V5), broker.client(V5)

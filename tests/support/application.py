@@ -15,7 +15,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +55,11 @@ def persistent(version: int, seconds: int = 300, **properties: Any) -> dict[str,
     return {"clean_start": False, "properties": {"session_expiry_interval": seconds, **properties}}
 
 
-def until(condition: Any, seconds: float = 30.0, what: str = "") -> Any:
+def until(condition: Any, seconds: float = 30.0, what: Callable[[], str] | str = "") -> Any:
     """The first true value of the condition; looks again and again."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what() if callable(what) else what or condition}"
         time.sleep(0.02)
     return value
 

@@ -78,8 +78,7 @@ class DeviceBroker(AppBroker):
 
     def trimmed(self) -> int:
         """Messages that gave way to newer ones."""
-        found = re.search(r"^penstock_device_trimmed_total (\S+)", self.metrics(), re.MULTILINE)
-        return int(float(found[1])) if found else 0
+        return int(self.api("overview")["counters"]["device_trimmed"])
 
     def use_up_ids(self, client_id: str, last: int) -> None:
         """As if the client had been given all ids up to `last`; only while the broker does not run."""

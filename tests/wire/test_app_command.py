@@ -2,6 +2,7 @@
 
 import json
 
+from tests.support.application import until
 from tests.support.broker import Listener
 from tests.support.packets import V5
 from tests.support.raw_client import RawClient
@@ -34,6 +35,7 @@ def test_show_reset_and_delete_a_client_that_is_away(start_file_broker, penstock
     for number in range(10):
         publisher.publish("jobs/a", b"%d" % number, qos=1)
     publisher.disconnect()
+    until(lambda: app("show", "away-1")["lag"] == 10)  # dispatched, which a publisher does not wait for
     shown = app("show", "away-1")
     assert (shown["connected"], shown["lag"], shown["committed_offset"]) == (False, 10, 0)
     assert [entry["client_id"] for entry in app("list")] == ["away-1"]

@@ -140,7 +140,7 @@ def test_absent_group_keeps_messages_for_its_members(connect, join, topic, clien
     """4.8.2, [MQTT-4.5.0-1]: with nobody connected a message of QoS 1 waits for a member with a session."""
     join(1, client_id=client_id, **PERSISTENT).disconnect()
     publish_numbers(connect, topic, 5, qos=1)
-    assert take(connect(V5, client_id, **PERSISTENT)) == [b"%d" % number for number in range(5)]
+    connect(V5, client_id, **PERSISTENT).expect_payloads([b"%d" % number for number in range(5)])
 
 
 def test_unacknowledged_qos_1_of_an_ended_member_goes_to_another(connect, join, topic):

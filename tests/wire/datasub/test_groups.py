@@ -6,11 +6,21 @@ import contextlib
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from penstock.datasub import Consumer, DataError, TopicPartition
-from tests.support.datasub import DataBroker, DataWorld, next_message, read, read_error, until_assigned, wait_for
+from tests.support.datasub import (
+    DataBroker,
+    DataWorld,
+    next_message,
+    read,
+    read_error,
+    running_data_broker,
+    until_assigned,
+    wait_for,
+)
 from tests.wire.datasub.conftest import BROKERS
 
 
@@ -103,7 +113,8 @@ def test_a_consumer_that_is_killed(
     with contextlib.ExitStack() as stack:
         scenes = []
         for provider, keys in (("embedded", {"session_timeout_ms": 12_000}), ("kafka", {"session_timeout_ms": 6_000})):
-            world = open_world(BROKERS.get(provider, tmp_path_factory.mktemp))
+            start = partial(running_data_broker, tmp_path_factory.mktemp("datasub"), provider)
+            world = open_world(BROKERS.get(provider, start))
             world.create_topic()
             process = world.consumer_process(**keys)
             survivor = world.consumer(**keys)

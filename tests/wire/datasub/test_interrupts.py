@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import signal
@@ -109,14 +110,38 @@ def test_ctrl_c_in_close(world: DataWorld) -> None:
     until_assigned([consumer], [4])
     mine = set(threading.enumerate()) - before
     assert {thread.name for thread in mine} == {"penstock-consumer"}
-    connections = world.broker.metric("datasub_connections")
+    connections = world.broker.counter("datasub_connections")
     with interrupted(Consumer.close, 0.0005, times=1), contextlib.suppress(KeyboardInterrupt):
         consumer.close()
     consumer.close()
     with pytest.raises(DataError, match="closed"):
         consumer.poll(0)
     assert not any(thread.is_alive() for thread in mine)
-    wait_for(lambda: world.broker.metric("datasub_connections") < connections, what="the end of its connection")
+    wait_for(lambda: world.broker.counter("datasub_connections") < connections, what="the end of its connection")
+
+
+@pytest.mark.parametrize("when", ["before the engine is asked", "after it was"])
+def test_ctrl_c_at_the_edges_of_close(world: DataWorld, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    world.create_topic()
+    before = set(threading.enumerate())
+    consumer = Consumer(world.config())
+    consumer.subscribe([world.topic])
+    until_assigned([consumer], [4])
+    mine = set(threading.enumerate()) - before
+    connections = world.broker.counter("datasub_connections")
+
+    def interrupt(work: Any) -> None:
+        if asyncio.iscoroutine(work):
+            work.close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(consumer._thread, "call" if when.startswith("before") else "stop", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.close()
+    monkeypatch.undo()
+    consumer.close()
+    assert not any(one.is_alive() for one in mine)
+    wait_for(lambda: world.broker.counter("datasub_connections") < connections, what="the end of its connection")
 
 
 def test_a_subscription_that_fails_leaves_the_one_before(world: DataWorld) -> None:

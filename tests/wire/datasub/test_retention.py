@@ -97,12 +97,12 @@ def test_retention_waits_for_a_group_unless_the_operator_says_otherwise(tmp_path
             with world.consumer(group_id="looker") as looker:
                 wait_for(lambda: looker.get_watermark_offsets(place)[0] > begin, what="segments that are gone")
             return
-        wait_for(lambda: broker.metric("log_segments_held") >= 5, what="segments that are held")
+        wait_for(lambda: broker.counter("log_segments_held") >= 5, what="segments that are held")
         broker.kill()
         world.forget_publishers()
         broker.restart()
-        wait_for(lambda: broker.metric("log_segments_held") >= 5, what="segments that are held after a kill")
-        wait_for(lambda: broker.metric("datasub_lag_max") >= len(wanted), what="what is held for whom can be seen")
+        wait_for(lambda: broker.counter("log_segments_held") >= 5, what="segments that are held after a kill")
+        wait_for(lambda: broker.counter("datasub_lag_max") >= len(wanted), what="what is held for whom can be seen")
         assert 'penstock_datasub_group_lag{group="slow:' in broker.metrics()
         with world.consumer(group_id="slow") as slow:
             assert read(slow, len(wanted)) == wanted, "all of it is there"

@@ -34,10 +34,10 @@ def test_row_errors_are_null(world: DataWorld) -> None:
 
 def test_row_errors_become_dead_letters(world: DataWorld) -> None:
     world.execute(f"CREATE TOPIC {{topic}} WITH (on_error = 'dead-letter') AS {BAD}")
-    before = world.broker.metric("datasub_dead_letters_total")
+    before = world.broker.counter("datasub_dead_letters")
     publish_bad(world)
     assert read_rows(world.consumer(), 2) == [{"n": 1, "k": 1}, {"n": 3, "k": 3}]
-    until(lambda: world.broker.metric("datasub_dead_letters_total") > before)  # the rows do not wait for their append
+    until(lambda: world.broker.counter("datasub_dead_letters") > before)  # the rows do not wait for their append
     found = world.broker.command("log", "read", "tbmq.datasub.errors", "--from", "begin", "--json")
     assert world.topic in found, found
 

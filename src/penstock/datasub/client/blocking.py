@@ -183,14 +183,14 @@ class Consumer:
         self._close(is_all_finished=True)
 
     def _close(self, *, is_all_finished: bool) -> None:
-        if self._is_closed:
-            return
         try:
-            self._thread.call(self._engine.close(is_all_finished=is_all_finished))
+            if not self._is_closed:
+                self._thread.call(self._engine.close(is_all_finished=is_all_finished))
         finally:
-            # Interrupted, it does not wait for the broker any longer: what is not committed comes again.
+            # Interrupted, it does not wait for the broker any longer: what is not committed comes again. And when this
+            # is interrupted, the next call does it.
             self._is_closed = True
-            self._thread.stop()
+            self._thread.stop(self._engine.link.reset)  # the engine has closed it, unless it was not even asked to
 
     def __enter__(self) -> Consumer:
         return self

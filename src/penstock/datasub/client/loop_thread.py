@@ -19,6 +19,7 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
+        self._last: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -30,6 +31,8 @@ class LoopThread:
                 for task in left:
                     task.cancel()
                 self._loop.run_until_complete(asyncio.wait(left))
+            self._last()
+            self._loop.run_until_complete(asyncio.sleep(0))  # for connections that were closed just now
         finally:
             self._loop.close()
 
@@ -69,7 +72,9 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             raise BadRequest("called from the thread of the consumer itself")
 
-    def stop(self) -> None:
+    def stop(self, last: Callable[[], object] = lambda: None) -> None:
+        """`last` runs there when nothing else does any more."""
         if os.getpid() == self._process and self._thread.is_alive():
+            self._last = last
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
