@@ -227,9 +227,12 @@ def test_two_consumers_one_hanging(broker, client, how):
     done = set()
     while done != payloads:
         delivery = other.next()
-        assert delivery.payload not in done, "after its ack"
+        # A second copy may be under way: on a busy machine a timeout passes between delivery and ack.
+        assert delivery.payload not in done or int(delivery.properties["x-delivery-count"]) > 1, "after its ack"
         if other.try_ack(delivery):
             done.add(delivery.payload)
+    other.raw.receive_all(0.2)
+    other.nothing(1.2)  # the visibility timeout has passed: what is settled does not come again
     assert broker.progress(queue, "workers") == (60, 60, 0)
 
 
