@@ -40,7 +40,7 @@ def test_one_client_id_connects_all_the_time(broker, connect, client_id, bystand
 
 def test_subscription_storm(broker, connect, topic, new_name):
     """Filters come and go by the thousand while others publish: no subscriber loses or doubles a message."""
-    subscribers = [connect(version) for version in (V311, V5) for _ in range(2)]
+    subscribers = [connect(version, keep_alive=0) for version in (V311, V5) for _ in range(2)]
     for index, subscriber in enumerate(subscribers):
         subscriber.subscribe(f"{topic}/#" if index % 2 else f"{topic}/+", qos=1)
     stop = threading.Event()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 import confluent_kafka
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
 from penstock.logs.base import EARLIEST, LATEST, Committed, LogUnavailable, TopicPartition, Watermarks
 from penstock.logs.kafka.errors import is_passing
+
+Answer = TypeVar("Answer")
 
 QUERY_SECONDS = 5.0
 COMMIT_SECONDS = 10.0
@@ -32,6 +35,18 @@ def text(partition: TopicPartition) -> str:
 def check(error: KafkaError | None) -> None:
     if error is not None:
         raise KafkaException(error)
+
+
+def _patiently(ask: Callable[[], Answer]) -> Answer:
+    """librdkafka does not look for the new leader of a partition by itself in questions."""
+    deadline = time.monotonic() + QUERY_SECONDS
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if not is_passing(error.args[0]) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.02)
 
 
 class Questions:
@@ -72,28 +87,23 @@ class Questions:
         return answer
 
     def watermarks(self, partition: TopicPartition) -> Watermarks:
-        marks = self._client.get_watermark_offsets(named(partition), timeout=QUERY_SECONDS)
+        marks = _patiently(lambda: self._client.get_watermark_offsets(named(partition), timeout=QUERY_SECONDS))
         if marks is None:
             raise LogUnavailable(f"Kafka does not say where {text(partition)} ends")
         return Watermarks(*marks)
 
     def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The offset at a time of each, or of EARLIEST or LATEST, with one question per broker."""
-        answer: dict[TopicPartition, int] = {}
         asked = [named(partition, timestamp) for partition, timestamp in times.items()]
-        deadline = time.monotonic() + QUERY_SECONDS
-        while asked:
-            try:
-                for one in self._client.offsets_for_times(asked, timeout=QUERY_SECONDS):
-                    check(one.error)
-                    answer[TopicPartition(one.topic, one.partition)] = int(one.offset)
-                break
-            except KafkaException as error:
-                # librdkafka does not look for the new leader of a partition by itself here
-                if not is_passing(error.args[0]) or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.02)
-        return answer
+
+        def ask() -> dict[TopicPartition, int]:
+            answer: dict[TopicPartition, int] = {}
+            for one in self._client.offsets_for_times(asked, timeout=QUERY_SECONDS):
+                check(one.error)
+                answer[TopicPartition(one.topic, one.partition)] = int(one.offset)
+            return answer
+
+        return _patiently(ask) if asked else {}
 
     def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
         """Of the first record at or after the time, or the end."""

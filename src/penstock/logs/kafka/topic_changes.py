@@ -7,10 +7,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor, Future
+from functools import partial
 from typing import Any, Generic, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.cimpl import NewTopic
 
@@ -18,6 +20,7 @@ from penstock.logs.base import LogError, LogUnavailable
 from penstock.logs.kafka.errors import to_log_error
 
 Item = TypeVar("Item")
+Name = TypeVar("Name")
 Outcome = dict[str, LogError | None]
 
 MOST_AT_ONCE = 100
@@ -105,6 +108,7 @@ class TopicChanges:
         )
         good = [name for name, error in outcome.items() if error is None or isinstance(error, TopicExists)]
         unseen = await self._wait_until(good, are_there=True)
+        await self._wait_until_served([topics[name] for name in good if name not in unseen and outcome[name] is None])
         return outcome | {name: LogUnavailable(f"Kafka is slow to create topic {name!r}") for name in unseen}
 
     async def _delete(self, topics: dict[str, None]) -> Outcome:
@@ -115,9 +119,14 @@ class TopicChanges:
         return outcome | {name: LogUnavailable(f"Kafka is slow to delete topic {name!r}") for name in unseen}
 
     async def _ask(self, doing: str, start: Callable[[], Mapping[str, Future[Any]]]) -> Outcome:
+        answers = await self._gather(start)
+        return {name: _explain(doing, name, answer) for name, answer in answers.items()}
+
+    async def _gather(self, start: Callable[[], Mapping[Name, Future[Any]]]) -> dict[Name, Any]:
+        """Answers and exceptions."""
         pending = await asyncio.get_running_loop().run_in_executor(self._executor, start)
         answers = await asyncio.gather(*map(asyncio.wrap_future, pending.values()), return_exceptions=True)
-        return {name: _explain(doing, name, answer) for name, answer in zip(pending, answers, strict=True)}
+        return dict(zip(pending, answers, strict=True))
 
     async def _wait_until(self, names: list[str], *, are_there: bool) -> set[str]:
         """The broker that answered knows; the one that will be asked next may not yet. Those for which it takes too
@@ -135,6 +144,18 @@ class TopicChanges:
             if unseen:
                 await asyncio.sleep(0.02)
         return unseen
+
+    async def _wait_until_served(self, topics: list[NewTopic]) -> None:
+        """A leader that was chosen has yet to open its partitions: until then it says that it is none. Who reads or
+        writes next asks again by himself if this takes too long."""
+        left = [TopicPartition(topic.topic, number) for topic in topics for number in range(topic.num_partitions)]
+        deadline = time.monotonic() + VISIBLE_SECONDS
+        while left and time.monotonic() < deadline:
+            asked = {place: OffsetSpec.latest() for place in left}  # type: ignore[no-untyped-call] # it has no types
+            answers = await self._gather(partial(self._client.list_offsets, asked, request_timeout=REQUEST_SECONDS))
+            left = [place for place, answer in answers.items() if isinstance(answer, BaseException)]
+            if left:
+                await asyncio.sleep(0.02)
 
 
 def _explain(doing: str, name: str, answer: object) -> LogError | None:
