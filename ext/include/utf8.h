@@ -1,4 +1,4 @@
-/* Whether bytes are UTF-8 as Unicode defines it (no surrogates, nothing over U+10FFFF, no long forms); U+0000 is allowed. */
+/* Whether bytes are UTF-8 as Unicode defines it (no surrogates, nothing over U+10FFFF, no long forms). */
 #ifndef PENSTOCK_UTF8_H
 #define PENSTOCK_UTF8_H
 
@@ -6,18 +6,22 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline int is_utf8(const uint8_t *p, size_t n) {
+/* `zero_allowed` is a constant of every caller, so that each of them has a loop of its own. */
+static inline int utf8_is_valid(const uint8_t *p, size_t n, int zero_allowed) {
     const uint8_t *end = p + n;
     while (p < end) {
-        while (end - p >= 8) { /* likeliest: ASCII, eight bytes at a time */
+        /* likeliest: eight ASCII bytes, none of them zero */
+        while (end - p >= 8) {
             uint64_t w;
             memcpy(&w, p, 8);
             if (w & 0x8080808080808080ull) break;
+            if (!zero_allowed && ((w - 0x0101010101010101ull) & ~w & 0x8080808080808080ull)) break;
             p += 8;
         }
-        if (p == end) break;
+        if (p >= end) return 1;
         uint8_t c = *p;
         if (c < 0x80) {
+            if (c == 0 && !zero_allowed) return 0;
             p++;
         } else if (c < 0xC2) {
             return 0;
@@ -38,5 +42,7 @@ static inline int is_utf8(const uint8_t *p, size_t n) {
     }
     return 1;
 }
+
+static inline int is_utf8(const uint8_t *p, size_t n) { return utf8_is_valid(p, n, 1); }
 
 #endif

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "utf8.h"
+
 static inline uint16_t get_be16(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
 
 static inline uint32_t get_be32(const uint8_t *p) {
@@ -43,40 +45,7 @@ static inline int get_varint(const uint8_t *p, const uint8_t *end, uint32_t *val
 }
 
 /* 1 if the bytes are well-formed UTF-8 without U+0000 and without surrogates [MQTT-1.5.4-1] [MQTT-1.5.4-2]. */
-static inline int is_mqtt_utf8(const uint8_t *p, size_t n) {
-    const uint8_t *end = p + n;
-    while (p < end) {
-        /* likeliest: eight ASCII bytes, none of them zero */
-        while (end - p >= 8) {
-            uint64_t w;
-            memcpy(&w, p, 8);
-            if ((w & 0x8080808080808080ull) || ((w - 0x0101010101010101ull) & ~w & 0x8080808080808080ull)) break;
-            p += 8;
-        }
-        if (p >= end) return 1;
-        uint8_t c = *p;
-        if (c < 0x80) {
-            if (c == 0) return 0;
-            p++;
-        } else if (c < 0xC2) {
-            return 0;
-        } else if (c < 0xE0) {
-            if (end - p < 2 || (p[1] & 0xC0) != 0x80) return 0;
-            p += 2;
-        } else if (c < 0xF0) {
-            if (end - p < 3 || (p[1] & 0xC0) != 0x80 || (p[2] & 0xC0) != 0x80) return 0;
-            if ((c == 0xE0 && p[1] < 0xA0) || (c == 0xED && p[1] > 0x9F)) return 0;
-            p += 3;
-        } else if (c < 0xF5) {
-            if (end - p < 4 || (p[1] & 0xC0) != 0x80 || (p[2] & 0xC0) != 0x80 || (p[3] & 0xC0) != 0x80) return 0;
-            if ((c == 0xF0 && p[1] < 0x90) || (c == 0xF4 && p[1] > 0x8F)) return 0;
-            p += 4;
-        } else {
-            return 0;
-        }
-    }
-    return 1;
-}
+static inline int is_mqtt_utf8(const uint8_t *p, size_t n) { return utf8_is_valid(p, n, 0); }
 
 /* 64-bit hash of short strings (topics, levels): multiply and fold, seeded per process so that nobody outside can
  * aim for collisions. */
