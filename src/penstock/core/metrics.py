@@ -118,6 +118,9 @@ EXACT: dict[str, Meaning] = {
         "log_segments_held", "gauge", "Segments over a limit that are kept for a group that has not read them."
     ),
     "log_compactions": Meaning("log_compactions", "counter", "Segments compacted."),
+    "log_maintenance_failures": Meaning(
+        "log_maintenance_failures", "counter", "Times a topic could not be compacted, or its old segments not removed."
+    ),
     "log_pending_bytes": Meaning("log_pending_bytes", "gauge", "Bytes appended to the log and not yet durable."),
     "log_pending_records": Meaning("log_pending_records", "gauge", "Records appended to Kafka and not yet durable."),
     "log_cached_bytes": Meaning("log_cached_bytes", "gauge", "Bytes of the newest records kept in memory."),
