@@ -46,8 +46,8 @@ bench-check: $(STAMPS)/build $(STAMPS)/dev ## fails when the hot path needs 15 %
 	@command -v valgrind >/dev/null || { $(call apt,valgrind); }
 	$(BIN)/python bench/check.py $(ARGS)
 
-bench-micro: $(STAMPS)/build $(STAMPS)/dev ## pytest-benchmark of codec, trie and in-flight
-	$(BIN)/python -m pytest bench/micro --benchmark-only $(ARGS)
+bench-micro: $(STAMPS)/build $(STAMPS)/dev ## nanoseconds of codec, trie, partitioner …, and the targets of some of them
+	$(BIN)/python -m pytest bench/micro $(ARGS)
 
 fuzz: $(STAMPS)/build $(STAMPS)/dev ## the nightly fuzz run: a million executions of the decoder
 	$(BIN)/python tests/fuzz/fuzz_codec.py --runs 1000000

@@ -753,7 +753,8 @@ def encode_packs(int64_t position, int64_t synced, list partitions, list packs):
 def read_batches(RecordPack into, const uint8_t[::1] data, size_t position, uint32_t partition, int64_t from_offset,
                  uint32_t max_records, size_t max_bytes):
     """Adds a partition's records at and after the offset to the pack, walking the batches from `position` on, until
-    one of the limits or the end of the data. Returns (where to go on, size of the batch that starts there and is not
+    one of the limits or the end of the data. Damage behind records that were found is left to the next call, which
+    raises: what lies before it can be read. Returns (where to go on, size of the batch that starts there and is not
     whole: 0 if none starts there, 8 if not even its size is known)."""
     cdef size_t end = <size_t> data.shape[0], available
     cdef const uint8_t* start
@@ -770,12 +771,16 @@ def read_batches(RecordPack into, const uint8_t[::1] data, size_t position, uint
         if state == 0:
             return position, max(8, batch.size)
         if state < 0:
+            if into.count:
+                return position, 0
             raise DamagedBatch("no sound batch starts here", position)
         if (batch.partition == partition and not batch.flags & IS_CONTROL
                 and batch.base_offset + <int64_t> batch.span >= from_offset):
             if into.count >= max_records or (into.count and into._body.end + batch.size > max_bytes):
                 return position, 0
             if not has_valid_crc(start + position, batch.size):
+                if into.count:
+                    return position, 0
                 raise DamagedBatch("the checksum does not match", position)
             if not into.merge(&batch, start + position + HEADER, from_offset, max_records, max_bytes):
                 return position, 0

@@ -118,6 +118,9 @@ EXACT: dict[str, Meaning] = {
         "log_segments_held", "gauge", "Segments over a limit that are kept for a group that has not read them."
     ),
     "log_compactions": Meaning("log_compactions", "counter", "Segments compacted."),
+    "log_maintenance_failures": Meaning(
+        "log_maintenance_failures", "counter", "Times a topic could not be compacted, or its old segments not removed."
+    ),
     "log_pending_bytes": Meaning("log_pending_bytes", "gauge", "Bytes appended to the log and not yet durable."),
     "log_pending_records": Meaning("log_pending_records", "gauge", "Records appended to Kafka and not yet durable."),
     "log_cached_bytes": Meaning("log_cached_bytes", "gauge", "Bytes of the newest records kept in memory."),
@@ -175,6 +178,7 @@ EXACT: dict[str, Meaning] = {
     "dispatch_rounds": Meaning("dispatch_rounds", "counter", "Rounds of reading the log for persistent clients."),
     "dispatch_damaged": Meaning("dispatch_damaged", "counter", "Records of the log that could not be read."),
     "dispatch_retries": Meaning("dispatch_retries", "counter", "Appends to topics of clients that were tried again."),
+    "dispatch_lag": Meaning("dispatch_lag", "gauge", "Records of the log not yet read for persistent clients."),
     "dispatch_open_rounds": Meaning(
         "dispatch_open_rounds", "gauge", "Rounds of which something is neither acknowledged nor stored yet."
     ),
@@ -274,6 +278,7 @@ BY_BEGINNING: dict[str, Meaning] = {
     "calls_latency_p99_seconds_": Meaning(
         "calls_latency_p99_seconds", "gauge", "The same of the slowest hundredth.", "channel"
     ),
+    "calls_lag_": Meaning("calls_lag", "gauge", "Calls and answers in the log that were not read yet.", "channel"),
     "calls_answered_": Meaning("calls_answered", "counter", "Calls of other brokers answered.", "channel"),
     "calls_expired_": Meaning(
         "calls_expired", "counter", "Calls of other brokers read too late to be answered.", "channel"

@@ -28,6 +28,7 @@ from penstock.logs.base import (
     TopicNotFound,
     TopicPartition,
 )
+from penstock.logs.lag_watch import LagWatch
 from penstock.persistence.log_names import DISPATCH_GROUP
 
 log = get_logger("penstock.dispatch")
@@ -87,6 +88,7 @@ class Dispatcher:
         self._is_busy = False
         self._is_active = False
         self._activating = asyncio.Lock()
+        self.lag_watch = LagWatch(self.lag)
         self.rounds = 0
         self.damaged = 0
         self.retries = 0
@@ -122,6 +124,7 @@ class Dispatcher:
         self._consumer = self._log.consumer(self._group, instance_id=INSTANCE)
         self._consumer.subscribe([self._topic], self._on_assigned, self._on_revoked)
         self._task = asyncio.get_running_loop().create_task(self._run(self._consumer))
+        self.lag_watch.start()
 
     async def activate(self, *, from_now: bool) -> None:
         """Goes on where the last commit was; `from_now`: nobody was to have what came before. Raises LogError."""
@@ -178,6 +181,7 @@ class Dispatcher:
         await consumer.commit(ends)
 
     async def stop(self) -> None:
+        await self.lag_watch.stop()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -398,4 +402,5 @@ class Dispatcher:
             "dispatch_damaged": self.damaged,
             "dispatch_retries": self.retries,
             "dispatch_open_rounds": len(self._open),
+            "dispatch_lag": self.lag_watch.records,
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from penstock.logs.base import Log
+from penstock.logs.lag_watch import LagWatch
 from penstock.partition.channels import InstanceChannel
 from penstock.rpc.responder import Handler, Responder
 from penstock.rpc.template import RequestTemplate
@@ -35,6 +36,7 @@ class InstanceCalls:
             service_id=channel.service_id,
             partitions=[0],
         )
+        self.lag = LagWatch(self._measure_lag)
 
     async def start(self) -> None:
         """Raises LogError; may then be called again."""
@@ -43,15 +45,20 @@ class InstanceCalls:
             await self._template.start()
             self._is_started = True
             await self._responder.start()
+            self.lag.start()
 
     async def stop(self) -> None:
         if self._is_started:
+            await self.lag.stop()
             await self._responder.close(drain_seconds=DRAIN_SECONDS)
             await self._template.close()
 
     def ask(self, service_id: str, question: bytes, timeout: float) -> asyncio.Future[bytes]:
         """The answer, later; raises RpcError, at once or through the future."""
         return self._template.send(question, timeout=timeout, to=self._channel.topic_of(service_id))
+
+    async def _measure_lag(self) -> int:
+        return await self._template.lag() + sum((await self._responder.lag()).values())
 
     def counters(self, name: str) -> dict[str, int | float]:
         """Under `calls_<count>_<name>`."""
@@ -63,6 +70,7 @@ class InstanceCalls:
             f"calls_failed_{name}": asked["requests_failed_total"],
             f"calls_latency_seconds_{name}": asked["response_lag"] / 1_000,
             f"calls_latency_p99_seconds_{name}": asked["response_lag_p99"] / 1_000,
+            f"calls_lag_{name}": self.lag.records,
             f"calls_answered_{name}": answered["requests_answered_total"],
             f"calls_expired_{name}": answered["requests_expired_total"],
             f"calls_undecodable_{name}": answered["requests_undecodable_total"],

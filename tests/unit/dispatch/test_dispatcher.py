@@ -290,6 +290,24 @@ def test_an_append_that_fails_is_tried_again() -> None:
     run(scenario)
 
 
+def test_what_waits_in_the_log_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.logs.lag_watch.LOOK_SECONDS", 0.01)
+
+    async def scenario(stage: Stage) -> None:
+        await stage.client("a")
+        await stage.start()
+        stage.log.failures["app.a"] = LogUnavailable("the disk is full")
+        await stage.publish("x", *numbers(1))
+        await stage.until(lambda: stage.dispatcher.retries >= 1)
+        await stage.publish("x", *numbers(2, 3, 4))
+        await stage.until(lambda: stage.dispatcher.counters()["dispatch_lag"] == 3)
+        stage.log.failures.clear()
+        await stage.until(lambda: stage.dispatcher.counters()["dispatch_lag"] == 0)
+        assert stage.payloads("a") == numbers(1, 2, 3, 4)
+
+    run(scenario)
+
+
 def test_a_commit_that_fails_is_tried_again() -> None:
     async def scenario(stage: Stage) -> None:
         await stage.client("a")

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from penstock.logs.base import Appended, LogError, LogUnavailable
-from tests.support.embedded import number_of, numbered, opened, read_all
+from penstock.logs.base import Appended, LogError, LogUnavailable, TopicPartition
+from penstock.logs.embedded.compaction import CompactionPlan, compact
+from tests.support.embedded import keyed, number_of, numbered, opened, read_all, topic_directory
 from tests.support.waiting import until
 
 MIB = 1_048_576
@@ -93,6 +94,51 @@ def test_only_what_does_not_fit_fails(small_disk: Path) -> None:
                 kept = sum(result.count for result in results if isinstance(result, Appended))
                 assert len(await read_all(log, topic)) == 1 + kept
                 assert (await log.producer.send(topic, 0, numbered(0, 1))).base_offset == 1 + kept
+
+    uvloop.run(run())
+
+
+def test_compaction_without_room_fails_and_leaves_nothing(small_disk: Path) -> None:
+    """Also when it has more keys than its table holds, so that it needs a file for what it found out."""
+
+    async def run() -> None:
+        async with opened(small_disk, maintenance_interval=3_600) as log:
+            await log.admin.create("t", 1, {"cleanup.policy": "compact", "segment.bytes": "200000"})
+            for first in range(0, 60_000, 1_000):
+                await log.producer.send("t", 0, keyed(*((b"%d" % n, b"v") for n in range(first, first + 1_000))))
+            plan = CompactionPlan.of(log.views["t"])
+            assert plan is not None
+            ballast = fill(small_disk, 0)
+            with pytest.raises(OSError, match="No space left"):
+                await asyncio.to_thread(compact, plan, 65_536)
+            assert {path.suffix for path in topic_directory(small_disk, "t").iterdir()} <= {".seg", ".idx", ".json", ""}
+            ballast.unlink()
+            await log.maintenance.tidy()
+            assert log.counters()["compactions"] == 1
+            assert len(await read_all(log, "t")) == 60_000
+
+    uvloop.run(run())
+
+
+def test_retention_makes_room_on_a_full_disk(small_disk: Path) -> None:
+    """A state topic that cannot be compacted for lack of room does not keep it from that."""
+
+    async def run() -> None:
+        async with opened(small_disk, maintenance_interval=3_600) as log:
+            await log.admin.create("state", 1, {"cleanup.policy": "compact", "segment.bytes": "200000"})
+            await log.admin.create("t", 1, {"segment.bytes": str(MIB), "retention.bytes": str(4 * MIB)})
+            for _ in range(20):
+                await log.producer.send("state", 0, keyed(*((b"%d" % n, b"." * 50) for n in range(500))))
+            for _ in range(100):
+                await log.producer.send("t", 0, numbered(0, 100, 1_000))
+            fill(small_disk, 0)
+            with pytest.raises(LogUnavailable):
+                await log.producer.send("t", 0, numbered(0, 1_100, 1_000))  # more than a page may have left
+            await log.maintenance.tidy()
+            assert log.watermarks(TopicPartition("t", 0)).first > 0
+            # nobody appends: the log finds out by itself
+            await until(lambda: log.check() is True, 30.0)
+            await log.producer.send("t", 0, numbered(0, 100, 1_000))
 
     uvloop.run(run())
 

@@ -303,6 +303,33 @@ def test_damage_in_a_closed_segment(tmp_path: Path, has_index: bool) -> None:
     assert read(tmp_path) == [[number for number in range(600) if number not in lost]]
 
 
+def test_what_lies_before_the_damage_is_read(tmp_path: Path) -> None:
+    """Whoever waits for the repair has everything before it; the damage is told by the next poll, and by each after."""
+    write(tmp_path, *[(0, 20)] * 30, segment_bytes="2048")
+    path = segments_of(tmp_path, "t")[1]
+    position, _ = batches_of(path)[3]
+    data = path.read_bytes()
+    first = next(b.base_offset for b in scan_batches(data, 0, True)[0] if b.position == position)
+    path.write_bytes(data[: position + 30] + b"?" + data[position + 31 :])
+
+    async def run() -> None:
+        async with opened(tmp_path, cache_bytes=0) as log:
+            consumer = log.consumer("")
+            partition = TopicPartition("t", 0)
+            consumer.assign([partition])
+            found: list[int] = []
+            while len(found) < first:
+                for fetched in await consumer.poll(10_000, 5.0):
+                    found += [number_of(record) for record in fetched.pack]
+            assert found == list(range(first))
+            for _ in range(2):
+                with pytest.raises(LogDamaged, match=f"byte {position}"):
+                    await consumer.poll(10_000, 5.0)
+            assert consumer.position(partition) == first
+
+    uvloop.run(run())
+
+
 def test_a_closed_segment_that_was_cut_short(tmp_path: Path) -> None:
     write(tmp_path, *[(0, 20)] * 30, segment_bytes="2048")
     path = segments_of(tmp_path, "t")[1]

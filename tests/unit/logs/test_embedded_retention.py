@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -277,3 +279,75 @@ def test_readers_during_compaction_and_retention(tmp_path: Path) -> None:
             await job
 
     run(tmp_path, scenario, cache_bytes=0)
+
+
+def refuse(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+async def fill_state(log: EmbeddedLog, records: int = 1_000) -> None:
+    await log.admin.create("state", 1, COMPACT)
+    for number in range(records):
+        await log.producer.send("state", 0, keyed((b"key%d" % (number % 10), b"%d" % number)))
+
+
+def test_a_topic_that_cannot_be_compacted_keeps_retention_from_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk it would be for ever: only retention makes room. A failed attempt leaves no file either."""
+
+    async def scenario(log: EmbeddedLog) -> None:
+        await fill_state(log)
+        await log.admin.create("t", 1, {"segment.bytes": "2048", "retention.bytes": "8192"})
+        await append(log, 60)
+        before = len(os.listdir("/proc/self/fd"))
+        with monkeypatch.context() as full:
+            full.setattr("penstock.logs.embedded.compaction.os.fsync", refuse)
+            for _ in range(5):
+                await tidy(log)
+        assert log.watermarks(PARTITION).first > 500
+        assert log.counters()["maintenance_failures"] == 5
+        assert log.counters()["compactions"] == 0
+        assert not list(topic_directory(tmp_path, "state").glob("*.clean"))
+        assert len(os.listdir("/proc/self/fd")) < before + 5
+        await tidy(log)
+        assert log.counters()["compactions"] == 1
+
+    run(tmp_path, scenario)
+
+
+def test_a_segment_that_cannot_be_closed_keeps_no_old_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing one begins another, for which a full disk has no room; those over the limit go all the same."""
+
+    async def scenario(log: EmbeddedLog) -> None:
+        await log.admin.create("t", 1, {"segment.bytes": "2048", "retention.bytes": "8192", "segment.ms": "1"})
+        await append(log, 60)
+        await asyncio.sleep(0.01)
+        monkeypatch.setattr("penstock.logs.embedded.topic_writer.files.sync_directory", refuse)
+        await tidy(log)
+        assert log.watermarks(PARTITION).first > 500
+        assert log.counters()["maintenance_failures"] == 1
+        monkeypatch.undo()
+        assert len(await read_all(log, "t")) > 0
+
+    run(tmp_path, scenario)
+
+
+def test_an_index_that_cannot_be_written_ends_no_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was replaced is removed, and every compacted file has its name."""
+
+    async def scenario(log: EmbeddedLog) -> None:
+        await log.admin.create("t", 1, COMPACT)
+        for number in range(1_000):
+            await log.producer.send("t", 0, keyed((b"key%d" % (number % 300), b"%d" % number)))
+        monkeypatch.setattr(Path, "write_bytes", refuse)
+        await tidy(log)
+        assert log.counters()["compactions"] == 1
+        assert len(segments_of(tmp_path, "t")) == len(log.views["t"].segments) > 2
+        monkeypatch.undo()
+
+    async def after(log: EmbeddedLog) -> None:
+        assert await state_of(log) == {b"key%d" % (n % 300): b"%d" % n for n in range(700, 1_000)}
+
+    run(tmp_path, scenario, cache_bytes=0)
+    run(tmp_path, after, cache_bytes=0)

@@ -6,16 +6,18 @@ import msgspec
 import pytest
 
 from penstock.core.errors import SettingsError
+from penstock.core.settings.kafka import from_queue
 from penstock.logs.kafka import ENVIRONMENT_ALIASES, KafkaLog, KafkaSettings
 from penstock.logs.kafka.settings import admin_config, consumer_config, producer_config, properties_of
 
 
 def test_the_seeds_defaults() -> None:
+    """All but one, and one that counts only without idempotence: docs/adr/0015."""
     producer = producer_config(KafkaSettings())
     consumer = consumer_config(KafkaSettings(), "group", None, KafkaSettings().auto_offset_reset)
     assert producer["acks"] == "all"
     assert producer["enable.idempotence"] is True
-    assert producer["batch.size"] == 1_000_000
+    assert producer["batch.size"] == 1_000_000  # the seed: 16384
     assert producer["linger.ms"] == 1
     assert producer["compression.type"] == "none"
     assert producer["message.max.bytes"] == 1_048_576
@@ -32,6 +34,11 @@ def test_the_seeds_defaults() -> None:
     assert consumer["fetch.max.bytes"] == 134_217_728
     assert consumer["partition.assignment.strategy"] == "cooperative-sticky"
     assert consumer["enable.auto.commit"] is False
+
+
+def test_the_seeds_size_of_a_batch_can_be_had() -> None:
+    assert producer_config(KafkaSettings(batch_size=16_384))["batch.size"] == 16_384
+    assert from_queue("batch.size", 16_384) == ("kafka.batch_size", 16_384)
 
 
 def test_retries_bound_only_the_producer_that_is_not_idempotent() -> None:

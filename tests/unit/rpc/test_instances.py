@@ -11,13 +11,16 @@ from penstock.partition.node import ClusterNode
 from penstock.partition.settings import parse_settings
 from penstock.rpc.errors import RemoteError, RequestTimeout
 from penstock.rpc.instances import InstanceCalls
+from penstock.rpc.responder import Handler
+from penstock.rpc.settings import ResponderSettings
 from penstock.rpc.wire import Request
+from tests.support.waiting import until
 
 PROPERTIES = {"tbmq.client.session.responses": "retention.ms:60000"}
 SETTINGS = parse_settings({"prefix": "p", "topic-properties": PROPERTIES})
 
 
-def calls_of(log: MemoryLog, name: str) -> InstanceCalls:
+def calls_of(log: MemoryLog, name: str, handler: Handler | None = None) -> InstanceCalls:
     node = ClusterNode(log, SETTINGS, name, asyncio.get_running_loop(), is_clustered=False)
 
     async def answer(request: Request) -> bytes:
@@ -25,7 +28,7 @@ def calls_of(log: MemoryLog, name: str) -> InstanceCalls:
             raise ValueError("no")
         return f"{name} heard ".encode() + request.data
 
-    return InstanceCalls(log, node.queues.calls("sessions"), answer)
+    return InstanceCalls(log, node.queues.calls("sessions"), handler or answer)
 
 
 def test_each_instance_answers_what_it_is_asked() -> None:
@@ -51,6 +54,36 @@ def test_each_instance_answers_what_it_is_asked() -> None:
         assert (questions["retention.ms"], questions["segment.bytes"]) == ("600000", "10485760")
         # the settings may say otherwise, for each base
         assert log.topics["p.tbmq.client.session.responses.a"].config.properties["retention.ms"] == "60000"
+        for each in (a, b):
+            await each.stop()
+        await log.close()
+
+    asyncio.run(run())
+
+
+def test_what_was_not_read_yet_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is too busy to answer the others shows it."""
+    monkeypatch.setattr("penstock.logs.lag_watch.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("penstock.rpc.responder.ResponderSettings", lambda: ResponderSettings(max_pending_requests=1))
+
+    async def run() -> None:
+        log = MemoryLog()
+        await log.start()
+        release = asyncio.Event()
+
+        async def wait(request: Request) -> bytes:
+            await release.wait()
+            return request.data
+
+        a, b = (calls_of(log, name, wait) for name in ("a", "b"))
+        for each in (a, b):
+            await each.start()
+        asked = [a.ask("b", b"hello", 60) for _ in range(4)]
+        await until(lambda: b.counters("sessions")["calls_lag_sessions"] == 3)
+        assert a.counters("sessions")["calls_lag_sessions"] == 0
+        release.set()
+        assert await asyncio.gather(*asked) == 4 * [b"hello"]
+        await until(lambda: b.counters("sessions")["calls_lag_sessions"] == 0)
         for each in (a, b):
             await each.stop()
         await log.close()

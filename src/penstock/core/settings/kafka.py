@@ -31,7 +31,7 @@ class KafkaSettings(Section, frozen=True):
     retries: Annotated[
         Natural, about("attempts after the first; with idempotence they go on until delivery_timeout_ms")
     ] = 1
-    # Java's default, 16 KiB, makes a topic of one partition wait for a request per hundred messages.
+    # The seed's 16 KiB makes a topic of one partition wait for a request per hundred messages: docs/adr/0015.
     batch_size: Annotated[Positive, about("most bytes of a batch sent to a partition", unit="bytes")] = 1_000_000
     linger_ms: Annotated[float, Meta(ge=0, le=900_000), about("how long a batch waits for more, in ms")] = 1
     buffer_memory: Annotated[

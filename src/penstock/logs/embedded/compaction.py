@@ -84,29 +84,40 @@ class CleanSegment:
 
     def __init__(self, plan: CompactionPlan, start: SegmentStart) -> None:
         path = files.segment_path(plan.directory, start.sequence).with_suffix(files.CLEAN)
-        encoded = start.build()
         self._fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_TRUNC | os.O_CLOEXEC, 0o640)
-        os.pwrite(self._fd, encoded, 0)
-        self.segment = Segment(path, start, len(encoded))
+        self.segment = Segment(path, start, len(start.build()))
         self.segment.is_clean = True
 
+    def begin(self) -> None:
+        self._write(self.segment.start.build(), 0)
+
     def add(self, partition: int, pack: RecordPack) -> None:
-        encoded = memoryview(pack.encode(partition))
+        encoded = pack.encode(partition)
         self.segment.note(self.segment.size, partition, pack)
-        while encoded:
-            written = os.pwrite(self._fd, encoded, self.segment.size)
-            self.segment.size += written
-            encoded = encoded[written:]
+        self._write(encoded, self.segment.size)
+        self.segment.size += len(encoded)
+
+    def _write(self, encoded: bytes, position: int) -> None:
+        rest = memoryview(encoded)
+        while rest:
+            written = os.pwrite(self._fd, rest, position)
+            position += written
+            rest = rest[written:]
 
     def finish(self, covers_to: int) -> Segment:
         """On the disk; its start says which segments it replaces."""
         old = self.segment.start
         self.segment.start = SegmentStart(old.sequence, covers_to, old.created_ms, old.ends, old.firsts)
-        os.pwrite(self._fd, self.segment.start.build(), 0)
+        self._write(self.segment.start.build(), 0)
         os.fsync(self._fd)
-        os.close(self._fd)
+        self.close()
         self.segment.open()  # the name changes, what is open stays
         return self.segment
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 class Verdict:
@@ -160,10 +171,11 @@ def judge(plan: CompactionPlan, table: OffsetTable) -> Iterator[Verdict]:
 
 @contextlib.contextmanager
 def _bits_of(plan: CompactionPlan) -> Iterator[mmap.mmap]:
-    """In a file, because the kernel can put that aside: one bit for each record."""
+    """In a file, because the kernel can put that aside: one bit for each record. Its room is taken beforehand: where a
+    disk is full, a page of a mapped file that has none ends the process."""
     records = sum(segment.records for segment in plan.segments)
     with tempfile.TemporaryFile(dir=plan.directory, suffix=".tmp") as file:
-        file.truncate(records // 8 + 1)
+        os.posix_fallocate(file.fileno(), 0, records // 8 + 1)
         with mmap.mmap(file.fileno(), 0) as bits:
             yield bits
 
@@ -177,12 +189,24 @@ def _mark(plan: CompactionPlan, table: OffsetTable, bits: mmap.mmap) -> None:
 
 
 def compact(plan: CompactionPlan, table_bytes: int = TABLE_BYTES) -> list[Segment]:
-    """Builds the segments that replace the plan's. Blocks, in a thread."""
-    with judge(plan, OffsetTable(table_bytes)) as verdict:
-        return _rewrite(plan, verdict)
+    """Builds the segments that replace the plan's. Blocks, in a thread. When it fails it leaves nothing: a disk that is
+    full must not be fuller by every attempt."""
+    building: list[CleanSegment] = []
+    try:
+        with judge(plan, OffsetTable(table_bytes)) as verdict:
+            return _rewrite(plan, verdict, building)
+    except BaseException:
+        for clean in building:
+            clean.segment.close()
+            clean.segment.path.unlink(missing_ok=True)
+        raise
+    finally:
+        for clean in building:
+            clean.close()
 
 
-def _rewrite(plan: CompactionPlan, verdict: Verdict) -> list[Segment]:
+def _rewrite(plan: CompactionPlan, verdict: Verdict, building: list[CleanSegment]) -> list[Segment]:
+    """`building` gets what is begun."""
     built: list[Segment] = []
     current: CleanSegment | None = None
     previous = plan.segments[0].sequence
@@ -194,6 +218,8 @@ def _rewrite(plan: CompactionPlan, verdict: Verdict) -> list[Segment]:
             current = None
         if current is None:
             current = CleanSegment(plan, segment.start)
+            building.append(current)
+            current.begin()
         for partition, pack in kept:
             current.add(partition, pack)
         previous = segment.sequence
@@ -211,7 +237,8 @@ def swap_in(old: list[Segment], new: list[Segment]) -> None:
         segment.path.rename(target)
         segment.path = target
         files.sync_directory(target.parent)
-        segment.index_path.write_bytes(segment.encode_index())
+        with contextlib.suppress(OSError):  # it can always be made anew
+            segment.index_path.write_bytes(segment.encode_index())
     names = {segment.sequence for segment in new}
     for segment in old:
         segment.close()

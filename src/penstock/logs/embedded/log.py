@@ -167,6 +167,7 @@ class EmbeddedLog:
             "segments_removed": self.maintenance.segments_removed,
             "segments_held": self.maintenance.segments_held,
             "compactions": self.maintenance.compactions,
+            "maintenance_failures": self.maintenance.failures,
         }
 
     # topics

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from penstock.core.logging import get_logger
+from penstock.core.logging import RateLimited, get_logger
 from penstock.logs.base import LogError
 from penstock.logs.embedded.compaction import CompactionPlan, compact, swap_in
 from penstock.logs.embedded.segments import Segment
@@ -22,6 +23,8 @@ log = get_logger("penstock.logs")
 # While the disk refuses, room is looked for this often, and this much of it is wanted.
 PROBE_SECONDS = 1.0
 ROOM_WANTED = 4 * 1_048_576
+# What fails in one round most often fails in the next as well: it is said this often.
+WARNING_SECONDS = 60.0
 
 
 class Maintenance:
@@ -33,6 +36,8 @@ class Maintenance:
         self.segments_removed = 0
         self.segments_held = 0  # in the last round: over a limit, and kept because somebody has not read them
         self.compactions = 0
+        self.failures = 0
+        self._warnings = RateLimited(interval=WARNING_SECONDS)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._task = loop.create_task(self._run(), name="penstock-log-maintenance")
@@ -62,18 +67,36 @@ class Maintenance:
                 log.exception("maintenance of the log failed")
 
     async def tidy(self) -> None:
-        """One round over all topics."""
+        """One round over all topics. What fails in one keeps nothing from the others, and retention needs no room: on a
+        full disk it is what makes some."""
         now = now_ms()
         held = 0
-        for view in list(self._log.views.values()):
+        views = list(self._log.views.values())
+        for view in views:
             if view.is_deleted:
                 continue
             if view.should_roll(now):
-                await self.roll(view)
-            held += await self._remove_expired(view, now)
-            if view.config.is_compacted and not view.is_compacting:
-                await self._compact(view)
+                with self._alone(view, "a segment cannot be closed"):
+                    await self.roll(view)
+            with self._alone(view, "old segments cannot be removed"):
+                held += await self._remove_expired(view, now)
         self.segments_held = held
+        for view in views:
+            if view.config.is_compacted and not view.is_deleted and not view.is_compacting:
+                with self._alone(view, "a topic cannot be compacted"):
+                    await self._compact(view)
+
+    @contextlib.contextmanager
+    def _alone(self, view: TopicView, event: str) -> Iterator[None]:
+        """A failure is told and counted, and stays with its topic."""
+        try:
+            yield
+        except (LogError, OSError) as error:
+            if view.is_deleted:
+                return
+            self.failures += 1
+            if (suppressed := self._warnings.try_pass((view.name, event))) is not None:
+                log.warning(event, topic=view.name, why=str(error), suppressed=suppressed)
 
     async def roll(self, view: TopicView) -> None:
         """Closes the segment being written."""
