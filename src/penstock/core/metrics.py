@@ -175,6 +175,9 @@ EXACT: dict[str, Meaning] = {
     "dispatch_rounds": Meaning("dispatch_rounds", "counter", "Rounds of reading the log for persistent clients."),
     "dispatch_damaged": Meaning("dispatch_damaged", "counter", "Records of the log that could not be read."),
     "dispatch_retries": Meaning("dispatch_retries", "counter", "Appends to topics of clients that were tried again."),
+    "dispatch_too_large": Meaning(
+        "dispatch_too_large", "counter", "Messages larger than the topic of an APPLICATION client takes, lost for it."
+    ),
     "dispatch_open_rounds": Meaning(
         "dispatch_open_rounds", "gauge", "Rounds of which something is neither acknowledged nor stored yet."
     ),

@@ -25,6 +25,7 @@ from penstock.logs.base import (
     Log,
     LogError,
     LogUnavailable,
+    RecordTooLarge,
     TopicNotFound,
     TopicPartition,
 )
@@ -90,6 +91,7 @@ class Dispatcher:
         self.rounds = 0
         self.damaged = 0
         self.retries = 0
+        self.too_large = 0
 
     @property
     def is_active(self) -> bool:
@@ -370,6 +372,9 @@ class Dispatcher:
                 if isinstance(result, BaseException):
                     if not isinstance(result, LogError):
                         raise result
+                    if isinstance(result, RecordTooLarge):
+                        await self._append_one_by_one(*item)
+                        continue
                     self._warn("messages of a client cannot be appended to its log, they are tried again", result)
                     if not isinstance(result, TopicNotFound) or await self._is_wanted(item[0].topic):
                         again.append(item)
@@ -378,6 +383,19 @@ class Dispatcher:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
             filled = again
+
+    async def _append_one_by_one(self, feed: Feed, partition: int, pack: RecordPack) -> None:
+        """One of the records is larger than the topic takes. It is lost for this client, instead of keeping everything
+        behind it from everybody; the others are not, and keep their order."""
+        pack.place(0)
+        for number in range(pack.count):
+            try:
+                await self._log.producer.send(feed.topic, partition, pack.slice(number, 1))
+            except RecordTooLarge as error:
+                self.too_large += 1
+                self._warn("a message is larger than the topic of a client takes, and lost for this client", error)
+            except LogError:
+                await self._append([(feed, partition, pack.slice(number, 1))])
 
     async def _is_wanted(self, topic: str) -> bool:
         """Whether the topic is there again, or may be later."""
@@ -397,5 +415,6 @@ class Dispatcher:
             "dispatch_rounds": self.rounds,
             "dispatch_damaged": self.damaged,
             "dispatch_retries": self.retries,
+            "dispatch_too_large": self.too_large,
             "dispatch_open_rounds": len(self._open),
         }
