@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 from penstock._ext.connection import Feed, Hub, Round
 from penstock._ext.segment import RecordPack
@@ -107,11 +107,28 @@ class Dispatcher:
         """Whether nothing is under way, and nothing that was dispatched would be again after a crash."""
         return not self.is_busy and self._positions == self._committed
 
-    async def commit(self) -> None:
-        """What is done by now, without waiting for the next time. Raises LogError."""
-        if self._consumer is not None:
+    @contextlib.asynccontextmanager
+    async def held(self, seconds: float) -> AsyncIterator[bool]:
+        """Between two rounds, with all that was dispatched committed; False where that takes longer than this. Nothing
+        is dispatched within the context. Raises LogError."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await self._turn.acquire()
+        except TimeoutError:
+            yield False
+            return
+        try:
             self._close_rounds()
-            await self._commit(self._consumer)
+            while self._open and loop.time() < deadline:  # DEVICEs acknowledge, or their messages are stored
+                await asyncio.sleep(STALL_SECONDS)
+                self._close_rounds()
+            if not self._open and self._consumer is not None:
+                await self._commit(self._consumer)
+            yield self.is_committed
+        finally:
+            self._turn.release()
 
     @property
     def dispatched(self) -> dict[int, int]:
