@@ -580,7 +580,8 @@ def check(settings: Settings) -> None:
     check_topic("ingest.properties", ingest.properties, topic, ingest.partitions, is_kafka=is_kafka)
     for name, partitions in (("topic_properties", 1), ("shared_topic_properties", application.shared_partitions)):
         key, text = f"application.{name}", getattr(application, name)
-        check_topic(key, text, "tbmq.msg.app", partitions, is_kafka=is_kafka, is_queue=True)
+        largest = settings.kafka.max_request_size
+        check_topic(key, text, "tbmq.msg.app", partitions, is_kafka=is_kafka, is_queue=True, largest=largest)
     if is_kafka:
         check_node(settings.server.node_id)
         import_module("penstock.logs.kafka.settings").producer_config(settings.kafka)

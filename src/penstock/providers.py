@@ -26,9 +26,11 @@ from penstock.stores.lmdb_state import LmdbStateStore
 from penstock.stores.memory_state import MemoryStateStore
 
 
-def check_topic(key: str, text: str, topic: str, partitions: int, *, is_kafka: bool, is_queue: bool = False) -> None:
+def check_topic(
+    key: str, text: str, topic: str, partitions: int, *, is_kafka: bool, is_queue: bool = False, largest: int = 0
+) -> None:
     """Raises SettingsError when no topic can be made of these properties. A queue keeps every record, in a number of
-    partitions that is a setting of its own or fixed."""
+    partitions that is a setting of its own or fixed, and takes all that are not larger than `largest`."""
     try:
         properties = parse_properties(text)
         if not is_kafka:
@@ -38,6 +40,10 @@ def check_topic(key: str, text: str, topic: str, partitions: int, *, is_kafka: b
             raise ValueError("the topic of a client has one partition, those of shared ones are shared_partitions")
         if is_queue and "compact" in properties.get("cleanup.policy", ""):
             raise ValueError("compaction removes messages that nobody has received yet")
+        if is_kafka and is_queue and int(properties.get("max.message.bytes", largest)) < largest:
+            raise ValueError(
+                f"records have up to {largest} bytes, kafka.max_request_size, and larger ones would be lost"
+            )
     except (ValueError, LogError) as error:
         raise SettingsError(f"{key} = {text!r} is not allowed: {error}") from None
 
@@ -79,7 +85,8 @@ def make_log(settings: Settings, store: LmdbStore | None) -> Log | None:
         return MemoryLog(max_pending_bytes=room)
     if settings.log.provider == "kafka":
         # imported here: who has no Kafka does not wait for its library
-        return cast(Log, import_module("penstock.logs.kafka.log").KafkaLog(settings.kafka))
+        module = import_module("penstock.logs.kafka.log")
+        return cast(Log, module.KafkaLog(settings.kafka, copied_topic=LogNames(settings).ingest_topic))
     assert store is not None
     return EmbeddedLog(
         settings.server.data_dir,

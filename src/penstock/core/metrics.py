@@ -179,6 +179,9 @@ EXACT: dict[str, Meaning] = {
     "dispatch_damaged": Meaning("dispatch_damaged", "counter", "Records of the log that could not be read."),
     "dispatch_retries": Meaning("dispatch_retries", "counter", "Appends to topics of clients that were tried again."),
     "dispatch_lag": Meaning("dispatch_lag", "gauge", "Records of the log not yet read for persistent clients."),
+    "dispatch_too_large": Meaning(
+        "dispatch_too_large", "counter", "Messages larger than the topic of an APPLICATION client takes, lost for it."
+    ),
     "dispatch_open_rounds": Meaning(
         "dispatch_open_rounds", "gauge", "Rounds of which something is neither acknowledged nor stored yet."
     ),

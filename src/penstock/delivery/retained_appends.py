@@ -44,6 +44,10 @@ class RetainedAppends:
     def is_full(self) -> bool:
         return self._bytes >= MOST_BYTES
 
+    def count(self, topic: str) -> int:
+        """Messages that wait for the topic."""
+        return sum(pack.count for _, pack in self._waiting.get(topic, ()))
+
     def add(self, session: Session, topic: str, pack: RecordPack) -> None:
         """Behind what waits for the topic already."""
         self._bytes += pack.size

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 from penstock._ext.connection import Feed, Hub, Round
 from penstock._ext.segment import RecordPack
@@ -25,6 +25,7 @@ from penstock.logs.base import (
     Log,
     LogError,
     LogUnavailable,
+    RecordTooLarge,
     TopicNotFound,
     TopicPartition,
 )
@@ -92,6 +93,7 @@ class Dispatcher:
         self.rounds = 0
         self.damaged = 0
         self.retries = 0
+        self.too_large = 0
 
     @property
     def is_active(self) -> bool:
@@ -107,11 +109,28 @@ class Dispatcher:
         """Whether nothing is under way, and nothing that was dispatched would be again after a crash."""
         return not self.is_busy and self._positions == self._committed
 
-    async def commit(self) -> None:
-        """What is done by now, without waiting for the next time. Raises LogError."""
-        if self._consumer is not None:
+    @contextlib.asynccontextmanager
+    async def held(self, seconds: float) -> AsyncIterator[bool]:
+        """Between two rounds, with all that was dispatched committed; False where that takes longer than this. Nothing
+        is dispatched within the context. Raises LogError."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await self._turn.acquire()
+        except TimeoutError:
+            yield False
+            return
+        try:
             self._close_rounds()
-            await self._commit(self._consumer)
+            while self._open and loop.time() < deadline:  # DEVICEs acknowledge, or their messages are stored
+                await asyncio.sleep(STALL_SECONDS)
+                self._close_rounds()
+            if not self._open and self._consumer is not None:
+                await self._commit(self._consumer)
+            yield self.is_committed
+        finally:
+            self._turn.release()
 
     @property
     def dispatched(self) -> dict[int, int]:
@@ -374,6 +393,9 @@ class Dispatcher:
                 if isinstance(result, BaseException):
                     if not isinstance(result, LogError):
                         raise result
+                    if isinstance(result, RecordTooLarge):
+                        await self._append_one_by_one(*item)
+                        continue
                     self._warn("messages of a client cannot be appended to its log, they are tried again", result)
                     if not isinstance(result, TopicNotFound) or await self._is_wanted(item[0].topic):
                         again.append(item)
@@ -382,6 +404,19 @@ class Dispatcher:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
             filled = again
+
+    async def _append_one_by_one(self, feed: Feed, partition: int, pack: RecordPack) -> None:
+        """One of the records is larger than the topic takes. It is lost for this client, instead of keeping everything
+        behind it from everybody; the others are not, and keep their order."""
+        pack.place(0)
+        for number in range(pack.count):
+            try:
+                await self._log.producer.send(feed.topic, partition, pack.slice(number, 1))
+            except RecordTooLarge as error:
+                self.too_large += 1
+                self._warn("a message is larger than the topic of a client takes, and lost for this client", error)
+            except LogError:
+                await self._append([(feed, partition, pack.slice(number, 1))])
 
     async def _is_wanted(self, topic: str) -> bool:
         """Whether the topic is there again, or may be later."""
@@ -401,6 +436,7 @@ class Dispatcher:
             "dispatch_rounds": self.rounds,
             "dispatch_damaged": self.damaged,
             "dispatch_retries": self.retries,
+            "dispatch_too_large": self.too_large,
             "dispatch_open_rounds": len(self._open),
             "dispatch_lag": self.lag_watch.records,
         }

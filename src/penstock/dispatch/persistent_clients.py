@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 
 from penstock._ext.connection import Hub, Session
@@ -23,6 +24,10 @@ log = get_logger("penstock.application")
 
 CHANGE_SECONDS = 0.5
 STORED_SECONDS = 0.005
+# What a connected client may still have to acknowledge when dispatch stops for it, and for how long it does.
+NEARLY_DONE = 1_000
+HOLD_SECONDS = 0.2
+REST = 10
 
 
 class PersistentClients:
@@ -169,15 +174,39 @@ class PersistentClients:
         return "application"
 
     async def _try_release(self, session: Session) -> bool:
-        """Whether nothing is in the client's log, or on its way there: then it goes on without."""
+        """Whether nothing is left in the client's log: then it goes on without. While that is found out nothing is put
+        there, however busy the broker is; what is in the log of all messages by then goes the way of a DEVICE."""
+        with contextlib.suppress(NotFoundError):  # it was released, or has ended, while somebody was asked
+            if await self._count_waiting(session) > (NEARLY_DONE if session.connection is not None else 0):
+                return False
+            # What is dispatched again after a crash would get into its store, though it came from its topic already.
+            async with self.dispatcher.held(HOLD_SECONDS) as is_committed:
+                if is_committed and await self._has_everything(session):
+                    self._release(session)
+        return self.delivery.find(session.client_id) is not session
+
+    async def _count_waiting(self, session: Session) -> int:
+        """Raises NotFoundError where the session has no log any more."""
         entry = await self.overview.show(session.client_id)
-        # What is dispatched again after a crash would get into its store, though it came from its topic already.
-        await self.dispatcher.commit()
-        is_idle = await self.dispatcher.lag() == 0
-        is_idle = is_idle and self.dispatcher.is_committed and not self._hub.ingest_pending
-        waits = entry["lag"] or entry["in_flight"] or any(share["lag"] for share in entry["shared"])
-        if waits or not is_idle or session.feed is None:
+        shared = sum(share["lag"] for share in entry["shared"])
+        return int(entry["lag"] or entry["in_flight"]) + shared + self.delivery.retained.count(entry["topic"])
+
+    async def _has_everything(self, session: Session) -> bool:
+        """A client that is connected may have some moments to acknowledge the last of it."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + HOLD_SECONDS
+        while await self._count_waiting(session):
+            if session.connection is None or loop.time() > deadline:
+                return False
+            await asyncio.sleep(STORED_SECONDS)
+        if self.delivery.find(session.client_id) is not session:
             return False
+        if self.devices is not None and self.devices.serves("device", session.expiry_interval):
+            return True
+        # Nobody reads the log for it from here on: nothing that it is to have may be there.
+        return await self.dispatcher.lag() == 0 and not self._hub.ingest_pending
+
+    def _release(self, session: Session) -> None:
         self._changing.discard(session.client_id)
         self.delivery.release(session)
         session.client_type = "device"
@@ -186,9 +215,9 @@ class PersistentClients:
             self.devices.attached(session)
         self._on_type(session)
         log.info("an APPLICATION client is a DEVICE from now on, its topic goes", client_id=session.client_id)
-        return True
 
     async def _change_types(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(CHANGE_SECONDS)
             for client_id in list(self._changing):
@@ -196,10 +225,15 @@ class PersistentClients:
                 if session is None:
                     self._changing.discard(client_id)
                     continue
+                began = loop.time()
                 try:
                     await self._try_release(session)
                 except (LogError, NotFoundError) as error:
                     log.debug("a client keeps its type for now", client_id=client_id, error=str(error))
+                except Exception as error:  # whatever it is, the others need their turn
+                    log.exception("the type of a client cannot be changed", client_id=client_id, error=repr(error))
+                # Dispatch to all others may have waited for it.
+                await asyncio.sleep(REST * (loop.time() - began))
 
     def is_full(self, client_id: str, client_type: str, expiry: int) -> bool:
         return self.delivery.serves(client_id, client_type, expiry) and self.delivery.is_full(client_id)

@@ -42,6 +42,10 @@ class TopicNotFound(LogError):
     """There is no such topic, or it has fewer partitions."""
 
 
+class RecordTooLarge(LogError):
+    """A record of the pack is larger than the topic takes, and always will be."""
+
+
 class OffsetOutOfRange(LogError):
     """The offset is before the first record kept or behind the last."""
 

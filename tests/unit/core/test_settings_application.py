@@ -118,6 +118,13 @@ def test_kafka_knows_more_properties_and_has_the_same_rule_about_partitions():
         check(load_settings(None, {}, {**kafka, "application.topic_properties": "partitions:2"}).settings)
 
 
+def test_a_topic_takes_whatever_was_acknowledged():
+    kafka = {"log.provider": "kafka"}
+    check(load_settings(None, {}, {**kafka, "application.topic_properties": "max.message.bytes:1048576"}).settings)
+    with pytest.raises(SettingsError, match="would be lost"):
+        check(load_settings(None, {}, {**kafka, "application.topic_properties": "max.message.bytes:1000"}).settings)
+
+
 def test_a_short_token_is_refused_and_never_shown(tmp_path):
     for token in ("short-secret", "has a space in the middle", "ümlaut-is-no-header-text"):
         with pytest.raises(SettingsError, match=r"PENSTOCK_ADMIN__TOKEN is not allowed: use 16 to 512") as caught:

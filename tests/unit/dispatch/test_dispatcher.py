@@ -16,7 +16,7 @@ from penstock._ext.envelope import decode, encode
 from penstock._ext.segment import RecordPack
 from penstock.dispatch import dispatcher as module
 from penstock.dispatch.dispatcher import Dispatcher
-from penstock.logs.base import Appended, Committed, LogError, LogUnavailable, TopicPartition
+from penstock.logs.base import Appended, Committed, LogError, LogUnavailable, RecordTooLarge, TopicPartition
 from penstock.logs.memory import MemoryLog
 from penstock.logs.sending import send
 from penstock.logs.topics import now_ms
@@ -304,6 +304,33 @@ def test_what_waits_in_the_log_is_counted(monkeypatch: pytest.MonkeyPatch) -> No
         stage.log.failures.clear()
         await stage.until(lambda: stage.dispatcher.counters()["dispatch_lag"] == 0)
         assert stage.payloads("a") == numbers(1, 2, 3, 4)
+
+    run(scenario)
+
+
+def test_a_message_larger_than_one_topic_takes_stops_nobody() -> None:
+    """It is lost for that client alone and counted; what came with it keeps its order."""
+
+    async def scenario(stage: Stage) -> None:
+        for name in "ab":
+            await stage.client(name)
+        take = stage.log._producer.append
+
+        def append(topic: str, partition: int, pack: RecordPack, on_done: Callable | None = None) -> None:
+            if topic == "app.b" and any(len(value) > 1_000 for value in pack.values()):
+                assert on_done is not None
+                asyncio.get_running_loop().call_soon(on_done, RecordTooLarge("more than 1000 bytes"))
+            else:
+                take(topic, partition, pack, on_done)
+
+        stage.log._producer.append = append  # the fault this is about
+        await stage.start()
+        large = bytes(2_000)
+        await stage.publish("x", b"0", b"1", large, b"2", large, b"3")
+        await stage.until(lambda: stage.payloads("b") == numbers(0, 1, 2, 3))
+        await stage.until(lambda: stage.payloads("a") == [b"0", b"1", large, b"2", large, b"3"])
+        await stage.until(lambda: stage.committed() == 6)
+        assert stage.dispatcher.counters()["dispatch_too_large"] == 2
 
     run(scenario)
 

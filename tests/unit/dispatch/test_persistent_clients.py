@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -98,6 +99,30 @@ def test_an_application_with_a_backlog_stays_one_until_it_has_it(monkeypatch: py
         assert (session.client_type, session.lanes_now, session.inflight) == ("device", [], 0)
         assert client.is_open
         await node.until(lambda: TOPIC not in node.log.topics)
+
+    run(scenario)
+
+
+def test_what_comes_while_a_client_becomes_a_device_is_not_lost_with_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message is dispatched, and committed, right after somebody has looked whether any waits."""
+
+    async def scenario(node: Node) -> None:
+        client = await node.connect("a")
+        await node.subscribe(client, b"t")
+        client.lose()
+        show = node.applications.overview.show
+
+        async def show_and_publish(client_id: str) -> dict[str, Any]:
+            entry = await show(client_id)
+            monkeypatch.setattr(node.applications.overview, "show", show)
+            await node.publish("t", [7])
+            await node.until(lambda: node.log.topics[TOPIC].partitions[0].end == 1)
+            await node.until(lambda: node.applications.dispatcher.is_committed)
+            return entry
+
+        monkeypatch.setattr(node.applications.overview, "show", show_and_publish)
+        assert await node.applications.prepare(client.session, "a", "device", EXPIRY, False) == "application"
+        assert await Reader(await node.connect("a")).until(1) == [7]
 
     run(scenario)
 

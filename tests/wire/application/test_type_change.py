@@ -1,8 +1,11 @@
 """What becomes of a session when the type of its client changes?"""
 
+import threading
+import time
+
 import pytest
 
-from tests.support.application import persistent, topic_of
+from tests.support.application import persistent, topic_of, until
 from tests.support.broker import IS_MOSQUITTO
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="types of clients are Penstock's own")
@@ -106,3 +109,39 @@ def test_the_type_of_a_connected_client_changes_with_its_next_connection(broker,
     publisher.publish(topic, b"x", qos=1)
     client.expect_publish(topic, b"x", qos=1, ack=True)
     client.ping()
+
+
+def test_an_application_becomes_a_device_however_busy_the_broker_is(
+    *, broker, types, open_app, connect, topic, app_id, client_id
+):
+    """Messages for it and for others come all the time: it is a DEVICE all the same, and gets each of them once."""
+    app = open_app(5)
+    app.subscribe(topic, qos=1)
+    app.disconnect()
+    sent, got, is_over = [], [], threading.Event()
+
+    def publish() -> None:
+        with connect(5, client_id) as busy:
+            while not is_over.is_set():
+                sent.append(b"%d" % len(sent))
+                busy.publish(topic, sent[-1], qos=1)
+                is_over.wait(0.005)  # the client keeps up
+
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    try:
+        until(lambda: len(sent) > 50)
+        start = broker.log_size()
+        types(())
+        app = connect(5, app_id, **persistent(5))
+        deadline = time.monotonic() + 60
+        while "is a DEVICE from now on" not in broker.log(start) and time.monotonic() < deadline:
+            got.append(app.expect_publish(topic, qos=1, ack=True).payload)
+    finally:
+        is_over.set()
+        publisher.join()
+    broker.await_topic(topic_of(app_id), exists=False)
+    while len(got) < len(sent):
+        got.append(app.expect_publish(topic, qos=1, ack=True).payload)
+    assert got == sent
+    app.expect_nothing(0.2)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.logs.base import LogError, LogUnavailable, TopicNotFound
+from penstock.logs.base import LogError, LogUnavailable, RecordTooLarge, TopicNotFound
 
 _NOT_FOUND = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+_TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 # They pass: brokers away or changing, queues full, a producer or member that is replaced.
 _PASSING = frozenset(
     {
@@ -61,4 +62,6 @@ def to_log_error(error: KafkaError | BaseException, doing: str) -> LogError:
     message = f"{doing}: Kafka says {error.name()}, {error.str()}"
     if error.code() in _NOT_FOUND:
         return TopicNotFound(message)
+    if error.code() in _TOO_LARGE:
+        return RecordTooLarge(message)
     return LogUnavailable(message) if is_passing(error) else LogError(message)

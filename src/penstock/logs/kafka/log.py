@@ -49,8 +49,9 @@ MOST_NAMED = 10
 class KafkaLog:
     """See Log in base.py."""
 
-    def __init__(self, settings: KafkaSettings | None = None) -> None:
-        """Raises SettingsError for properties that librdkafka does not know or take."""
+    def __init__(self, settings: KafkaSettings | None = None, *, copied_topic: str = "") -> None:
+        """`copied_topic`: the one whose records are copied to others, with a little behind them. Raises SettingsError
+        for properties that librdkafka does not know or take."""
         self._settings = settings = settings or KafkaSettings()
         self._health = Health()
         self._statistics = Statistics()
@@ -62,6 +63,7 @@ class KafkaLog:
             self._producer = KafkaProducer(settings, self._new_producer, self._admin.open, self._health, self._executor)
         except KafkaException as error:
             raise _settings_error(error) from None
+        self._producer.copied_topic = copied_topic
         self._admin.on_changed = self._producer.forget_topic
         self._consumers: set[KafkaConsumer] = set()
         self._watch: asyncio.Task[None] | None = None

@@ -22,7 +22,7 @@ from penstock._ext.kafka_records import Delivery, find_odd, messages_of
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import get_logger
 from penstock.core.settings.kafka import KafkaSettings
-from penstock.logs.base import Appended, LogError, LogUnavailable, OnAppended, TopicNotFound
+from penstock.logs.base import Appended, LogError, LogUnavailable, OnAppended, RecordTooLarge, TopicNotFound
 from penstock.logs.kafka.errors import is_passing, to_log_error
 from penstock.logs.kafka.health import Health
 
@@ -34,6 +34,8 @@ RETRY_SECONDS = 0.25
 CLOSE_SECONDS = 10.0
 # What a record costs on the wire beyond its key and value, generously.
 RECORD_OVERHEAD = 70
+# What a copy in a client's topic may have behind the record it was made from: QoS, source, subscription identifiers.
+COPY_ROOM = 512
 
 NewClient = Callable[[], confluent_kafka.Producer]
 # Makes sure that a topic is there and says how many partitions it has.
@@ -44,6 +46,7 @@ class KafkaProducer:
     def __init__(
         self, settings: KafkaSettings, new_client: NewClient, open_topic: OpenTopic, health: Health, executor: Executor
     ) -> None:
+        self.copied_topic = ""  # its records are taken only if there is room for what is added to copies of them
         self._settings = settings
         self._new_client = new_client
         self._open_topic = open_topic
@@ -181,12 +184,12 @@ class KafkaProducer:
             return
         now = time.time_ns() // 1_000_000
         tolerance = self._settings.timestamp_tolerance_ms
-        odd = find_odd(pack, now - tolerance, now + tolerance, self._settings.max_request_size - RECORD_OVERHEAD)
+        limit = self._settings.max_request_size
+        room = RECORD_OVERHEAD + (COPY_ROOM if delivery.topic == self.copied_topic else 0)
+        odd = find_odd(pack, now - tolerance, now + tolerance, max(0, limit - room))
         if odd == 2:
-            limit = self._settings.max_request_size
-            delivery.fail(
-                LogError(f"a record for {delivery.topic} is larger than max_request_size, {limit} bytes"), count
-            )
+            reason = f"a record for {delivery.topic} is larger than max_request_size, {limit} bytes, less {room}"
+            delivery.fail(RecordTooLarge(reason), count)
         elif odd == 1:
             self._produce_each(delivery)
         else:
