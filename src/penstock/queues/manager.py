@@ -143,7 +143,10 @@ class QueueManager:
             log.error("a queue keeps its stored definition", queue=definition.name, error=str(error))
             return
         if wanted != known.definition:
-            await self.update(wanted)
+            try:
+                await self.update(wanted)
+            except LogError as error:
+                log.error("a queue keeps its stored definition", queue=definition.name, error=str(error))
 
     async def reload(self, definitions: Iterable[QueueDefinition], settings: QueueManagerSettings) -> None:
         self.settings = settings
@@ -243,8 +246,11 @@ class QueueManager:
             await self.state.flush()
 
     async def update(self, definition: QueueDefinition) -> None:
+        """All of it, or nothing where it raises: QueueError, LogError."""
         check(definition)
-        self.apply(self.find(definition.name), definition)
+        queue = self.find(definition.name)
+        await queue.alter_log(definition)
+        self.apply(queue, definition)
         if definition.durable:
             await self._store(definition.name, encode(definition))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -142,19 +143,12 @@ class Queue:
 
     # ---- its log ----
 
-    def _properties(self) -> dict[str, str]:
-        definition = self.definition
-        properties = dict(FOREVER)
-        if definition.type == "stream":
-            retention = definition.retention
-            if retention.max_age:
-                properties["retention.ms"] = str(int(retention.max_age * 1000))
-        if definition.ack_durability == "buffered":
-            properties["flush.ms"] = FLUSH_MS
-        if definition.replication.enabled:
-            properties["replication.factor"] = str(definition.replication.replication_factor)
-            properties["min.insync.replicas"] = str(definition.replication.min_in_sync_replicas)
-        return properties
+    async def alter_log(self, definition: QueueDefinition) -> None:
+        """Its topic becomes what the new definition asks for, if there is one yet. Raises LogError when it cannot."""
+        wanted = properties_of(definition)
+        if wanted != properties_of(self.definition):
+            with contextlib.suppress(TopicNotFound):
+                await self.log.admin.alter(self.topic, wanted)
 
     async def make(self, *, is_there: bool = False) -> None:
         """The topic is there when this returns, and where it begins and ends is known."""
@@ -163,7 +157,7 @@ class Queue:
         if not is_there:
             async with self._manager.turn_of(self.topic):
                 pass  # one of the same name was on its way out
-            await self.log.admin.create(self.topic, 1, self._properties())
+            await self.log.admin.create(self.topic, 1, properties_of(self.definition))
         await self._look_at_new()
         self.is_made = True
 
@@ -498,3 +492,16 @@ class Queue:
         waiting, self._waiting = self._waiting, []
         for pack, on_done in waiting:
             self._tell_closed(pack, on_done)
+
+
+def properties_of(definition: QueueDefinition) -> dict[str, str]:
+    """Of the topic of such a queue."""
+    properties = dict(FOREVER)
+    if definition.type == "stream" and definition.retention.max_age:
+        properties["retention.ms"] = str(int(definition.retention.max_age * 1000))
+    if definition.ack_durability == "buffered":
+        properties["flush.ms"] = FLUSH_MS
+    if definition.replication.enabled:
+        properties["replication.factor"] = str(definition.replication.replication_factor)
+        properties["min.insync.replicas"] = str(definition.replication.min_in_sync_replicas)
+    return properties
