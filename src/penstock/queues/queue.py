@@ -262,20 +262,31 @@ class Queue:
 
     # ---- groups ----
 
-    def group(self, name: str, topic_filter: str, *, start: int | None = None, auto_commit: bool = True) -> Group:
-        """The group of this name and filter; a new one begins at `start`, or with the first message that is kept."""
+    def group(
+        self, name: str, topic_filter: str, *, start: int | None = None, auto_commit: bool | None = None
+    ) -> Group:
+        """The group of this name and filter; a new one begins at `start`, or with the first message that is kept.
+        Whether it commits by itself is what was said last; a new one does where nothing is said."""
         identity = group_id(name, topic_filter)
         group = self.groups.get(identity)
         if group is None:
             group = Group(self, name, topic_filter, identity, self.head if start is None else start)
-            group.core.auto_commit = auto_commit
+            group.core.auto_commit = auto_commit is not False
             self.groups[identity] = group
             self._name_primary()
             self.update_floor()
+            self._store_group(group)
             if group.is_kept:
-                self._manager.state.add_group(self.name, identity, GroupRecord(name, topic_filter, auto_commit))
                 self._manager.state.save([group.core])
+        elif auto_commit is not None and auto_commit != group.core.auto_commit:
+            group.core.auto_commit = auto_commit
+            self._store_group(group)
         return group
+
+    def _store_group(self, group: Group) -> None:
+        if group.is_kept:
+            record = GroupRecord(group.name, group.filter, group.core.auto_commit)
+            self._manager.state.add_group(self.name, group.id, record)
 
     def restore(self, stored: StoredQueue) -> None:
         if stored.removed is not None:
