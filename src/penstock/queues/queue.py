@@ -175,6 +175,8 @@ class Queue:
     async def look(self) -> None:
         marks = await self._manager.looker_of(self.log).watermarks(TopicPartition(self.topic, 0))
         self.log_head = marks.first
+        if self.is_made and self.is_current:
+            self._count_unread(marks.first)  # the log itself may remove what is over max_age
         self.head = max(self.head, marks.first)  # what was dropped may still lie in the log
         self.end = max(self.end, marks.end)
         self.core.appended(marks.end)
@@ -362,15 +364,29 @@ class Queue:
     async def purge(self) -> int:
         """Every message goes, whoever has it."""
         await self.make()
-        count = self.depth
-        end = self.end  # what is under way to the log comes behind it
+        return await self.cut(self.end)  # what is under way to the log comes behind it
+
+    async def cut(self, before: int) -> int:
+        """Messages before the offset go, whoever has them; how many of them somebody had still to settle."""
+        await self.make()
+        count = self._count_before(before)
         for group in self.groups.values():
             for entry in group.core.pending.entries(group.pending):
-                group.core.settle(entry[0])
-            await group.seek(end)
-        await self.truncate(end)
+                if entry[0] < before:
+                    group.core.settle(entry[0])
+            if max(group.cursor, group.committed if group.is_stream else 0) < before:
+                await group.seek(before)
+            elif group.is_stream and group.committed < before:
+                group.core.commit(before)
+        await self.truncate(before, is_asked=True)
         await self._manager.state.flush()
         return count
+
+    def _count_before(self, before: int) -> int:
+        """How much less deep the queue is without what lies before the offset."""
+        start, removed = self.head if self.core.is_stream else self.core.floor, self.core.removed
+        gaps = 0 if removed is None else removed.count_from(start) - removed.count_from(before)
+        return max(before - start - gaps, 0)
 
     async def pause(self, paused: bool) -> None:
         await self._manager.update(msgspec.structs.replace(self.definition, paused=paused))
@@ -416,14 +432,22 @@ class Queue:
         if first - self.log_head >= max(core.max_depth // 4, DROPPED_AT_ONCE):
             self._tidy_soon()
 
-    async def truncate(self, before: int) -> None:
-        """What is before the offset may go."""
+    def _count_unread(self, before: int) -> None:
+        """Retention takes what is before the offset from a stream, whoever has read it: that is told."""
+        if self.core.is_stream:
+            done = min((group.committed for group in self.groups.values()), default=self.head)
+            self.dropped += max(before - max(self.head, done), 0)
+
+    async def truncate(self, before: int, *, is_asked: bool = False) -> None:
+        """What is before the offset may go. `is_asked`: an operator wants it so, it is no loss."""
         if before <= self.log_head:
             return
         try:
             await self.log.admin.truncate(TopicPartition(self.topic, 0), before)
         except TopicNotFound:
             return
+        if not is_asked:
+            self._count_unread(before)
         self.log_head = max(self.log_head, before)
         self.head = max(self.head, before)
         if self.core.removed is not None:
