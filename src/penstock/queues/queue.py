@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock._ext.connection import DurableQueue
-from penstock._ext.envelope import EnvelopeError
+from penstock._ext.envelope import EnvelopeError, decode
+from penstock._ext.pending import MAX_DELIVERIES
 from penstock._ext.segment import Record, RecordPack
 from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler
@@ -63,6 +64,7 @@ class Queue:
         self.used()
         self.dropped = 0
         self.dead = 0
+        self.expired_late = 0  # besides those that the groups have counted
         self.is_closing = False
         self.is_deleted = False
         self.is_current = True  # its groups are as they were left, whichever node served them last
@@ -126,7 +128,7 @@ class Queue:
 
     @property
     def expired(self) -> int:
-        return sum(group.core.expired for group in self.groups.values())
+        return self.expired_late + sum(group.core.expired for group in self.groups.values())
 
     @property
     def has_consumers(self) -> bool:
@@ -474,13 +476,19 @@ class Queue:
         address = self.definition.dead_letter_topic
         now_ms = self.now_ms()
         buried: list[tuple[bytes, int]] = []
+        expired: list[int] = []
         for offset, reason, deliveries in dead:
             record = records.get(offset)
             if record is None or record.value is None or group.core.pending.find(offset) is None:
                 continue  # retention has removed it, or an operator
             try:
+                message = decode(record.value)
+                if reason == MAX_DELIVERIES and 0 < message.expires_at <= now_ms:
+                    expired.append(offset)  # with its last consumer: no dead letter
+                    continue
                 key, value = dead_letter(
                     record,
+                    message,
                     queue=self.name,
                     group=group.name,
                     address=address,
@@ -496,6 +504,7 @@ class Queue:
         if pack.count:
             target = await self._dead_letter_queue()
             await target.append(pack)
+        self.expired_late += sum(group.core.settle(offset) for offset in expired)
         self._settle_dead(group, dead)
         self._manager.tell_buried(self.name, buried)
 
