@@ -8,7 +8,7 @@ import contextlib
 import fnmatch
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -172,6 +172,12 @@ class QueueControl:
         except ValueError as error:
             raise UsageError(str(error)) from None
         offset = await resolve(queue.log, queue.topic, position, queue.head, queue.tail)
+        last = group.last_pending
+        if last is not None and last >= offset:
+            raise ConflictError(
+                f"the group {group.id!r} has unsettled deliveries up to offset {last}: it cannot go back to {offset}",
+                "Wait until they are settled, or settle them: penstock queue settle",
+            )
         await group.seek(offset)
         log.warning("a group was moved by an operator", queue=name, group=group.id, offset=offset)
         return describe_group(group)

@@ -381,6 +381,7 @@ class Queue:
             elif group.is_stream and group.committed < before:
                 group.core.commit(before)
         await self.truncate(before, is_asked=True)
+        self._manager.state.save([group.core for group in self.groups.values()])
         await self._manager.state.flush()
         return count
 
