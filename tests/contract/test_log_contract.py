@@ -417,6 +417,27 @@ def test_topics_are_created_described_listed_and_deleted(provider: Provider, top
     run(provider, scenario)
 
 
+def test_properties_of_a_topic_are_changed(provider: Provider, topic: str) -> None:
+    """All of them: what is not said any more is as if it never was. The records stay."""
+    wanted = {"retention.ms": "-1", "retention.bytes": "-1", "min.insync.replicas": "1"}
+
+    async def scenario(log: Log) -> None:
+        await log.admin.create(topic, 2, {"retention.ms": "3600000", "flush.ms": "1000"})
+        await log.producer.send(topic, 1, numbered(0, 3))
+        await log.admin.alter(topic, wanted)
+        with pytest.raises(TopicNotFound):
+            await log.admin.alter(f"{topic}-none", wanted)
+        await log.producer.send(topic, 1, numbered(3, 1))
+        assert len(await read_partition(log, TopicPartition(topic, 1), 4)) == 4
+        await check(log)
+
+    async def check(log: Log) -> None:
+        described = await log.admin.describe(topic)
+        assert (described.partitions, described.properties) == (2, wanted)
+
+    run(provider, scenario, check)
+
+
 def test_truncate_moves_the_first_offset(provider: Provider, topic: str) -> None:
     partition = TopicPartition(topic, 0)
 

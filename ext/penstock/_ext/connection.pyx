@@ -40,8 +40,8 @@ from penstock._ext.message cimport (Message, message_new, message_payload, messa
 from penstock._ext.pack cimport (ENTRY_DONE, ENTRY_DUP, ENTRY_NEW, ENTRY_PLANNED, ENTRY_RECEIVED, ENTRY_RELEASED,
                                  ENTRY_SENT, Entry, PackTracker)
 from penstock._ext.partition cimport HashFunction, partition_of
-from penstock._ext.pending cimport (ENTRY_CLAIMED, ENTRY_READY, NOT_PENDING, SETTLED, PendingEntry, PendingList,
-                                    Settlement)
+from penstock._ext.pending cimport (ENTRY_CLAIMED, ENTRY_DEAD, ENTRY_READY, NOT_PENDING, SETTLED, PendingEntry,
+                                    PendingList, Settlement)
 from penstock._ext.retained cimport MessageList, RetainedTree
 from penstock._ext.segment cimport NO_VALUE, RecordPack, RecordView
 from penstock._ext.trie cimport (QOS_NONE, TARGET_NO_LOCAL, TARGET_RETAIN_AS_PUBLISHED, Match, Member, ShareGroup,

@@ -41,7 +41,7 @@ cdef class PendingList:
     cdef uint32_t* heap
     cdef uint32_t heap_count
     cdef readonly uint32_t count
-    cdef readonly uint32_t limit            # claims are refused above it
+    cdef public uint32_t limit              # claims are refused above it
     cdef readonly int64_t cursor            # the next offset that was never claimed
     cdef int64_t* changed                   # numbers of windows changed since take_changes, without duplicates
     cdef uint32_t changed_count, changed_capacity
@@ -69,6 +69,8 @@ cdef class PendingList:
     cdef Settlement nack(self, int64_t offset, uint32_t consumer, int64_t due, uint32_t* deliveries) except *
     # To be dead-lettered for `reason`; stays pending, without a consumer, until it is settled with consumer 0.
     cdef Settlement bury(self, int64_t offset, uint32_t consumer, uint8_t reason) except *
+    # READY, whatever it was; False if there is no such entry, or it is DEAD.
+    cdef bint give_up(self, int64_t offset) except *
     # Everything this consumer has becomes READY (deliveries unchanged); how many.
     cdef uint32_t release(self, uint32_t consumer) except? 0xFFFFFFFF
     # The entry, or NULL; valid until the next change.

@@ -193,6 +193,15 @@ cdef class PendingList:
         become_dead(self, index, reason)
         return SETTLED
 
+    # Another delivery may come at once, whoever has it now.
+    cdef bint give_up(self, int64_t offset) except *:
+        cdef uint32_t index = find_index(self, offset)
+        if index == NONE or self.entries[index].state == ENTRY_DEAD:
+            return False
+        mark_changed(self, offset)
+        become_ready(self, index)
+        return True
+
     # Walks the whole list, because consumers leave rarely and a list per consumer would cost every claim.
     cdef uint32_t release(self, uint32_t consumer) except? 0xFFFFFFFF:
         cdef uint32_t index = self.first

@@ -454,6 +454,37 @@ cdef class QueueGroup:
         self.note()
         return True
 
+    def decide(self, int64_t offset, str verb not None):
+        """What an operator says of a message that is pending, whoever has it: `ack`, `nack`, `reject`, or `claim`: any
+        consumer may have it at once. False: it is not pending, or on its way to the dead letters."""
+        cdef const PendingEntry* entry = self.pending.find(offset)
+        cdef QueueConsumer consumer
+        cdef int64_t due
+        if entry == NULL or entry.state == ENTRY_DEAD:
+            return False
+        self.queue.hub.update_clock()
+        consumer = self.find_consumer(entry.consumer) if entry.state == ENTRY_CLAIMED else None
+        if verb == "ack":
+            self.pending.settle(offset, 0)
+            self.acknowledged += 1
+        elif verb == "reject":
+            self.pending.bury(offset, 0, REASON_REJECTED)
+            self.rejected += 1
+        elif entry.deliveries >= self.max_deliveries:
+            self.pending.bury(offset, 0, REASON_DELIVERIES)
+        elif verb == "nack":
+            due = self.clock() + self.delay_after(entry.reason + 1)
+            self.pending.nack(offset, 0, due, NULL)
+            self.nacked += 1
+        else:
+            self.pending.give_up(offset)
+        if consumer is not None and consumer.unsettled:
+            consumer.unsettled -= 1
+        self.change()
+        self.call()
+        self.note()
+        return True
+
     def skip_to(self, int64_t offset):
         """What is before the offset and was not given to anybody is not any more."""
         if offset > self.pending.cursor:

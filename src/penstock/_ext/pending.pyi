@@ -14,8 +14,7 @@ NOT_YOURS: int
 class PendingList:
     @property
     def count(self) -> int: ...
-    @property
-    def limit(self) -> int: ...
+    limit: int
     @property
     def cursor(self) -> int: ...
     @property

@@ -13,6 +13,8 @@ POST    /api/v1/queues/<queue>/move                     {"to": "other", "count":
 POST    /api/v1/queues/<queue>/replay                   {"count": 10, "filter": "eu/#"}: dead letters, to their queues
 GET     /api/v1/queues/<queue>/groups                   with their consumers
 GET     /api/v1/queues/<queue>/pending?group=G&limit=N  deliveries of a group that are not settled
+POST    /api/v1/queues/<queue>/ack, nack, reject, claim     {"group": "G", "offsets": [7]}: settles deliveries
+POST    /api/v1/queues/<queue>/truncate                 {"before": 7}: removes messages before the offset
 POST    /api/v1/queues/<queue>/seek                     {"group": "G", "to": "first"}
 DELETE  /api/v1/queues/<queue>/groups?group=G
 
@@ -21,6 +23,7 @@ DELETE  /api/v1/queues/<queue>/groups?group=G
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.convertors import Convertor, register_url_convertor
@@ -36,9 +39,11 @@ from penstock.queues.control import QueueControl
 LISTED = 100
 SHOWN = 10
 PAYLOAD_BYTES = 4 * 1024
+LARGEST_OFFSET = 10**18 - 1
 # In JSON a payload takes up to four thirds of its size as base64.
 LARGEST_MESSAGE = 24 * 1024 * 1024
 ONE = "/queues/{queue:queue}"
+VERBS = ("ack", "nack", "reject", "claim")
 
 
 class _QueueName(Convertor[str]):
@@ -71,6 +76,8 @@ def queue_routes(control: QueueControl | None) -> list[BaseRoute]:
         Route(f"{ONE}/groups", answering(commands.groups), methods=["GET"]),
         Route(f"{ONE}/groups", answering(commands.delete_group), methods=["DELETE"]),
         Route(f"{ONE}/pending", answering(commands.pending), methods=["GET"]),
+        *(Route(f"{ONE}/{verb}", answering(commands.settling(verb)), methods=["POST"]) for verb in VERBS),
+        Route(f"{ONE}/truncate", answering(commands.truncate), methods=["POST"]),
         Route(f"{ONE}/seek", answering(commands.seek), methods=["POST"]),
         Route(ONE, answering(commands.show), methods=["GET"]),
         Route(ONE, answering(commands.update), methods=["PATCH"]),
@@ -156,6 +163,19 @@ class _QueueCommands:
         limit = read_number(asked, "limit", LISTED, queues_control.MOST_PENDING)
         return await self._control.pending(_queue(request), _read_group(asked), limit)
 
+    def settling(self, verb: str) -> Callable[[Request], Awaitable[object]]:
+        async def settle(request: Request) -> object:
+            document = _known(await read_json(request), "group", "offsets")
+            return await self._control.settle(_queue(request), _text(document, "group"), verb, _read_offsets(document))
+
+        return settle
+
+    async def truncate(self, request: Request) -> object:
+        document = _known(await read_json(request), "before")
+        if not _is_offset(document.get("before")):
+            raise BadRequestError("before is an offset")
+        return await self._control.truncate(_queue(request), document["before"])
+
     async def seek(self, request: Request) -> object:
         document = _known(await read_json(request), "group", "to")
         to = document.get("to")
@@ -190,6 +210,17 @@ def _read_selection(document: dict[str, Any]) -> tuple[int | None, str]:
     if not isinstance(topic_filter, str):
         raise BadRequestError("filter is not a text")
     return count, topic_filter
+
+
+def _is_offset(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_OFFSET
+
+
+def _read_offsets(document: dict[str, Any]) -> list[int]:
+    offsets = document.get("offsets")
+    if not isinstance(offsets, list) or not offsets or not all(_is_offset(offset) for offset in offsets):
+        raise BadRequestError("offsets is a list of offsets")
+    return offsets
 
 
 def _read_group(asked: dict[str, str]) -> str:

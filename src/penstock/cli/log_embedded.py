@@ -186,6 +186,9 @@ class OutsideAdmin:
     ) -> None:
         raise _no_writing()
 
+    async def alter(self, topic: str, properties: Mapping[str, str]) -> None:
+        raise _no_writing()
+
     async def delete(self, topic: str) -> None:
         raise _no_writing()
 

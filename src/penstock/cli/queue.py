@@ -245,6 +245,55 @@ def pending(
 
 @app.command()
 @with_broker
+def settle(
+    name: Name,
+    group: GroupName,
+    verb: Annotated[
+        Literal["ack", "nack", "reject", "claim"],
+        typer.Argument(help="Done, later, to the dead letters, or now to whoever has room."),
+    ],
+    offsets: Annotated[list[int], typer.Argument(metavar="OFFSET...", min=0, help="As `pending` shows them.")],
+    *,
+    is_sure: Yes = False,
+    broker: Broker,
+    as_json: Json = False,
+) -> None:
+    """Settle deliveries in place of their consumers. These can settle them no more."""
+    admin = broker()
+    if not is_sure:
+        what = counted(len(offsets), "message")
+        ask(f"{verb} {what} of group {shown(group)} of {shown(name)}?", "nothing was settled")
+    answer = admin.post(f"{path_of(name)}/{verb}", {"group": group, "offsets": offsets})
+    if as_json:
+        print_json(answer)
+        return
+    unknown = f", not pending: {', '.join(map(str, answer['unknown']))}" if answer["unknown"] else ""
+    typer.echo(f"{verb} of {counted(answer['settled'], 'message')}, {answer['pending']:,} unsettled{unknown}")
+
+
+@app.command()
+@with_broker
+def truncate(
+    name: Name,
+    *,
+    before: Annotated[int, typer.Option("--before", metavar="OFFSET", min=0, help="The first one that stays.")],
+    is_sure: Yes = False,
+    broker: Broker,
+    as_json: Json = False,
+) -> None:
+    """Remove the messages before an offset. Those delivered and not settled, too."""
+    admin = broker()
+    if not is_sure:
+        ask(f"remove what is before offset {before} of {shown(name)}?", "nothing was removed")
+    entry = admin.post(f"{path_of(name)}/truncate", {"before": before})
+    if as_json:
+        print_json(entry)
+        return
+    typer.echo(f"{counted(entry['removed'], 'message')} removed from {shown(name)}, {entry['depth']:,} left")
+
+
+@app.command()
+@with_broker
 def seek(
     name: Name,
     group: GroupName,

@@ -290,6 +290,10 @@ class MemoryAdmin:
         config = self._log.find_topic(topic).config
         return TopicDescription(topic, config.partitions, dict(config.properties))
 
+    async def alter(self, topic: str, properties: Mapping[str, str]) -> None:
+        found = self._log.find_topic(topic)
+        found.config = TopicConfig.of(topic, found.config.partitions, properties)
+
     async def delete(self, topic: str) -> None:
         deleted = self._log.find_topic(topic)
         del self._log.topics[topic]

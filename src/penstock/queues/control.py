@@ -8,7 +8,7 @@ import contextlib
 import fnmatch
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -136,7 +136,7 @@ class QueueControl:
 
     async def purge(self, name: str) -> dict[str, Any]:
         """All messages go, pending ones too; the queue and its groups stay."""
-        queue = self.find(name)
+        queue = self.find_served(name)
         purged = await queue.purge()
         log.warning("a queue was purged by an operator", queue=name, messages=purged)
         return {**describe(queue), "purged": purged}
@@ -150,7 +150,7 @@ class QueueControl:
 
     async def groups(self, name: str) -> dict[str, Any]:
         """With their consumers."""
-        queue = self.find(name)
+        queue = self.find_served(name)
         groups = [describe_group(group, with_consumers=True) for group in queue.groups.values()]
         return {"queue": name, "head": queue.head, "tail": queue.tail, "groups": groups}
 
@@ -166,15 +166,45 @@ class QueueControl:
 
     async def seek(self, name: str, group_name: str, to: str) -> dict[str, Any]:
         """The group goes on elsewhere: at `first`, `last`, an offset, a time."""
-        queue, group = self.find(name), self.find_group(name, group_name)
+        queue, group = self.find_served(name), self.find_group(name, group_name)
         try:
             position = parse_position(to)
         except ValueError as error:
             raise UsageError(str(error)) from None
         offset = await resolve(queue.log, queue.topic, position, queue.head, queue.tail)
+        last = group.last_pending
+        if last is not None and last >= offset:
+            raise ConflictError(
+                f"the group {group.id!r} has unsettled deliveries up to offset {last}: it cannot go back to {offset}",
+                "Wait until they are settled, or settle them: penstock queue settle",
+            )
         await group.seek(offset)
         log.warning("a group was moved by an operator", queue=name, group=group.id, offset=offset)
         return describe_group(group)
+
+    async def settle(self, name: str, group_name: str, verb: str, offsets: Sequence[int]) -> dict[str, Any]:
+        """What its consumers do not say of deliveries: `ack`, `nack`, `reject`, or `claim`: to whoever has room, now.
+        Those that are not pending are told."""
+        group = self.find_group(name, group_name)
+        if group.is_stream:
+            raise ConflictError(
+                f"the stream {name!r} has no pending deliveries", "`penstock queue seek` moves a group."
+            )
+        done = [offset for offset in offsets if group.core.decide(offset, verb)]
+        self._manager.state.save([group.core])  # at once: the answer says that it is durable
+        await self._manager.state.flush()
+        log.warning("deliveries were settled by an operator", queue=name, group=group.id, verb=verb, messages=len(done))
+        unknown = sorted(set(offsets) - set(done))
+        return {"queue": name, "group": group.id, "settled": len(done), "unknown": unknown, "pending": group.pending}
+
+    async def truncate(self, name: str, before: int) -> dict[str, Any]:
+        """Messages before the offset go, pending ones too; no group is given them any more."""
+        queue = self.find_served(name)
+        if before > queue.end:
+            raise UsageError(f"the queue {name!r} ends at offset {queue.end}")
+        removed = await queue.cut(before)
+        log.warning("a queue was truncated by an operator", queue=name, before=before, messages=removed)
+        return {**describe(queue), "removed": removed}
 
     async def delete_group(self, name: str, group_name: str) -> dict[str, Any]:
         """The group forgets where it was; the entry as it was. A client that subscribes makes it anew."""
@@ -195,9 +225,19 @@ class QueueControl:
             raise NotFoundError(f"there is no queue {name[:100]!r}", "`penstock queue list` shows those there are.")
         return queue
 
+    def find_served(self, name: str) -> Queue:
+        """Only who serves a queue knows how far its groups are; what another node changed of them would be lost."""
+        queue = self.find(name)
+        if queue.core.is_elsewhere:
+            owner = self._manager.ownership.owner_of(queue)
+            raise ConflictError(f"the queue {name!r} is served by the node {owner}", "Ask that one.")
+        if not queue.is_current:
+            raise ConflictError(f"the queue {name!r} is being taken over from another node", "Try again in a moment.")
+        return queue
+
     def find_group(self, name: str, group_name: str) -> Group:
         """By its id, or by its name where only one filter is used with it."""
-        groups = self.find(name).groups
+        groups = self.find_served(name).groups
         if group_name in groups:
             return groups[group_name]
         named = [group for group in groups.values() if group.name == group_name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock._ext.envelope import decode, encode
+from penstock._ext.envelope import Envelope, encode
 from penstock._ext.packets import encode_publish_properties
 from penstock._ext.pending import MAX_DELIVERIES, REJECTED
 from penstock._ext.segment import Record
@@ -25,6 +25,7 @@ REASONS = {REJECTED: "rejected", MAX_DELIVERIES: "max-deliveries"}
 
 def dead_letter(
     record: Record,
+    message: Envelope,
     *,
     queue: str,
     group: str,
@@ -34,10 +35,8 @@ def dead_letter(
     client_reason: str | None,
     now_ms: int,
 ) -> tuple[bytes, bytes]:
-    """(key, value) of the dead letter, published below `address` with its own routing key. What it was told of its
-    first life is in its user properties; it does not expire any more."""
-    assert record.value is not None
-    message = decode(record.value)
+    """(key, value) of the dead letter of a record's message, published below `address` with its own routing key. What
+    it was told of its first life is in its user properties; it does not expire any more."""
     key = key_of(queue, message.topic)
     topic = f"{address}/{key}" if key else address
     if len(topic.encode()) > LONGEST_TOPIC:

@@ -50,4 +50,5 @@ def _of_queue(queue: Queue) -> dict[str, int]:
         "queue_refused": queue.rejected,
         "queue_dropped": queue.dropped,
         "queue_dead_letters": queue.dead,
+        "queue_expired": queue.expired_late,
     }

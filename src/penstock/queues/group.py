@@ -93,9 +93,7 @@ class Group:
         self.filter = topic_filter
         self.id = identity
         whole = f"{queue.address}/{topic_filter}".encode() if topic_filter else None
-        self.core = QueueGroup(
-            queue.core, name, identity, whole, cursor=start, max_pending=queue.definition.max_pending
-        )
+        self.core = QueueGroup(queue.core, name, identity, whole, cursor=start)
         self.core.owner = self
         self.members: list[Member] = []
         self.last_used = time.time()
@@ -115,6 +113,7 @@ class Group:
         core.max_backoff = definition.retry.max_backoff * 1000
         core.multiplier = definition.retry.multiplier
         core.is_paused = definition.paused
+        core.pending.limit = definition.max_pending
 
     def restore(self, stored: StoredGroup) -> None:
         core = self.core
@@ -196,6 +195,11 @@ class Group:
     @property
     def rejected(self) -> int:
         return self.core.rejected
+
+    @property
+    def last_pending(self) -> int | None:
+        """The highest offset that is not settled: a group goes back no further than behind it."""
+        return max((entry[0] for entry in self.core.pending.entries(self.pending)), default=None)
 
     def pending_entries(self, limit: int) -> list[dict[str, Any]]:
         names = {member.core.number: member.client_id for member in self.members}

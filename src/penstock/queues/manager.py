@@ -38,6 +38,11 @@ from penstock.stores.base import StateStore, StoreError
 log = get_logger("penstock.queues")
 
 LOOKED_AT_ONCE = 50
+QOS_0 = "a classic queue is consumed with QoS 1 or 2"
+
+
+def _unable(session: Session) -> int:
+    return int(Reason.IMPLEMENTATION_SPECIFIC_ERROR) if session.version == 5 else 0x80
 
 
 class QueueManager:
@@ -143,7 +148,10 @@ class QueueManager:
             log.error("a queue keeps its stored definition", queue=definition.name, error=str(error))
             return
         if wanted != known.definition:
-            await self.update(wanted)
+            try:
+                await self.update(wanted)
+            except LogError as error:
+                log.error("a queue keeps its stored definition", queue=definition.name, error=str(error))
 
     async def reload(self, definitions: Iterable[QueueDefinition], settings: QueueManagerSettings) -> None:
         self.settings = settings
@@ -243,8 +251,11 @@ class QueueManager:
             await self.state.flush()
 
     async def update(self, definition: QueueDefinition) -> None:
+        """All of it, or nothing where it raises: QueueError, LogError."""
         check(definition)
-        self.apply(self.find(definition.name), definition)
+        queue = self.find(definition.name)
+        await queue.alter_log(definition)
+        self.apply(queue, definition)
         if definition.durable:
             await self._store(definition.name, encode(definition))
 
@@ -372,13 +383,13 @@ class QueueManager:
             return int(Reason.TOPIC_FILTER_INVALID), str(error)
         if not is_relayed and not self._is_there(address) and self._make_ephemeral(address.queue) is None:
             return self._await_dead_letters(address, session, topic_filter, record, position)
-        unable = int(Reason.IMPLEMENTATION_SPECIFIC_ERROR) if session.version == 5 else 0x80
+        unable = _unable(session)
         if not await self.ownership.joined():
             return unable, "this node has not joined the cluster yet"
         membership = Membership(session, topic_filter, address, record, position, [], is_relayed)
         queues = self.queues_for(membership)
         if qos == 0 and any(queue.definition.type == "classic" for queue in queues):
-            return unable, "a classic queue is consumed with QoS 1 or 2"
+            return unable, QOS_0
         here = [queue for queue in queues if self.ownership.owns(queue)]
         if is_relayed and not here and not address.spans_queues:
             return unable, "it is served by another node now"
@@ -398,9 +409,7 @@ class QueueManager:
             log.info("a queue of another node cannot be consumed", client_id=session.client_id, error=refusal[1])
             self.unsubscribe(session, topic_filter)
             return refusal
-        if session.expiry_interval:
-            key = member_key(session.client_id, topic_filter)
-            self.state.store([(names.MEMBERS, key, msgspec.json.encode(record))])
+        self._store_member(membership)
         return qos, ""
 
     def _await_dead_letters(
@@ -411,9 +420,18 @@ class QueueManager:
             if self.settings.auto_create:
                 return int(Reason.QUOTA_EXCEEDED), "there is no such queue, and one more cannot be made"
             return int(Reason.TOPIC_FILTER_INVALID), "there is no such queue"
+        if record.qos == 0:
+            return _unable(session), QOS_0
         membership = Membership(session, topic_filter, address, record, position, [])
         self._memberships.add(membership)
+        self._store_member(membership)
         return record.qos, ""
+
+    def _store_member(self, membership: Membership) -> None:
+        session = membership.session
+        if session.expiry_interval:
+            key = member_key(session.client_id, membership.topic_filter)
+            self.state.store([(names.MEMBERS, key, msgspec.json.encode(membership.record))])
 
     def queues_for(self, membership: Membership) -> list[Queue]:
         """Those there are now, wherever they are served. Ephemeral ones are each node's own."""

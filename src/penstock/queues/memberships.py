@@ -87,7 +87,7 @@ def read_properties(
         MemberRecord(
             group=given.get("consumer-group", "") if session.version == 5 else "",
             prefetch=max(prefetch, 1),
-            auto_commit=given.get("x-auto-commit", "true").lower() == "true",
+            auto_commit=given["x-auto-commit"].lower() == "true" if "x-auto-commit" in given else None,
             settles_by_ack=session.version != 5 or given.get("settle-on-ack", "false").lower() == "true",
             qos=qos,
             identifier=identifier,

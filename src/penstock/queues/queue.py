@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock._ext.connection import DurableQueue
-from penstock._ext.envelope import EnvelopeError
+from penstock._ext.envelope import EnvelopeError, decode
+from penstock._ext.pending import MAX_DELIVERIES
 from penstock._ext.segment import Record, RecordPack
 from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler
@@ -62,6 +64,7 @@ class Queue:
         self.used()
         self.dropped = 0
         self.dead = 0
+        self.expired_late = 0  # besides those that the groups have counted
         self.is_closing = False
         self.is_deleted = False
         self.is_current = True  # its groups are as they were left, whichever node served them last
@@ -125,7 +128,7 @@ class Queue:
 
     @property
     def expired(self) -> int:
-        return sum(group.core.expired for group in self.groups.values())
+        return self.expired_late + sum(group.core.expired for group in self.groups.values())
 
     @property
     def has_consumers(self) -> bool:
@@ -142,19 +145,12 @@ class Queue:
 
     # ---- its log ----
 
-    def _properties(self) -> dict[str, str]:
-        definition = self.definition
-        properties = dict(FOREVER)
-        if definition.type == "stream":
-            retention = definition.retention
-            if retention.max_age:
-                properties["retention.ms"] = str(int(retention.max_age * 1000))
-        if definition.ack_durability == "buffered":
-            properties["flush.ms"] = FLUSH_MS
-        if definition.replication.enabled:
-            properties["replication.factor"] = str(definition.replication.replication_factor)
-            properties["min.insync.replicas"] = str(definition.replication.min_in_sync_replicas)
-        return properties
+    async def alter_log(self, definition: QueueDefinition) -> None:
+        """Its topic becomes what the new definition asks for, if there is one yet. Raises LogError when it cannot."""
+        wanted = properties_of(definition)
+        if wanted != properties_of(self.definition):
+            with contextlib.suppress(TopicNotFound):
+                await self.log.admin.alter(self.topic, wanted)
 
     async def make(self, *, is_there: bool = False) -> None:
         """The topic is there when this returns, and where it begins and ends is known."""
@@ -163,7 +159,7 @@ class Queue:
         if not is_there:
             async with self._manager.turn_of(self.topic):
                 pass  # one of the same name was on its way out
-            await self.log.admin.create(self.topic, 1, self._properties())
+            await self.log.admin.create(self.topic, 1, properties_of(self.definition))
         await self._look_at_new()
         self.is_made = True
 
@@ -181,6 +177,8 @@ class Queue:
     async def look(self) -> None:
         marks = await self._manager.looker_of(self.log).watermarks(TopicPartition(self.topic, 0))
         self.log_head = marks.first
+        if self.is_made and self.is_current:
+            self._count_unread(marks.first)  # the log itself may remove what is over max_age
         self.head = max(self.head, marks.first)  # what was dropped may still lie in the log
         self.end = max(self.end, marks.end)
         self.core.appended(marks.end)
@@ -268,20 +266,31 @@ class Queue:
 
     # ---- groups ----
 
-    def group(self, name: str, topic_filter: str, *, start: int | None = None, auto_commit: bool = True) -> Group:
-        """The group of this name and filter; a new one begins at `start`, or with the first message that is kept."""
+    def group(
+        self, name: str, topic_filter: str, *, start: int | None = None, auto_commit: bool | None = None
+    ) -> Group:
+        """The group of this name and filter; a new one begins at `start`, or with the first message that is kept.
+        Whether it commits by itself is what was said last; a new one does where nothing is said."""
         identity = group_id(name, topic_filter)
         group = self.groups.get(identity)
         if group is None:
             group = Group(self, name, topic_filter, identity, self.head if start is None else start)
-            group.core.auto_commit = auto_commit
+            group.core.auto_commit = auto_commit is not False
             self.groups[identity] = group
             self._name_primary()
             self.update_floor()
+            self._store_group(group)
             if group.is_kept:
-                self._manager.state.add_group(self.name, identity, GroupRecord(name, topic_filter, auto_commit))
                 self._manager.state.save([group.core])
+        elif auto_commit is not None and auto_commit != group.core.auto_commit:
+            group.core.auto_commit = auto_commit
+            self._store_group(group)
         return group
+
+    def _store_group(self, group: Group) -> None:
+        if group.is_kept:
+            record = GroupRecord(group.name, group.filter, group.core.auto_commit)
+            self._manager.state.add_group(self.name, group.id, record)
 
     def restore(self, stored: StoredQueue) -> None:
         if stored.removed is not None:
@@ -357,15 +366,30 @@ class Queue:
     async def purge(self) -> int:
         """Every message goes, whoever has it."""
         await self.make()
-        count = self.depth
-        end = self.end  # what is under way to the log comes behind it
+        return await self.cut(self.end)  # what is under way to the log comes behind it
+
+    async def cut(self, before: int) -> int:
+        """Messages before the offset go, whoever has them; how many of them somebody had still to settle."""
+        await self.make()
+        count = self._count_before(before)
         for group in self.groups.values():
             for entry in group.core.pending.entries(group.pending):
-                group.core.settle(entry[0])
-            await group.seek(end)
-        await self.truncate(end)
+                if entry[0] < before:
+                    group.core.settle(entry[0])
+            if max(group.cursor, group.committed if group.is_stream else 0) < before:
+                await group.seek(before)
+            elif group.is_stream and group.committed < before:
+                group.core.commit(before)
+        await self.truncate(before, is_asked=True)
+        self._manager.state.save([group.core for group in self.groups.values()])
         await self._manager.state.flush()
         return count
+
+    def _count_before(self, before: int) -> int:
+        """How much less deep the queue is without what lies before the offset."""
+        start, removed = self.head if self.core.is_stream else self.core.floor, self.core.removed
+        gaps = 0 if removed is None else removed.count_from(start) - removed.count_from(before)
+        return max(before - start - gaps, 0)
 
     async def pause(self, paused: bool) -> None:
         await self._manager.update(msgspec.structs.replace(self.definition, paused=paused))
@@ -411,14 +435,22 @@ class Queue:
         if first - self.log_head >= max(core.max_depth // 4, DROPPED_AT_ONCE):
             self._tidy_soon()
 
-    async def truncate(self, before: int) -> None:
-        """What is before the offset may go."""
+    def _count_unread(self, before: int) -> None:
+        """Retention takes what is before the offset from a stream, whoever has read it: that is told."""
+        if self.core.is_stream:
+            done = min((group.committed for group in self.groups.values()), default=self.head)
+            self.dropped += max(before - max(self.head, done), 0)
+
+    async def truncate(self, before: int, *, is_asked: bool = False) -> None:
+        """What is before the offset may go. `is_asked`: an operator wants it so, it is no loss."""
         if before <= self.log_head:
             return
         try:
             await self.log.admin.truncate(TopicPartition(self.topic, 0), before)
         except TopicNotFound:
             return
+        if not is_asked:
+            self._count_unread(before)
         self.log_head = max(self.log_head, before)
         self.head = max(self.head, before)
         if self.core.removed is not None:
@@ -445,13 +477,19 @@ class Queue:
         address = self.definition.dead_letter_topic
         now_ms = self.now_ms()
         buried: list[tuple[bytes, int]] = []
+        expired: list[int] = []
         for offset, reason, deliveries in dead:
             record = records.get(offset)
             if record is None or record.value is None or group.core.pending.find(offset) is None:
                 continue  # retention has removed it, or an operator
             try:
+                message = decode(record.value)
+                if reason == MAX_DELIVERIES and 0 < message.expires_at <= now_ms:
+                    expired.append(offset)  # with its last consumer: no dead letter
+                    continue
                 key, value = dead_letter(
                     record,
+                    message,
                     queue=self.name,
                     group=group.name,
                     address=address,
@@ -467,6 +505,7 @@ class Queue:
         if pack.count:
             target = await self._dead_letter_queue()
             await target.append(pack)
+        self.expired_late += sum(group.core.settle(offset) for offset in expired)
         self._settle_dead(group, dead)
         self._manager.tell_buried(self.name, buried)
 
@@ -498,3 +537,16 @@ class Queue:
         waiting, self._waiting = self._waiting, []
         for pack, on_done in waiting:
             self._tell_closed(pack, on_done)
+
+
+def properties_of(definition: QueueDefinition) -> dict[str, str]:
+    """Of the topic of such a queue."""
+    properties = dict(FOREVER)
+    if definition.type == "stream" and definition.retention.max_age:
+        properties["retention.ms"] = str(int(definition.retention.max_age * 1000))
+    if definition.ack_durability == "buffered":
+        properties["flush.ms"] = FLUSH_MS
+    if definition.replication.enabled:
+        properties["replication.factor"] = str(definition.replication.replication_factor)
+        properties["min.insync.replicas"] = str(definition.replication.min_in_sync_replicas)
+    return properties

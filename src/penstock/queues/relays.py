@@ -144,8 +144,9 @@ class Relay:
             ("consumer-group", record.group or session.client_id),
             ("prefetch", str(record.prefetch)),
             ("settle-on-ack", "true" if record.settles_by_ack or session.version != 5 else "false"),
-            ("x-auto-commit", "true" if record.auto_commit else "false"),
         ]
+        if record.auto_commit is not None:
+            wanted.append(("x-auto-commit", "true" if record.auto_commit else "false"))
         return [*wanted, ("x-stream-offset", self._position)] if self._position else wanted
 
     # ---- messages ----

@@ -41,7 +41,7 @@ class MemberRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     group: str = ""
     prefetch: int = 0
-    auto_commit: bool = True
+    auto_commit: bool | None = None  # it did not say
     settles_by_ack: bool = False
     qos: int = 1
     identifier: int = 0

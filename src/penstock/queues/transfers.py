@@ -114,7 +114,7 @@ async def move(
 ) -> dict[str, Any]:
     """The oldest messages of one queue to the end of another, as they are. No group of the source is given them any
     more, and those who have them now can no longer settle them."""
-    taken_from, put_into = control.find(source), control.find(target)
+    taken_from, put_into = control.find_served(source), control.find(target)
     if taken_from is put_into:
         raise UsageError("a queue cannot be moved to itself")
     largest = put_into.definition.limits.max_message_size
@@ -132,7 +132,7 @@ async def move(
 async def replay(control: QueueControl, name: str, *, count: int | None, topic_filter: str = "") -> dict[str, Any]:
     """Dead letters back to the queues they came from, as they were published, with a new time to live. Every group of
     those queues is given them. Those whose queue is gone stay."""
-    dead = control.find(name)
+    dead = control.find_served(name)
     now = int(control.clock() * 1000)
 
     def place(message: Stored) -> tuple[Queue, bytes | None] | None:

@@ -101,6 +101,8 @@ def test_nothing_is_lost_unasked(broker, run, monkeypatch):
         ["move", "precious", "given"],
         ["replay", "precious"],
         ["delete-group", "precious", "workers"],
+        ["settle", "precious", "workers", "ack", "0"],
+        ["truncate", "precious", "--before", "1"],
     ):
         assert "Nobody is there to say so" in run(*command, code=2)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
@@ -122,6 +124,20 @@ def test_pause_purge_and_delete(broker, run, client):
     assert "1 consumers" in run("delete", "paused", "--if-unused", "-y", code=1)
     assert run("delete", "paused", "--if-empty", "-y") == "paused deleted, with 0 messages\n"
     assert broker.queue("paused") is None
+
+
+def test_settle_and_truncate(broker, run, client):
+    run("create", "stuck")
+    client.publish("$queue/stuck/k", b"1", b"2", b"3", b"4")
+    client.consume("$queue/stuck", "workers")
+    client.take(b"1", b"2", b"3", b"4")
+    told = run("settle", "stuck", "workers", "ack", "0", "9", "-y")
+    assert told == "ack of 1 message, 3 unsettled, not pending: 9\n"
+    assert run("settle", "stuck", "workers", "claim", "1", "2", "-y") == "claim of 2 messages, 3 unsettled\n"
+    client.take(b"2", b"3")
+    assert run("truncate", "stuck", "--before", "3", "-y") == "2 messages removed from stuck, 1 left\n"
+    assert json.loads(run("settle", "stuck", "workers", "reject", "3", "-y", "--json"))["settled"] == 1
+    assert "ends at offset 4" in run("truncate", "stuck", "--before", "5", "-y", code=2)
 
 
 def test_a_group_goes_back_and_goes(broker, run, client):

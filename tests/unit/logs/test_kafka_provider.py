@@ -299,3 +299,19 @@ def test_many_topics_at_once_are_few_requests(kafka: KafkaCluster, topic: str, m
             assert not set(names) & set(await log.admin.list())
 
     uvloop.run(scenario())
+
+
+def test_copies_of_a_topic_are_not_changed_here(kafka: KafkaCluster, topic: str) -> None:
+    """Kafka moves replicas only with a tool of its own: asking for others is refused in words, with all the rest."""
+
+    async def scenario() -> None:
+        async with opened(kafka) as log:
+            await log.admin.create(topic, 1, {"replication.factor": "1", "retention.ms": "60000"})
+            with pytest.raises(LogError, match=r"replication.factor 1, not 3") as refused:
+                await log.admin.alter(topic, {"replication.factor": "3", "retention.ms": "-1"})
+            assert "kafka-reassign-partitions" in refused.value.hint
+            assert (await log.admin.describe(topic)).properties["retention.ms"] == "60000"
+            await log.admin.alter(topic, {"replication.factor": "1", "retention.ms": "-1"})
+            assert (await log.admin.describe(topic)).properties["retention.ms"] == "-1"
+
+    uvloop.run(scenario())

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from penstock.core.settings.queues import QueueManagerSettings
-from penstock.logs.base import Appended, LogError
-from penstock.queues.definitions import QueueDefinition, Replication
+from penstock.logs.base import Appended, LogError, LogUnavailable
+from penstock.queues.definitions import QueueDefinition, Replication, Retention
 from penstock.queues.sizes import Sizes
 from tests.support.queue_world import QueueWorld, in_world, record_of
 
@@ -129,3 +131,36 @@ def test_queues_are_made_on_first_use_only_where_that_is_wanted():
         assert list(world.queues) == ["there"]
 
     in_world(work, QueueManagerSettings(auto_create=False))
+
+
+def test_a_change_of_what_the_log_does_reaches_the_log():
+    """Else the log would go on removing what a policy that was lifted asked for, or acknowledge before the disk."""
+
+    async def work(world: QueueWorld) -> None:
+        queue = await world.fill(
+            "events", ["a"], type="stream", retention=Retention(max_age=3600.0), ack_durability="buffered"
+        )
+
+        async def told() -> tuple[str | None, str | None]:
+            properties = (await world.log.admin.describe(queue.topic)).properties
+            return properties.get("retention.ms"), properties.get("flush.ms")
+
+        assert await told() == ("3600000", "1000")
+        await world.control.update("events", {"retention.max_age": 0})
+        assert await told() == ("-1", "1000")
+        await world.control.update("events", {"ack_durability": "fsync"})
+        assert await told() == ("-1", None)
+        replication = {"enabled": True, "replication_factor": 1, "min_in_sync_replicas": 1}
+        await world.control.update("events", {"replication": replication})
+        assert (await world.log.admin.describe(queue.topic)).properties["min.insync.replicas"] == "1"
+
+        async def refuse(topic: str, properties: object) -> None:
+            raise LogUnavailable("Kafka is away")
+
+        world.log.admin.alter = refuse  # type: ignore[method-assign]
+        with pytest.raises(LogUnavailable):
+            await world.control.update("events", {"retention.max_age": "1h"})
+        assert queue.definition.retention.max_age == 0
+        await world.control.update("events", {"limits.message_ttl": "1h"})  # nothing of the log
+
+    in_world(work)

@@ -256,6 +256,33 @@ def test_a_publisher_away_from_the_consumers_is_not_refused_for_ever(make_queue,
     client.take_and_ack(b"4")
 
 
+def test_commands_about_groups_go_to_the_broker_of_the_queue(make_queue, consumer) -> None:
+    """Another one knows the groups as they once were: what it changed of them would be lost, or give out twice what it
+    moved. It says so, and who serves the queue."""
+    queue, target = make_queue(), make_queue()
+    client = consumer(queue.owner)
+    client.publish(f"{queue.address}/n", b"0", b"1")
+    client.consume(queue.address, "workers")
+    client.take(b"0", b"1")
+    name = queue.owner.settings["server.node_id"]
+    for command, *words in (
+        ("purge", "--yes"),
+        ("seek", "workers", "--to", "last", "--yes"),
+        ("settle", "workers", "ack", "0", "--yes"),
+        ("truncate", "--before", "1", "--yes"),
+        ("move", target.name, "--yes"),
+        ("replay", "--yes"),
+        ("groups",),
+        ("pending", "workers"),
+        ("delete-group", "workers", "--yes"),
+    ):
+        refused = queue.other.command("queue", command, queue.name, *words, fails=1)
+        assert f"is served by the node {name}" in refused, command
+    assert queue.pending() == 2
+    assert queue.owner.command("queue", "purge", queue.name, "--yes") == f"2 messages removed from {queue.name}\n"
+    assert queue.pending() == 0
+
+
 def test_an_ephemeral_queue_gives_way(cluster, consumer, new_name) -> None:
     """One broker has made it for a client, then the other is told to make it for good: both have that one."""
     name = new_name("eph")

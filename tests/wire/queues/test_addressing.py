@@ -112,7 +112,6 @@ def test_a_routing_key_before_a_control_word_is_ignored(publisher, consumer, bro
     assert broker.queue(queue)["tail"] == 3, "a control word was stored as a message"
 
 
-@pytest.mark.any_log
 @pytest.mark.parametrize("word", ["$ack", "$nack", "$reject", "$commit"])
 def test_a_control_word_elsewhere_is_refused(publisher, consumer, queue, word):
     """Row "control words": elsewhere in the topic → 0x80, and nothing is stored."""
@@ -123,7 +122,6 @@ def test_a_control_word_elsewhere_is_refused(publisher, consumer, queue, word):
     assert consumer.next(b"stored").offset == 0
 
 
-@pytest.mark.any_log
 @pytest.mark.parametrize("topic", ["$queue/", "$queue//key"])
 def test_an_address_without_a_name_is_refused(publisher, consumer, topic):
     """Row "shape": `$queue/<name>[/<routing key>]`."""
@@ -132,7 +130,6 @@ def test_an_address_without_a_name_is_refused(publisher, consumer, topic):
     assert consumer.try_consume(topic, "workers")[0] >= 0x80
 
 
-@pytest.mark.any_log
 def test_ordinary_dollar_topics_are_none_of_a_queue(connect, topic, provider, broker):
     """Row "shape": `$queues/x` and `$queuex/…` are ordinary topics."""
     client = connect(V5)

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from tests.support.application import until
+from tests.support.queues import both_kinds
 
 
 @pytest.mark.queue("target")
@@ -105,3 +106,71 @@ def test_an_appended_message_is_delivered(consumer, broker, queue):
     assert delivery.packet.properties["content_type"] == "text/plain"
     assert (delivery.topic, delivery.properties["a"]) == (f"$queue/{queue}/eu/1", "b")
     consumer.ack(delivery)
+
+
+@pytest.mark.queue(retry={"initial_backoff": "60s", "max_backoff": "60s"})
+def test_an_operator_settles_for_a_consumer(publisher, consumer, open_queue, broker, queue):
+    """The verbs of the original's queue service: ack, nack, claim; and reject. The consumer is no longer asked."""
+    payloads = [b"%d" % number for number in range(5)]
+    consumer.consume(f"$queue/{queue}", "workers", prefetch=4)
+    publisher.publish(f"$queue/{queue}", *payloads)
+    held = consumer.take(*payloads[:4])
+
+    def settle(verb, *offsets):
+        return broker.api(f"queues/{queue}/{verb}", "POST", {"group": "workers", "offsets": list(offsets)})
+
+    answer = settle("ack", 0, 77)
+    assert (answer["settled"], answer["unknown"]) == (1, [77])
+    consumer.settle(held[0], refused=True)
+    last = consumer.next(payloads[4])  # there is room for it now
+    assert settle("nack", 1)["settled"] == 1
+    assert broker.pending(queue, "workers")[1]["state"] == "waiting"
+    assert settle("reject", 2)["settled"] == 1
+    other = open_queue()
+    other.consume(f"$queue/$dlq/{queue}", "undertakers")
+    assert other.next(payloads[2]).properties["_dlq_reason"] == "rejected"
+    assert settle("claim", 1, 3)["settled"] == 2  # also what waits for its back-off
+    again = consumer.take_any(2)
+    assert {(delivery.payload, delivery.count) for delivery in again} == {(payloads[1], 2), (payloads[3], 2)}
+    consumer.ack(last, again[0])
+    assert settle("ack", again[1].offset)["settled"] == 1
+    broker.kill()  # its answer was durable
+    broker.restart()
+    broker.await_progress(queue, "workers", cursor=5, committed=5, pending=0)
+
+
+@pytest.mark.parametrize("kind", both_kinds())
+def test_truncated_by_an_operator(*, publisher, consumer, open_queue, broker, queue, kind):
+    """What is before the offset is nobody's any more; what is behind it is not touched."""
+    payloads = [b"%d" % number for number in range(6)]
+    consumer.consume(f"$queue/{queue}", "workers", prefetch=4, x_auto_commit="false")
+    publisher.publish(f"$queue/{queue}", *payloads[:4])
+    held = consumer.take(*payloads[:4])
+    slow = open_queue()
+    slow.consume(f"$queue/{queue}", "slow", x_auto_commit="false")
+    slow.close()
+    answer = broker.api(f"queues/{queue}/truncate", "POST", {"before": 3})
+    assert (answer["removed"], answer["head"], answer["depth"]) == (3, 3, 1)
+    if kind == "classic":
+        consumer.settle(held[2], refused=True)
+        consumer.ack(held[3])
+    publisher.publish(f"$queue/{queue}", *payloads[4:])
+    consumer.take(*payloads[4:])
+    slow = open_queue()
+    slow.consume(f"$queue/{queue}", "slow")
+    slow.take(*payloads[3:])
+    assert broker.counter(queue, "dropped") == 0
+
+
+def test_a_classic_group_goes_back_only_when_all_is_settled(publisher, consumer, broker, queue):
+    """Else it would be given what it has; the command says so instead of doing nothing."""
+    publisher.consume(f"$queue/{queue}", "others", prefetch=1)  # for them the log keeps what this group settles
+    consumer.consume(f"$queue/{queue}", "workers")
+    consumer.publish(f"$queue/{queue}", b"0", b"1")
+    first, second = consumer.take(b"0", b"1")
+    consumer.ack(first)
+    refused = broker.command("queue", "seek", queue, "workers", "--to", "first", "--yes", fails=1)
+    assert "unsettled deliveries up to offset 1" in refused
+    consumer.ack(second)
+    broker.command("queue", "seek", queue, "workers", "--to", "first", "--yes")
+    consumer.take_and_ack(b"0", b"1")

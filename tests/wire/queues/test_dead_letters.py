@@ -5,7 +5,8 @@ from datetime import datetime
 
 import pytest
 
-from tests.support.application import until
+from tests.support.application import persistent, until
+from tests.support.packets import V5
 
 AT_ONCE = {"initial_backoff": "0s", "max_retries": 2}
 
@@ -227,3 +228,31 @@ def test_replay_brings_dead_letters_back(publisher, consumer, broker, queue):
     assert again.properties["mine"] == "1"
     consumer.ack(again)
     consumer.nothing(0.05)
+
+
+@pytest.mark.queue(visibility_timeout="2s", limits={"message_ttl": "1s"}, retry={"max_retries": 0})
+def test_a_message_that_expired_with_its_last_consumer(publisher, consumer, broker, queue):
+    """Row "expired messages": not moved; its delivery was the last one, so nothing else would be done with it."""
+    publisher.publish(f"$queue/{queue}", b"late")
+    consumer.consume(f"$queue/{queue}", "workers")
+    consumer.next(b"late")
+    broker.await_progress(queue, "workers", cursor=1, committed=1, pending=0)
+    assert broker.queue(f"$dlq/{queue}") is None
+    found = broker.queue(queue)
+    assert (found["expired"], found["dead"]) == (1, 0)
+
+
+def test_dead_letters_are_awaited_over_a_kill(publisher, open_queue, broker, new_name, queue):
+    """Who waits for dead letters before there are any is one more consumer: QoS 0 is refused, a session keeps it."""
+    name, address = new_name("undertaker"), f"$queue/$dlq/{queue}"
+    undertaker = open_queue(client_id=name, **persistent(V5))
+    assert undertaker.try_consume(address, "undertakers", qos=0) == [0x83]
+    undertaker.consume(address, "undertakers")
+    broker.kill()
+    broker.restart()
+    undertaker = open_queue(client_id=name, **persistent(V5))
+    worker = open_queue()
+    worker.consume(f"$queue/{queue}", "workers")
+    worker.publish(f"$queue/{queue}", b"bad")
+    worker.reject(worker.next(b"bad"))
+    undertaker.ack(undertaker.next(b"bad"))

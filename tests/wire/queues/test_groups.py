@@ -96,7 +96,6 @@ def test_a_plain_name_that_fits_two_groups_of_one_client(publisher, consumer, br
     assert broker.progress(queue, "workers") == (1, 1, 0)
 
 
-@pytest.mark.any_log
 def test_a_group_may_have_an_at_sign(publisher, open_queue, new_name, queue):
     """Row "identity": a client id with `@` is a group like any other, not one with a filter."""
     consumer = open_queue(client_id=new_name("user@host/"))
@@ -228,7 +227,6 @@ def test_a_persistent_session_over_a_kill(publisher, open_queue, broker, new_nam
     assert broker.progress(queue, "workers") == (2, 2, 0)
 
 
-@pytest.mark.any_log
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_stranger_may_not_settle(publisher, open_queue, broker, queue, verb):
     """Row "settle from a stranger": all three verbs, refused with 0x80; of the same group, of none, of another."""
@@ -274,7 +272,6 @@ def test_a_clean_start_ends_the_membership(publisher, open_queue, broker, new_na
     assert other.next(b"1").count == 2
 
 
-@pytest.mark.any_log
 def test_a_session_taken_over_keeps_its_membership(publisher, open_queue, new_name, queue):
     """Row "liveness": a second connection of the same client takes the session with its memberships."""
     name = new_name("persistent")

@@ -10,7 +10,6 @@ from tests.support.queues import both_kinds
 QUOTA_EXCEEDED = 0x97
 
 
-@pytest.mark.any_log
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.queue(limits={"max_message_size": 1000})
 def test_too_large_a_message_is_refused(publisher, consumer, queue, qos):
@@ -22,7 +21,6 @@ def test_too_large_a_message_is_refused(publisher, consumer, queue, qos):
     assert consumer.next(b"y" * 1000).offset == 0
 
 
-@pytest.mark.any_log
 @pytest.mark.queue(limits={"max_message_size": 1000})
 def test_too_large_a_message_of_qos_0(publisher, consumer, broker, queue):
     """Row `limits.max_message_size`: QoS 0 has no answer; it does not enter, and is counted."""
@@ -113,7 +111,6 @@ def test_a_captured_message_is_not_lost_in_silence(publisher, broker, queue):
     assert broker.counter(queue, "rejected") == 1
 
 
-@pytest.mark.any_log
 @pytest.mark.parametrize("what", ["size", "depth"])
 @pytest.mark.queue(limits={"max_message_size": 1000, "max_depth": 1})
 def test_an_older_client_is_closed(open_queue, queue, what):
@@ -168,7 +165,6 @@ def test_expired_messages_never_enter_the_pending_list(publisher, consumer, brok
     consumer.nothing(0.05)
 
 
-@pytest.mark.any_log
 @pytest.mark.parametrize("value", ["0", "-1", "many", ""])
 def test_a_prefetch_that_is_none(consumer, broker, queue, value):
     """Section 5, last line: the bound is overridable by a user property; nonsense is refused."""
@@ -176,7 +172,6 @@ def test_a_prefetch_that_is_none(consumer, broker, queue, value):
     assert reason >= 0x80
 
 
-@pytest.mark.any_log
 def test_a_prefetch_above_the_receive_maximum(publisher, open_queue, queue):
     """Section 5, last line, and [MQTT-3.3.4-9]: unsettled ones may be more, unacknowledged ones not."""
     consumer = open_queue(receive_maximum=2)

@@ -119,7 +119,6 @@ def test_nothing_can_be_forged(publisher, consumer, queues, kind):
     assert dict(delivery.pairs)["message-id"] == f"{queue}:0"
 
 
-@pytest.mark.any_log
 def test_properties_of_the_publisher_pass_unchanged(publisher, consumer, queue):
     """Section 4, and MQTT 5: what is no property of the queue is the application's own [MQTT-3.3.2-17]."""
     properties = {
@@ -148,7 +147,6 @@ def test_the_expiry_left_is_told(publisher, consumer, queue):
     assert without.packet.properties.get("message_expiry_interval", 604_800) <= 604_800
 
 
-@pytest.mark.any_log
 def test_a_subscription_identifier_comes_along(publisher, consumer, queue):
     """[MQTT-3.3.4-3]: the identifier of the subscription is in the PUBLISH."""
     properties = {"subscription_identifier": 7, "user_property": [("consumer-group", "workers")]}
@@ -157,7 +155,6 @@ def test_a_subscription_identifier_comes_along(publisher, consumer, queue):
     assert consumer.next(b"1").packet.properties["subscription_identifier"] == [7]
 
 
-@pytest.mark.any_log
 def test_a_publisher_of_either_version(open_queue, consumer, queue):
     """Section 4: MQTT 3.1.1 sends no properties; its messages get those of the queue all the same."""
     for version in (V311, V5):
@@ -168,7 +165,6 @@ def test_a_publisher_of_either_version(open_queue, consumer, queue):
     assert first.properties.keys() == second.properties.keys()
 
 
-@pytest.mark.any_log
 def test_payloads_of_all_sizes(publisher, consumer, queue):
     """Section 4: the payload is the publisher's, byte for byte."""
     payloads = [b"", b"\0", bytes(range(256)), b"x" * 70_000]

@@ -91,7 +91,6 @@ def test_a_nacked_message_may_go_to_any_consumer(publisher, open_queue, queue):
     two.ack(delivery)
 
 
-@pytest.mark.any_log
 @pytest.mark.queue(retry={"initial_backoff": "0s"})
 def test_without_a_back_off_it_comes_at_once(publisher, consumer, queue):
     """Row "backoff": initial_backoff = 0."""
@@ -115,7 +114,6 @@ def test_a_nacked_message_does_not_hold_up_the_others(publisher, consumer, queue
     consumer.ack(consumer.next(NUMBERS[0]))
 
 
-@pytest.mark.any_log
 @pytest.mark.queue(retry={"initial_backoff": "300ms"})
 def test_a_back_off_goes_on_when_the_consumer_leaves(publisher, open_queue, queue):
     """Rows "backoff" and "leaving": only entries that a consumer holds are released; one that waits goes on waiting."""
@@ -188,7 +186,6 @@ def test_a_full_consumer_delays_no_other_queue(publisher, open_queue, queues):
         quick.ack(quick.next(payload, timeout=LATE))
 
 
-@pytest.mark.any_log
 @pytest.mark.queue("other")
 def test_one_client_of_two_queues_full_in_one(publisher, open_queue, queues):
     """Row "slow consumer": the bound is per queue and group; the same client goes on in another queue."""
@@ -231,3 +228,18 @@ def test_many_entries_time_out_together(publisher, open_queue, broker, queue):
     assert {delivery.count for delivery in again} <= {2, 3, 4, 5, 6, 7}
     other.raw.unsubscribe(f"$queue/{queue}")
     assert broker.progress(queue, "workers") == (150, 0, 150)
+
+
+@pytest.mark.queue(max_pending=1)
+def test_the_bound_of_pending_entries_is_changed(publisher, open_queue, broker, queue):
+    """Section 1, row "configuration edited later": of the groups that are there, with what they have."""
+    consumer = open_queue(receive_maximum=10)
+    consumer.consume(f"$queue/{queue}", "workers")
+    publisher.publish(f"$queue/{queue}", b"1", b"2", b"3")
+    first = consumer.next(b"1")
+    consumer.nothing(0.05)
+    broker.command("queue", "update", queue, "-o", "max_pending=2")
+    second = consumer.next(b"2")
+    consumer.nothing(0.05)
+    consumer.ack(first, second)
+    consumer.take_and_ack(b"3")

@@ -133,3 +133,20 @@ def test_a_reader_that_fell_behind_goes_on_at_the_first_stored(publisher, open_q
     again = open_queue()
     again.consume(f"$queue/{queue}", "readers", x_auto_commit="false")
     assert again.next().offset == broker.counter(queue, "head")
+
+
+@pytest.mark.queue(type="stream", retention={"max_length_messages": 10})
+def test_what_nobody_has_read_is_counted(publisher, open_queue, broker, queue):
+    """The issue: nothing unread goes except by a policy, and that is counted."""
+    reader = open_queue()
+    reader.consume(f"$queue/{queue}", "readers", x_auto_commit="false")
+    publisher.publish(f"$queue/{queue}", b"0", b"1")
+    reader.take(b"0", b"1")
+    reader.commit(queue, "readers", 1)
+    reader.close()
+    fill(publisher, queue)
+    until(lambda: broker.counter(queue, "head") > 2, 60, "something removed")
+    found = broker.queue(queue)
+    assert found["dropped"] == found["head"] - 2
+    broker.api(f"queues/{queue}/purge", "POST", {})
+    assert broker.counter(queue, "dropped") == found["dropped"]  # that was no policy

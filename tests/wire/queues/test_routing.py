@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.packets import V5, V311, Will
-from tests.support.queues import QueueBroker, QueueClient, both_kinds, running_queue_broker
+from tests.support.queues import both_kinds
 
 
 @pytest.mark.parametrize("kind", both_kinds())
@@ -91,7 +91,6 @@ def test_stored_once_however_many_patterns_match(publisher, consumer, queue):
     consumer.take(b"once", b"once more", b"last")
 
 
-@pytest.mark.any_log
 @pytest.mark.parametrize("payload", [b"kept?", b""], ids=["payload", "empty"])
 def test_a_retained_publish_is_enqueued_and_not_retained(broker, publisher, open_queue, queue, payload):
     """Row "retained publish to `$queue/…`": enqueued like any other; nothing is kept as retained."""
@@ -132,7 +131,6 @@ def test_a_spanning_subscription_sees_queues_made_later(publisher, consumer, que
     consumer.ack(delivery)
 
 
-@pytest.mark.any_log
 @pytest.mark.parametrize("version", [V311, V5], ids=["v311", "v5"])
 def test_a_will_enters_a_queue(open_queue, consumer, queue, version):
     """Row "what enters a queue": a will is a publish like any other."""
@@ -140,112 +138,3 @@ def test_a_will_enters_a_queue(open_queue, consumer, queue, version):
     dying.close()
     consumer.consume(f"$queue/{queue}", "workers")
     assert consumer.next(b"gone").topic == f"$queue/{queue}/wills"
-
-
-class TestOwnBrokers:
-    """What is about the settings as a whole needs a broker of its own; none of it depends on the log."""
-
-    def test_nothing_configured(self, tmp_path, connect):
-        """Row "nothing configured": a reserved queue `mqtt` bound to `$queue/#`."""
-        with running_queue_broker(tmp_path) as broker:
-            client = QueueClient(connect(V5, broker=broker))
-            client.publish("$queue/anything/key", b"landed")
-            client.publish("$queue/mqtt/own", b"own")
-            client.consume("$queue/mqtt", "workers")
-            landed, own = client.take_and_ack(b"landed", b"own")
-            assert (landed.queue, landed.message_id) == ("mqtt", "mqtt:0")
-            assert landed.topic == "$queue/mqtt/$queue/anything/key"
-            assert landed.properties["x-source-topic"] == "$queue/anything/key"
-            assert own.topic == "$queue/mqtt/own"
-            client.close()
-
-    def test_the_reserved_queue_stops_nobody_when_it_is_full(self, tmp_path, connect):
-        """It takes a copy of everything and nobody may read it: the queues that are read go on without it."""
-        with running_queue_broker(tmp_path) as broker:
-            broker.command("queue", "update", "mqtt", "-o", "limits.max_depth=3")
-            broker.command("queue", "create", "orders")
-            client = QueueClient(connect(V5, broker=broker))
-            for number in range(10):
-                client.publish(f"$queue/orders/{number}", b"%d" % number)
-            client.consume("$queue/orders", "workers")
-            client.take_and_ack(*(b"%d" % number for number in range(10)))
-            assert broker.counter("mqtt", "depth") == 3
-            refused = client.raw.publish("$queue/mqtt/own", b"", qos=1)
-            assert refused.reason == 0x97
-            client.close()
-
-    def test_configured_queues_have_no_mqtt_beside_them(self, tmp_path, connect):
-        """Row "nothing configured": only if there are no `queues`."""
-        with running_queue_broker(tmp_path, queues=[{"name": "orders"}]) as broker:
-            client = connect(V5, broker=broker)
-            client.publish("$queue/elsewhere/key", b"", qos=1)
-            assert broker.queue("orders") is not None
-            assert broker.queue("mqtt") is None
-            client.close()
-
-    @pytest.mark.parametrize(
-        "table",
-        [
-            {"name": "q", "topics": ["$queue/a/#/b"]},
-            {"name": "q", "topics": ["$queue/a+/b"]},
-            {"name": "q", "type": "fifo"},
-            {"name": "a/b"},
-            {"name": "q", "visibilty_timeout": "1s"},
-        ],
-        ids=["misplaced-hash", "misplaced-plus", "type", "name", "typing-error"],
-    )
-    def test_bad_definitions_are_refused(self, tmp_path, table):
-        """Rows "fan-out" (misplaced `#` in a pattern refused) and "types"; section 14, bad patterns refused."""
-        broker = QueueBroker(tmp_path, queues=[table])
-        assert broker.process.wait(20) != 0
-        assert "queue" in broker.log()
-        assert "Traceback" not in broker.log()
-
-    def test_edits_apply_at_a_reload(self, tmp_path, connect):
-        """Row "configuration edited later": limits, retry, retention, dlq and new queues apply."""
-        first = {"name": "orders", "limits": {"max_depth": 1}}
-        with running_queue_broker(tmp_path, queues=[first]) as broker:
-            client = QueueClient(connect(V5, broker=broker))
-            client.publish("$queue/orders", b"1")
-            client.publish("$queue/orders", b"2", reason=0x97)
-            broker.reload([{"name": "orders", "limits": {"max_depth": 2}}, {"name": "added", "type": "stream"}])
-            client.publish("$queue/orders", b"2")
-            client.publish("$queue/orders", b"3", reason=0x97)
-            assert broker.queue("added") is not None
-            client.close()
-            assert broker.terminate() == 0  # and they still apply after a restart
-            broker.restart()
-            client = QueueClient(connect(V5, broker=broker))
-            client.publish("$queue/orders", b"3", reason=0x97)
-            client.consume("$queue/orders", "workers")
-            client.take_and_ack(b"1", b"2")
-            client.close()
-
-    def test_a_change_of_type_is_refused(self, tmp_path, connect):
-        """Row "configuration edited later": a change of type is refused with a message; the queue stays as it was."""
-        with running_queue_broker(tmp_path, queues=[{"name": "orders"}]) as broker:
-            client = QueueClient(connect(V5, broker=broker))
-            client.publish("$queue/orders", b"1")
-            logged = broker.reload([{"name": "orders", "type": "stream"}])
-            assert "orders" in logged
-            assert "type" in logged
-            client.consume("$queue/orders", "workers")
-            delivery = client.next(b"1")
-            assert "x-stream-offset" not in delivery.properties
-            client.ack(delivery)
-            client.close()
-
-    def test_rules_of_access_hold(self, tmp_path, connect):
-        """Row "what enters a queue": `$queue/…` is a topic; who may not publish or subscribe there does not."""
-        rules = '[[rules]]\neffect = "deny"\ntopics = ["$queue/secret/#"]\n'
-        rules += '[[rules]]\neffect = "allow"\ntopics = ["#", "$queue/#"]\n'
-        with running_queue_broker(tmp_path, queues=[{"name": "secret"}, {"name": "open"}], rules=rules) as broker:
-            client = QueueClient(connect(V5, broker=broker))
-            client.publish("$queue/secret/a", b"1", reason=0x87)
-            client.publish("$queue/open/a", b"1")
-            assert client.try_consume("$queue/secret", "workers") == [0x87]
-            assert client.try_consume("$queue/secret/#", "workers") == [0x87]
-            client.consume("$queue/open", "workers")
-            client.take_and_ack(b"1")
-            assert broker.counter("secret", "tail") == 0
-            client.close()

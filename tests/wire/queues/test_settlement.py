@@ -46,7 +46,6 @@ def test_an_explicit_verb_after_a_puback(publisher, consumer, queue):
         consumer.settle(delivery, verb)
 
 
-@pytest.mark.any_log
 def test_an_explicit_verb_before_the_puback(publisher, consumer, queue):
     """Row "MQTT 5": the two are independent of each other."""
     consumer.consume(f"$queue/{queue}", "workers")
@@ -57,7 +56,6 @@ def test_an_explicit_verb_before_the_puback(publisher, consumer, queue):
     consumer.nothing()
 
 
-@pytest.mark.any_log
 def test_puback_frees_the_receive_maximum(publisher, open_queue, queue):
     """Row "MQTT 5": PUBACK frees Receive Maximum; `prefetch` on SUBSCRIBE is the bound on unsettled messages."""
     consumer = open_queue(receive_maximum=1)
@@ -73,7 +71,6 @@ def test_puback_frees_the_receive_maximum(publisher, open_queue, queue):
     consumer.next(NUMBERS[3])
 
 
-@pytest.mark.any_log
 def test_the_receive_maximum_bounds_the_unsettled(publisher, open_queue, queue):
     """Below section 5: a bound on unsettled messages per consumer, by default the Receive Maximum."""
     consumer = open_queue(receive_maximum=2)
@@ -88,7 +85,6 @@ def test_the_receive_maximum_bounds_the_unsettled(publisher, open_queue, queue):
     consumer.take_and_ack(*NUMBERS[3:])
 
 
-@pytest.mark.any_log
 def test_a_negative_puback_does_not_settle(publisher, consumer, broker, queue):
     """Row "MQTT 5": a PUBACK with a failure ends the MQTT exchange too, and no more."""
     consumer.consume(f"$queue/{queue}", "workers")
@@ -100,7 +96,6 @@ def test_a_negative_puback_does_not_settle(publisher, consumer, broker, queue):
     consumer.ack(delivery)
 
 
-@pytest.mark.any_log
 @pytest.mark.parametrize("verb", VERBS)
 def test_wrong_use_of_a_verb(publisher, consumer, broker, queue, verb):
     """Row "wrong verb use": missing, unknown or settled id → PUBACK 0x80 with a reason string; nothing changes."""
@@ -134,7 +129,6 @@ def test_wrong_use_of_a_verb(publisher, consumer, broker, queue, verb):
     consumer.ack(pending)
 
 
-@pytest.mark.any_log
 def test_settling_at_a_queue_that_does_not_exist(consumer, broker, queue):
     """Row "wrong verb use": refused, and no queue is made of it."""
     pairs = [("message-id", f"no-{queue}:0"), ("group-id", "workers")]
@@ -155,7 +149,6 @@ def test_a_second_settlement_is_refused(publisher, consumer, queue):
         consumer.settle(delivery, "nack", refused=True)
 
 
-@pytest.mark.any_log
 @pytest.mark.parametrize("qos", [0, 2])
 def test_a_settlement_of_another_qos(publisher, consumer, broker, queue, qos):
     """Row "MQTT 5": the verbs are publishes; QoS 2 is answered by the PUBREC, QoS 0 not at all."""
@@ -187,7 +180,6 @@ def test_settlements_in_one_write(publisher, consumer, broker, queue):
     assert broker.progress(queue, "workers") == (50, 50, 0)
 
 
-@pytest.mark.any_log
 def test_qos_0_is_not_for_classic_queues(consumer, broker, queue):
     """Row "QoS of deliveries": QoS 0 subscribe to a classic queue → 0x83."""
     assert consumer.try_consume(f"$queue/{queue}", "workers", qos=0) == [0x83]
@@ -202,7 +194,6 @@ def test_qos_0_is_allowed_on_streams(publisher, consumer, queue):
         assert delivery.packet.qos == 0
 
 
-@pytest.mark.any_log
 @pytest.mark.parametrize("published", [0, 1, 2])
 def test_deliveries_are_acknowledged_ones(publisher, consumer, queue, published):
     """Row "QoS of deliveries": QoS 1, whatever the message was published with."""
@@ -271,7 +262,6 @@ def test_reject_of_a_stream_moves_past(publisher, open_queue, broker, new_name, 
     assert broker.queue(f"$dlq/{queue}") is None or broker.counter(f"$dlq/{queue}", "depth") == 0
 
 
-@pytest.mark.any_log
 def test_no_consumer_is_sent_a_message_twice_at_a_time(publisher, consumer, queue):
     """Row "MQTT 5" and section 12: no resend on a live v5 connection, which MQTT 5 forbids [MQTT-4.4.0-1]."""
     consumer.consume(f"$queue/{queue}", "workers")

@@ -6,13 +6,11 @@ import pytest
 
 from tests.support.application import persistent
 from tests.support.packets import V5
-from tests.support.queues import QueueClient, running_queue_broker
 
 NUMBERS = [b"%d" % number for number in range(5)]
 pytestmark = pytest.mark.queue(type="stream")
 
 
-@pytest.mark.any_log
 @pytest.mark.parametrize(
     ("position", "first"),
     [("first", 0), ("3", 3), ("offset=3", 3), ("0", 0), ("offset=0", 0), ("last", 5), ("next", 5), ("5", 5)],
@@ -45,7 +43,6 @@ def test_a_position_in_time(publisher, open_queue, queue):
         reader.nothing(0.05)
 
 
-@pytest.mark.any_log
 @pytest.mark.parametrize("position", ["sometime", "offset=x", "timestamp=", "offset=", "1.5"])
 def test_unknown_positions_are_refused(publisher, consumer, queue, position):
     """Row "position values": unknown text refused."""
@@ -55,7 +52,6 @@ def test_unknown_positions_are_refused(publisher, consumer, queue, position):
     consumer.nothing(0.05)
 
 
-@pytest.mark.any_log
 def test_a_position_beyond_the_end(publisher, consumer, queue):
     """Row "position values": a number above the end waits for what comes, and loses nothing of that."""
     publisher.publish(f"$queue/{queue}", b"0")
@@ -194,7 +190,6 @@ def test_groups_replay_independently(publisher, open_queue, queue):
         reader.take_and_ack(*NUMBERS)
 
 
-@pytest.mark.any_log
 @pytest.mark.parametrize(("position", "expected"), [("first", NUMBERS), ("offset=3", NUMBERS[3:]), ("next", [])])
 def test_seek_while_subscribed(publisher, consumer, queue, position, expected):
     """The issue: seek while subscribed, by another SUBSCRIBE with a position."""
@@ -206,7 +201,6 @@ def test_seek_while_subscribed(publisher, consumer, queue, position, expected):
     consumer.take(*expected, b"5")
 
 
-@pytest.mark.any_log
 def test_subscribing_again_without_a_position(publisher, consumer, queue):
     """Row "position values": omitted = resume; a repeated SUBSCRIBE disturbs nothing."""
     consumer.consume(f"$queue/{queue}", "readers")
@@ -234,7 +228,6 @@ def test_readers_of_one_group_share(publisher, open_queue, queue):
     assert sorted(got) == sorted(payloads)
 
 
-@pytest.mark.any_log
 def test_the_receive_maximum_holds(publisher, open_queue, queue):
     """[MQTT-3.3.4-9]: a stream sends no more than the Receive Maximum; the rest waits in the log."""
     reader = open_queue(receive_maximum=3)
@@ -275,18 +268,25 @@ def test_committed_survives_a_kill(publisher, open_queue, broker, queue):
     again.nothing(0.05)
 
 
-@pytest.mark.parametrize(("interval", "committed"), [("0s", 5), ("1h", 0)], ids=["each-batch", "never"])
-def test_the_interval_of_the_auto_commit(tmp_path, connect, interval, committed):
-    """Section 6, constant "auto-commit of streams": `queue_manager.auto_commit_interval`, 0 = each batch."""
-    settings = {"queue_manager.auto_commit_interval": interval}
-    with running_queue_broker(tmp_path, settings=settings, queues=[{"name": "events", "type": "stream"}]) as broker:
-        reader = QueueClient(connect(V5, broker=broker))
-        reader.consume("$queue/events", "readers")
-        reader.publish("$queue/events", *NUMBERS)
-        reader.take(*NUMBERS)
-        if committed:
-            broker.await_progress("events", "readers", committed=committed)
-        else:
-            time.sleep(0.2)
-            assert broker.progress("events", "readers") == (5, 0, 0)
+def test_the_last_word_about_auto_commit_counts(publisher, open_queue, broker, queue):
+    """Row "auto-commit off": also of a group that is there; who does not say changes nothing, and a kill neither."""
+    for said, is_committed in (({}, True), ({"x_auto_commit": "false"}, False), ({}, False)):
+        reader = open_queue()
+        reader.consume(f"$queue/{queue}", "readers", **said)
+        publisher.publish(f"$queue/{queue}", b"1")
+        delivery = reader.next(b"1")
+        reader.ack(delivery)
+        committed = broker.group(queue, "readers")["committed"]
+        assert (committed == delivery.offset + 1) == is_committed
+        reader.commit(queue, "readers", delivery.offset)
+        reader.close()
+    broker.kill()
+    broker.restart()
+    publisher = open_queue()
+    publisher.publish(f"$queue/{queue}", b"2")
+    for said in ({}, {"x_auto_commit": "true"}):
+        reader = open_queue()
+        reader.consume(f"$queue/{queue}", "readers", **said)
+        reader.ack(reader.next(b"2"))
+        assert broker.group(queue, "readers")["committed"] == (4 if said else 3)
         reader.close()

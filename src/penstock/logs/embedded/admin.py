@@ -17,6 +17,7 @@ from penstock.logs.base import (
     LogError,
     OffsetOutOfRange,
     TopicDescription,
+    TopicNotFound,
     TopicPartition,
 )
 from penstock.logs.embedded import files
@@ -95,6 +96,21 @@ class EmbeddedAdmin:
     async def describe(self, topic: str) -> TopicDescription:
         config = self._log.find(topic).config
         return TopicDescription(topic, config.partitions, dict(config.properties))
+
+    async def alter(self, topic: str, properties: Mapping[str, str]) -> None:
+        view = self._log.find(topic)
+        config = TopicConfig.of(topic, view.config.partitions, properties)
+
+        def change(_outcome: object) -> None:
+            # What was written without waiting for the disk must be there before anything that relies on it.
+            self._log.thread.sync_late()
+            view.config = config
+
+        async with self._turn(topic):
+            if view.is_deleted:
+                raise TopicNotFound(f"there is no topic {topic!r}")
+            await self._log.in_admin_thread(files.write_topic, view.directory, topic, config)
+            await self._log.run(change)
 
     async def delete(self, topic: str) -> None:
         view = self._log.find(topic)

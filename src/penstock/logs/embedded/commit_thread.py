@@ -115,7 +115,7 @@ class CommitThread:
             if jobs:
                 self._turn(jobs)
             if self._unsynced and (not is_running or time.monotonic() >= self._sync_at):
-                self._sync_late()
+                self.sync_late()
         for writer in self._open:
             writer.close()
         self._journal.close()
@@ -220,7 +220,7 @@ class CommitThread:
             writer.settle(outcome, is_synced=False)
             self._unsynced.add(writer)
         if len(self._unsynced) > self._most_open:
-            self._sync_late()
+            self.sync_late()
 
     def _sync_all(self, writers: list[TopicWriter]) -> Iterable[int]:
         """Starts at once; who iterates waits."""
@@ -230,7 +230,7 @@ class CommitThread:
             self._syncers = ThreadPoolExecutor(SYNC_THREADS, "penstock-log-sync")
         return self._syncers.map(TopicWriter.sync, writers)
 
-    def _sync_late(self) -> None:
+    def sync_late(self) -> None:
         """`log.fsync = interval`: who appended was told already, so a failure can only be reported."""
         writers = [writer for writer in self._unsynced if writer.is_open]
         self._unsynced.clear()

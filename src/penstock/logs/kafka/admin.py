@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import confluent_kafka
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigResource, ConfigSource
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._metadata import ClusterMetadata, TopicMetadata
 from confluent_kafka.admin._resource import ResourceType
@@ -113,6 +113,27 @@ class KafkaAdmin:
         own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         properties = {name: entry.value for name, entry in entries.items() if entry.source == own}
         return TopicDescription(topic, partitions, properties)
+
+    async def alter(self, topic: str, properties: Mapping[str, str]) -> None:
+        stated = dict(properties)
+        stated.pop("partitions", None)
+        copies = stated.pop("replication.factor", None)
+        if copies is not None:
+            found = await self._describe(topic)
+            actual = min((len(each.replicas) for each in found.partitions.values()), default=0)
+            if actual != int(copies):
+                raise LogError(
+                    f"topic {topic!r} has replication.factor {actual}, not {copies}",
+                    "Kafka's own tool changes that: kafka-reassign-partitions.sh.",
+                )
+        known = (await self.describe(topic)).properties
+        entries = [_entry(name, value, AlterConfigOpType.SET) for name, value in stated.items()]
+        entries += [_entry(name, "", AlterConfigOpType.DELETE) for name in known if name not in stated]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        await self._ask(
+            f"change topic {topic!r}",
+            lambda: self._client.incremental_alter_configs([resource], request_timeout=REQUEST_SECONDS)[resource],
+        )
 
     async def delete(self, topic: str) -> None:
         self._new_until.pop(topic, None)
@@ -267,3 +288,7 @@ class KafkaAdmin:
             raise to_log_error(error, doing) from error
         except (TypeError, ValueError) as error:
             raise LogError(f"{doing}: {error}") from error
+
+
+def _entry(name: str, value: str, operation: AlterConfigOpType) -> ConfigEntry:
+    return ConfigEntry(name, value, incremental_operation=operation)
