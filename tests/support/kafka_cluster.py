@@ -261,6 +261,9 @@ class KafkaCluster:
             "controller.quorum.fetch.timeout.ms": 1000,
             "replica.lag.time.max.ms": 3000,
             "log.cleaner.dedupe.buffer.size": 4 * 1024 * 1024,
+            # So that a test can wait for retention; the task's first turn is half a minute after the start otherwise.
+            "log.retention.check.interval.ms": 2_000,
+            "log.initial.task.delay.ms": 2_000,
             # Little to do for a broker that nobody talks to.
             "metadata.max.idle.interval.ms": 10_000,
             "num.network.threads": 2,

@@ -219,6 +219,15 @@ EXACT: dict[str, Meaning] = {
     ),
     "datasub_lag": Meaning("datasub_lag", "gauge", "Messages that groups have not read, of all groups and topics."),
     "datasub_lag_max": Meaning("datasub_lag_max", "gauge", "The same of the group that is furthest behind."),
+    "datasub_retention_suspended": Meaning(
+        "datasub_retention_suspended", "gauge", "1 while the limits of Kafka's retention are lifted for a group."
+    ),
+    "datasub_retention_removed": Meaning(
+        "datasub_retention_removed", "counter", "Messages over these limits that the broker removed meanwhile."
+    ),
+    "datasub_retention_failures": Meaning(
+        "datasub_retention_failures", "counter", "Times that the log could not be told what groups need."
+    ),
     "datasub_queries": Meaning("datasub_queries", "gauge", "Distinct queries evaluated now."),
     "datasub_evaluated": Meaning("datasub_evaluated", "counter", "Messages that went through these queries."),
     "datasub_catch_up_records": Meaning(

@@ -16,6 +16,7 @@ from penstock.datasub import dead_letters
 from penstock.datasub.dead_letters import DeadLetterLog
 from penstock.datasub.errors import DataError
 from penstock.datasub.fetching import Fetching
+from penstock.datasub.groups.forwarding import CATALOGUE
 from penstock.datasub.groups.limits import GroupSettings
 from penstock.datasub.making import Neighbours, make_service
 from penstock.datasub.meta import Announcer, Publish
@@ -84,7 +85,8 @@ class DataSubscription:
             is_taken=is_taken,
             on_table=Announcer(publish),
         )
-        self.service, self._progress = parts.service, parts.progress
+        self.service, self._progress, self._stored = parts.service, parts.progress, parts.stored
+        self._is_first = (lambda: True) if node is None else (lambda: node.owns(CATALOGUE))
         catalogue = self.service.catalogue
         self.dead_letters.names_of = lambda key: [one.name for one in catalogue.topics() if one.plan.key == key]
         self._starting: asyncio.Task[None] | None = None
@@ -110,7 +112,7 @@ class DataSubscription:
                 await self.source.start()
                 await self.service.start()
                 await self.source.refresh()  # lag is known from the first look on
-                self.retention.start(self.source, self._progress)
+                self.retention.start(self.source, self._progress, self._stored, self._is_first)
                 return
             except (DataError, LogError, StoreError) as error:
                 log.warning("data subscription cannot start yet", error=str(error))
@@ -132,7 +134,7 @@ class DataSubscription:
         await self.dead_letters.close()
 
     def counters(self) -> dict[str, int | float]:
-        return self.metrics.counters()
+        return self.metrics.counters() | self.retention.counters()
 
 
 def _group_settings(settings: DataSubscriptionSettings) -> GroupSettings:

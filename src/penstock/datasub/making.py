@@ -38,6 +38,7 @@ class Parts(NamedTuple):
     service: DataService
     progress: Progress
     counters: Callable[[], dict[str, int]]
+    stored: Stored
     calls: Callable[[], dict[str, int | float]] = dict
     """Counters of the calls to other nodes."""
 
@@ -98,7 +99,7 @@ def make_service(
         source=source,
         fetcher=fetcher,
     )
-    return Parts(service, local, local.counters, dict if peers is None else peers.counters)
+    return Parts(service, local, local.counters, stored, dict if peers is None else peers.counters)
 
 
 def _refusal_of(catalogue: Catalogue, privileges: Privileges) -> Refusal:

@@ -17,7 +17,8 @@ TABLES = "tbmq.datasub.tables"
 TOPICS = "tbmq.datasub.topics"
 GRANTS = "tbmq.datasub.grants"
 OFFSETS = "tbmq.datasub.offsets"
-ALL = (TABLES, TOPICS, GRANTS, OFFSETS)
+RETENTION = "tbmq.datasub.retention"
+ALL = (TABLES, TOPICS, GRANTS, OFFSETS, RETENTION)
 
 CATCH_UP_SECONDS = 10.0
 

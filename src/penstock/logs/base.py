@@ -103,6 +103,23 @@ class TopicDescription:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What retention keeps of each partition of a topic, -1 for no limit, and which of the two the topic does not state
+    itself: it has them from its cluster."""
+
+    ms: int
+    bytes: int
+    inherited: tuple[str, ...] = ()
+
+    @property
+    def are_none(self) -> bool:
+        return self.ms < 0 and self.bytes < 0
+
+
+NO_LIMITS = Limits(-1, -1)
+
+
 def parse_properties(text: str) -> dict[str, str]:
     """`retention.ms:604800000;segment.bytes:26214400` as in the seeds' settings."""
     properties: dict[str, str] = {}
@@ -223,6 +240,14 @@ class Admin(Protocol):
         """Retention by age, size and number keeps what is at the offset and after it, until it is told another one;
         None: everything may go again. The topic need not be there yet; a restart forgets it. False: this log cannot,
         because somebody else decides what it keeps."""
+        ...
+
+    async def limits(self, topic: str) -> Limits | None:
+        """By which somebody else removes records of the topic; None where `hold` can be used."""
+        ...
+
+    async def set_limits(self, topic: str, limits: Limits) -> None:
+        """Others from now on. Raises LogError, also where there are none of somebody else."""
         ...
 
     def size(self, topic: str) -> int | None:

@@ -10,6 +10,7 @@ from penstock.logs.base import (
     LATEST,
     Appended,
     Committed,
+    Limits,
     LogError,
     LogUnavailable,
     OffsetOutOfRange,
@@ -318,6 +319,12 @@ class MemoryAdmin:
         if partition.topic in self._log.topics:
             self._log.topics[partition.topic].hold({partition.partition: offset})
         return True
+
+    async def limits(self, topic: str) -> Limits | None:
+        return None  # nobody removes anything here but this log itself, and it can hold
+
+    async def set_limits(self, topic: str, limits: Limits) -> None:
+        raise LogError(f"topic {topic!r}: this log is told with hold() what it keeps")
 
     def size(self, topic: str) -> int | None:
         kept = self._log.topics.get(topic)

@@ -403,6 +403,27 @@ def test_retention_is_told_what_groups_need() -> None:
     in_world(work, settings=GroupSettings(offsets_retention=100))
 
 
+def test_a_group_with_nothing_to_commit_is_in_use_also_after_a_restart() -> None:
+    """Its consumers are there all the time and come back late: what they need is held, and where they are is known."""
+
+    async def work(world: DataWorld) -> None:
+        await world.make_topics("hot")
+        world.source.write(10)
+        member = await world.ready((await world.join("hot")).consumer)
+        await world.commit(member, ("hot", 0, 8))
+        for _ in range(25):
+            await world.pass_time(10.0)
+            await world.ask(member.consumer)
+        await world.restart()
+        assert world.parts.progress.needed() == {0: 8, 1: 10, 2: 10, 3: 10}
+        await world.pass_time(45.0)
+        assert await world.committed(("hot", 0)) == [8]
+        await world.pass_time(160.0)  # and when nobody has come back it is forgotten like any other
+        assert await world.committed(("hot", 0)) == [None]
+
+    in_world(work, settings=GroupSettings(offsets_retention=100))
+
+
 @pytest.mark.parametrize("days", [-400, 400])
 def test_a_clock_that_is_set_makes_no_group_older(days: int) -> None:
     """Nobody is removed, and neither offsets nor what the log keeps for them go, however far the clock jumps."""

@@ -11,6 +11,7 @@ from penstock.datasub.retention import Retention
 from penstock.datasub.source import Source
 from penstock.logs.base import TopicPartition
 from penstock.logs.embedded import EmbeddedLog
+from penstock.stores.base import Change
 from penstock.stores.lmdb_kv import LmdbStore
 from tests.support.waiting import until
 
@@ -26,6 +27,14 @@ class Groups:
 
     def positions(self) -> Mapping[tuple[str, str], Mapping[int, int]]:
         return {}
+
+
+class NoNotes:
+    def items(self, table: str) -> Mapping[bytes, bytes]:
+        return {}
+
+    async def write(self, changes: list[Change]) -> None:
+        raise AssertionError("nothing is suspended here")
 
 
 def run(directory: Path, scenario: Callable[[EmbeddedLog], Awaitable[None]]) -> None:
@@ -65,7 +74,7 @@ def test_nothing_goes_before_the_groups_are_known_and_then_what_they_have_read(t
         assert log.counters()["segments_held"] > 0
         source, groups = Source(log, TOPIC, 1), Groups()
         groups.wanted = {0: 100, 1: 0}
-        retention.start(source, groups)
+        retention.start(source, groups, NoNotes())
         await until(lambda: log.held[TOPIC].get(0) == 100)
         assert 0 < await first(log) <= 100
         groups.wanted = {}  # DROP CONSUMER GROUP
@@ -84,7 +93,7 @@ def test_an_operator_may_decide_for_the_log(tmp_path: Path) -> None:
         await retention.protect(2)
         source, groups = Source(log, TOPIC, 1), Groups()
         groups.wanted = {0: 0}
-        retention.start(source, groups)
+        retention.start(source, groups, NoNotes())
         await fill(log)
         assert await first(log) > 0
         await source.close()

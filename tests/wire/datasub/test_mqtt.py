@@ -157,6 +157,40 @@ def test_a_persistent_session_goes_on(world: DataWorld, connect: Callable[..., R
     client.expect_nothing()
 
 
+def test_a_client_that_was_away_does_not_get_what_another_has_done(
+    world: DataWorld, connect: Callable[..., RawClient]
+) -> None:
+    """Its partitions went to another and came back before its session timed out: the group does not go backwards."""
+    world.create_topic()
+    client_id = f"away-{world.space}"
+    keep = {"properties": {"session_expiry_interval": 3600}}
+    client = connect(V5, client_id, **keep)
+    subscribe(client, world)
+    wait_for(lambda: {row["status"] for row in world.show("CONSUMERS")} == {"ready"})
+    world.spread(range(24))
+    take_rows(client, 24)
+    wait_for(lambda: lag(world) == 0)
+    client.close()
+    with world.consumer() as other:
+        wait_for(lambda: len(other.assignment()) >= 2)
+        world.spread(range(100, 124))
+        done: set[int] = set()
+        while not done or (message := other.poll(1.0)) is not None:
+            message = other.poll(30.0) if not done else message
+            assert message is not None
+            done |= {row["n"] for row in message}
+        other.commit()
+    # All of them are the client's again; or nobody's, if this took longer than its session lasts.
+    wait_for(lambda: len({row["consumer_id"] for row in world.show("SUBSCRIPTIONS")}) == 1, 60)
+    client = connect(V5, client_id, clean_start=False, **keep)
+    world.spread(range(200, 224))
+    got: list[int] = []
+    while not set(range(200, 224)) <= set(got):
+        got += take_rows(client, 1)[0]
+    assert not done & set(got), "another has done it, and said so"
+    assert set(got) | done == {*range(100, 124), *range(200, 224)}
+
+
 @pytest.mark.parametrize(("offset", "wanted"), [("latest", [9]), (None, [9]), ("2", [2, 9])])
 def test_where_it_begins(
     world: DataWorld, connect: Callable[..., RawClient], offset: str | None, wanted: list[int]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,7 +112,51 @@ def test_retention_waits_for_a_group_unless_the_operator_says_otherwise(tmp_path
             wait_for(lambda: slow.get_watermark_offsets(place)[0] > begin, what="room, when it was read")
 
 
-@pytest.mark.both_logs
-def test_who_cannot_hold_says_so(broker: DataBroker, provider: str) -> None:
-    """[issue] Kafka removes what its own retention says: that is in the broker's log from the start."""
-    assert ("retention = hold is not possible with this log" in broker.log()) == (provider == "kafka")
+# Kafka has no smaller segments.
+MIB = 1_048_576
+SMALL_KAFKA = {
+    "ingest.properties": f"retention.ms:604800000;segment.bytes:{MIB};retention.bytes:{MIB}",
+    "data_subscription.retention_interval": 0.1,
+}
+
+
+@pytest.mark.parametrize("policy", ["hold", "log"])
+def test_retention_of_kafka_waits_too(tmp_path: Path, policy: str) -> None:
+    """[issue] The same where retention is Kafka's: its limits are lifted while the group has not read, also through a
+    kill of the broker, and put back when it has."""
+    settings = {**SMALL_KAFKA, "data_subscription.retention": policy}
+    with running_data_broker(tmp_path, "kafka", settings) as broker, contextlib.ExitStack() as stack:
+        world = DataWorld(broker, stack)
+        world.create_topic()
+        world.publish({"n": 0})
+        with world.consumer(group_id="slow") as slow:
+            assert read(slow, 1) == [0]
+            slow.commit()
+            (place,) = [each for each in slow.assignment() if each.offset]
+        world.publish({"n": 1})
+        if policy == "hold":
+            wait_for(lambda: broker.counter("datasub_retention_suspended") == 1, 60, "the group is behind")
+        wanted = list(range(2, 152))
+        world.publish(*({"n": number, "filling": "x" * 40_000} for number in wanted))
+        with world.consumer(group_id="looker") as looker:
+            if policy == "log":
+                wait_for(lambda: looker.get_watermark_offsets(place)[0] > place.offset, 60, "segments that are gone")
+                assert broker.counter("datasub_retention_suspended") == 0
+                return
+            time.sleep(6)  # in which Kafka looks three times for what it could remove
+            assert looker.get_watermark_offsets(place)[0] <= place.offset
+            # Whoever reads from the beginning is not served any longer when the slow one is.
+            looker.seek_to_end()
+            looker.commit()
+        broker.kill()
+        world.forget_publishers()
+        broker.restart()
+        assert broker.counter("datasub_retention_suspended") == 1
+        with world.consumer(group_id="slow") as slow:
+            assert read(slow, 151, 60) == [1, *wanted], "all of it is there"
+            slow.commit()
+            wait_for(lambda: broker.counter("datasub_retention_suspended") == 0, 60, "the limits are there again")
+            wait_for(lambda: slow.get_watermark_offsets(place)[0] > place.offset, 60, "room, when it was read")
+        described = broker.command("log", "describe", "tbmq.msg.all")
+        assert "604800000" in described, described
+        assert str(MIB) in described, described

@@ -83,12 +83,12 @@ class DataSubscriptionSettings(Section, frozen=True):
     retention: Annotated[
         Literal["hold", "log"],
         about(
-            "hold: retention of the log waits for groups that have not read yet; log: it does not, and a consumer that "
-            "fell off is told"
+            "hold: retention of the log, Kafka's too, waits for groups that have not read yet; log: it does not, and a "
+            "consumer that fell off is told"
         ),
     ] = "hold"
     retention_interval: Annotated[
-        Interval, about("how often the log is told what the groups still need", unit="seconds")
+        Interval, about("how often it is looked what the groups still need of the log", unit="seconds")
     ] = 1.0
     error_properties: Annotated[
         str, about("properties of the topic tbmq.datasub.errors when it is made (rows of ON ERROR dead-letter)")

@@ -40,6 +40,8 @@ log = get_logger("penstock.datasub")
 RETRY_SECONDS = 0.5
 WATCH_SECONDS = 2.0
 SWEEP_SECONDS = 60.0
+TOLD_SECONDS = 3_600.0
+"""How old what is stored of a group that is alive may say that it is."""
 RESTORED_SECONDS = 30.0
 """How long a group that was there before this process may take to come back, before what it had begun is forgotten."""
 
@@ -513,20 +515,39 @@ class GroupCoordinator:
                 self._rebalance_soon(group)
 
     def _sweep(self) -> None:
-        self._sweeper = self._scheduler.call_later(SWEEP_SECONDS, self._sweep)
-        self._run(self._forget_old())
+        self._sweeper = self._scheduler.call_later(min(SWEEP_SECONDS, self._longest_untold()), self._sweep)
+        self._run(self._tidy())
+
+    def _longest_untold(self) -> float:
+        return min(TOLD_SECONDS, self._settings.offsets_retention / 4)
+
+    async def _tidy(self) -> None:
+        try:
+            await self._tell_who_is_alive()
+            await self._forget_old()
+        except DataError as error:
+            log.warning("what is stored of groups cannot be tidied now", error=str(error))
+
+    async def _tell_who_is_alive(self) -> None:
+        """A group that has had nothing to commit for long is in use all the same. Stored, since after a restart nobody
+        knows it but from there, and it would be forgotten, and the log not held, before its consumers are back."""
+        oldest = self._now_ms() - int(self._longest_untold() * 1_000)
+        for group in list(self.groups.values()):
+            stored = {
+                name: self._book.of(group.name, name) for name in group.topics() if (group.name, name) in self._book
+            }
+            untold = [name for name, record in stored.items() if record.active < oldest]
+            if untold:
+                await self._book.keep(group.name, untold)
 
     async def _forget_old(self) -> None:
         """Groups that nobody has used for long, and what groups had begun that did not come back."""
         oldest = self._oldest_ms()
         mine = [key for key in self._book if self.is_served(key[0]) and key[0] not in self.groups]
-        try:
-            await self._book.remove([key for key in mine if self._book.of(*key).active < oldest])
-            for group in {key[0] for key in mine if self._book.of(*key).starts}:
-                if group not in self.groups:
-                    await self._book.rest(group)
-        except DataError as error:
-            log.warning("old groups cannot be removed now", error=str(error))
+        await self._book.remove([key for key in mine if self._book.of(*key).active < oldest])
+        for group in {key[0] for key in mine if self._book.of(*key).starts}:
+            if group not in self.groups:
+                await self._book.rest(group)
 
     def _run(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

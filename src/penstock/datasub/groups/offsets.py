@@ -135,6 +135,15 @@ class OffsetBook:
 
         await self._change(group, _Wanted(lambda: None, apply))
 
+    async def keep(self, group: str, topics: Iterable[str]) -> None:
+        """The group is alive, though it has nothing new to say."""
+
+        def apply(records: dict[str, Offsets]) -> None:
+            known = self._records.get(group, {})
+            records.update({topic: records[topic] for topic in topics if topic in known})
+
+        await self._change(group, _Wanted(lambda: None, apply))
+
     async def rest(self, group: str) -> None:
         """The group has no members any more: what was begun and not committed is forgotten."""
 

@@ -208,11 +208,19 @@ class QueryMember:
             return
         self._epoch = assignment.epoch
         owned = {part.partition: part for part in assignment.partitions if part.topic == self.topic}
-        self._let_go([number for number in self._parts if number not in owned])
+        # What the group has committed beyond its place another has read, while the client was away: it goes on there.
+        passed = [
+            number
+            for number, part in self._parts.items()
+            if number in owned and owned[number].committed > part.position
+        ]
+        self._let_go([*passed, *(number for number in self._parts if number not in owned)])
         for number, given in owned.items():
             if number not in self._parts:
                 part = self._parts[number] = Part(number, self._start_of(given))
                 part.task = asyncio.get_running_loop().create_task(self._read(part))
+        # A commit that was refused for a partition that is gone covered those that are left.
+        self._commit_soon.set()
 
     def _start_of(self, given: wire.Partition) -> int:
         if given.committed < 0 and self.terms.offset.isdigit():

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 from penstock.logs.base import (
     LATEST,
     Committed,
+    Limits,
     LogError,
     OffsetOutOfRange,
     TopicDescription,
@@ -150,6 +151,12 @@ class EmbeddedAdmin:
         else:
             held[partition.partition] = offset
         return True
+
+    async def limits(self, topic: str) -> Limits | None:
+        return None  # nobody removes anything here but this log itself, and it can hold
+
+    async def set_limits(self, topic: str, limits: Limits) -> None:
+        raise LogError(f"topic {topic!r}: this log is told with hold() what it keeps")
 
     def size(self, topic: str) -> int | None:
         view = self._log.views.get(topic)

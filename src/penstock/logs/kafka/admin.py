@@ -23,6 +23,7 @@ from penstock.core.settings.kafka import KafkaSettings
 from penstock.logs.base import (
     LATEST,
     Committed,
+    Limits,
     LogError,
     OffsetOutOfRange,
     TopicDescription,
@@ -43,6 +44,8 @@ TOPIC_SECONDS = 2.0
 NEW_SECONDS = 5.0
 SAFE_COPIES = 3
 SAFE_IN_SYNC = 2
+RETENTION = ("retention.ms", "retention.bytes")
+SET, DELETE = AlterConfigOpType.SET, AlterConfigOpType.DELETE
 
 
 class KafkaAdmin:
@@ -105,11 +108,7 @@ class KafkaAdmin:
 
     async def describe(self, topic: str) -> TopicDescription:
         partitions = len((await self._describe(topic)).partitions)
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        entries = await self._ask(
-            f"describe topic {topic!r}",
-            lambda: self._client.describe_configs([resource], request_timeout=REQUEST_SECONDS)[resource],
-        )
+        entries = await self._entries(topic)
         own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         properties = {name: entry.value for name, entry in entries.items() if entry.source == own}
         return TopicDescription(topic, partitions, properties)
@@ -168,6 +167,23 @@ class KafkaAdmin:
     async def hold(self, partition: TopicPartition, offset: int | None) -> bool:
         """Kafka removes segments by the settings of the topic, and asks nobody."""
         return False
+
+    async def limits(self, topic: str) -> Limits | None:
+        entries = await self._entries(topic)
+        inherited = tuple(name for name in RETENTION if entries[name].source != ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
+        ms, size = (int(entries[name].value or -1) for name in RETENTION)
+        return Limits(ms, size, inherited)
+
+    async def set_limits(self, topic: str, limits: Limits) -> None:
+        changes = [
+            ConfigEntry(name, str(value), incremental_operation=DELETE if name in limits.inherited else SET)
+            for name, value in zip(RETENTION, (limits.ms, limits.bytes), strict=True)
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
+        await self._ask(
+            f"change the retention of topic {topic!r}",
+            lambda: self._client.incremental_alter_configs([resource], request_timeout=REQUEST_SECONDS)[resource],
+        )
 
     async def watermarks(self, partition: TopicPartition) -> Watermarks:
         """What Consumer.watermarks says, without a consumer."""
@@ -238,12 +254,15 @@ class KafkaAdmin:
         return weak
 
     async def _min_in_sync(self, topic: str) -> int:
+        return int((await self._entries(topic))["min.insync.replicas"].value or 1)
+
+    async def _entries(self, topic: str) -> Mapping[str, Any]:
+        """Of type ConfigEntry, whose types are not what is in them."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        entries = await self._ask(
+        return await self._ask(
             f"describe topic {topic!r}",
             lambda: self._client.describe_configs([resource], request_timeout=REQUEST_SECONDS)[resource],
         )
-        return int(entries["min.insync.replicas"].value)
 
     async def _describe(self, topic: str) -> TopicMetadata:
         """A new topic is there, but the broker that is asked this time may not have heard of it yet."""
