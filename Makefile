@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := .stamps
 APT := python3-venv python3-dev build-essential
-APT_TEST := mosquitto mosquitto-clients openssl redis-server redis-sentinel haproxy
+APT_TEST := mosquitto mosquitto-clients openssl redis-server redis-sentinel haproxy valgrind
 APT_JAVA := maven default-jre-headless
 SOURCES := setup.py $(shell find ext -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.h')
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -24,9 +24,9 @@ build: $(STAMPS)/build ## virtual environment and compiled modules
 
 test: ## everything installed, built, started and tested
 	@$(MAKE) --no-print-directory -j3 $(STAMPS)/build $(STAMPS)/dev $(STAMPS)/services
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/dist $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-dist: $(STAMPS)/build $(STAMPS)/dev $(STAMPS)/services ## the single-file binary, wheel and sdist, built and tried out
+test-dist: $(STAMPS)/build $(STAMPS)/dev $(STAMPS)/services ## of these only the single-file binary, wheel and sdist, built and tried out
 	$(BIN)/python -m pytest tests/dist $(ARGS)
 
 lint: $(STAMPS)/build $(STAMPS)/dev ## style of Python and Cython, types, layers
@@ -81,8 +81,9 @@ $(STAMPS)/runtime: $(STAMPS)/venv pyproject.toml
 
 $(STAMPS)/build: $(STAMPS)/runtime $(SOURCES)
 	@echo "Penstock: compiling the hot path (about a minute, once)"
-	@$(BIN)/python setup.py -q build_ext --inplace -j $(JOBS) >$(STAMPS)/build.log 2>&1 || { cat $(STAMPS)/build.log; exit 1; }
-	@test -x $(BIN)/penstock || $(PIP) --no-deps --no-build-isolation --editable . >>$(STAMPS)/build.log 2>&1 || { cat $(STAMPS)/build.log; exit 1; }
+	@# pip would compile all of it once more, in a place of its own and one after the other
+	@test -x $(BIN)/penstock || PENSTOCK_MODULES=none $(PIP) --no-deps --no-build-isolation --editable . >$(STAMPS)/build.log 2>&1 || { cat $(STAMPS)/build.log; exit 1; }
+	@$(BIN)/python setup.py -q build_ext --inplace -j $(JOBS) >>$(STAMPS)/build.log 2>&1 || { cat $(STAMPS)/build.log; exit 1; }
 	@touch $@
 
 $(STAMPS)/dev: $(STAMPS)/runtime
@@ -94,9 +95,16 @@ $(STAMPS)/dev: $(STAMPS)/runtime
 $(STAMPS)/services: | $(STAMPS)/venv  # behind it: both may need apt, which runs once at a time
 	@mkdir -p $(STAMPS)
 	@{ command -v mvn && command -v java; } >/dev/null || { $(call apt,$(APT_JAVA)); }
-	@command -v mosquitto_sub >/dev/null && command -v openssl >/dev/null && command -v redis-server >/dev/null && command -v redis-sentinel >/dev/null && { command -v mosquitto >/dev/null || test -x /usr/sbin/mosquitto; } && { command -v haproxy >/dev/null || test -x /usr/sbin/haproxy; } || { $(call apt,$(APT_TEST)); }
+	@command -v mosquitto_sub >/dev/null && command -v openssl >/dev/null && command -v redis-server >/dev/null && command -v redis-sentinel >/dev/null && { command -v mosquitto >/dev/null || test -x /usr/sbin/mosquitto; } && { command -v haproxy >/dev/null || test -x /usr/sbin/haproxy; } && command -v valgrind >/dev/null || { $(call apt,$(APT_TEST)); }
 	@{ docker compose version || docker-compose version; } >/dev/null 2>&1 || [ "$$(id -u)" != 0 ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends docker-compose; } >/dev/null 2>&1 || echo "Penstock: docker compose is not to be had, the tests of its files are skipped"
+	@command -v promtool >/dev/null || test -x $(BIN)/promtool || { $(promtool); } >/dev/null 2>&1 || echo "Penstock: promtool is not to be had, the tests of the alerts with it are skipped"
 	@touch $@
+
+# The one file of Debian's package: installed as a whole it would start a server.
+define promtool
+there=$$(mktemp -d) && chmod 755 $$there && cd $$there && { apt-get download prometheus || { apt-get update && apt-get download prometheus; }; } \
+&& dpkg-deb --fsys-tarfile prometheus_*.deb | tar -xO ./usr/bin/promtool > promtool && chmod +x promtool && mv promtool $(CURDIR)/$(BIN) && rm -r $$there
+endef
 
 # Installs Debian packages as root; says what to do where that is not possible.
 define apt

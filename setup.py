@@ -40,8 +40,9 @@ MODULES = (
 )
 COVERAGE = bool(os.environ.get("PENSTOCK_COVERAGE"))
 ANNOTATE = bool(os.environ.get("PENSTOCK_ANNOTATE"))
-# A subset for quick rebuilds: PENSTOCK_MODULES=trie,acl python setup.py build_ext --inplace
-SELECTED = tuple(filter(None, os.environ.get("PENSTOCK_MODULES", "").split(","))) or MODULES
+# A subset for quick rebuilds: PENSTOCK_MODULES=trie,acl python setup.py build_ext --inplace. `none` installs without compiling.
+WANTED = os.environ.get("PENSTOCK_MODULES", "")
+SELECTED = () if WANTED == "none" else tuple(filter(None, WANTED.split(","))) or MODULES
 
 Cython.Compiler.Options.warning_errors = True
 

@@ -56,6 +56,15 @@ def test_a_slowed_figure_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert f"more than 15% worse than the baseline: {ONE}" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(not shutil.which("valgrind"), reason="valgrind is not installed")
+@pytest.mark.timeout(check.VALGRIND_SECONDS + 60)
+def test_the_hot_path_needs_no_more_instructions_than_the_baseline_allows(capsys: pytest.CaptureFixture[str]) -> None:
+    """`make bench-check` itself, where Python and compiler are those of the baseline."""
+    if json.loads(check.BASELINE.read_text())["made_with"] != check.made_with():
+        pytest.skip("another Python or compiler than those the baseline was made with")
+    assert check.main([]) == 0, capsys.readouterr()
+
+
 def test_what_does_not_fit_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(check.BASELINE.read_text())
     path = tmp_path / "other.json"
