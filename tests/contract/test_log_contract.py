@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,11 @@ from penstock.logs.base import (
     LATEST,
     Appended,
     Committed,
+    Consumer,
     Fetched,
     Log,
     LogError,
+    LogUnavailable,
     TopicNotFound,
     TopicPartition,
     Watermarks,
@@ -533,6 +536,43 @@ def test_state_of_an_empty_topic(provider: Provider, topic: str) -> None:
     async def scenario(log: Log) -> None:
         await log.admin.create(topic, 2, {"cleanup.policy": "compact"})
         assert await read_state(log, topic, lambda *_: None) == 0
+
+    run(provider, scenario)
+
+
+def test_a_state_that_cannot_be_read_leaves_no_consumer(provider: Provider, topic: str) -> None:
+    """Who starts without its log tries again and again; on Kafka each consumer has threads of its own."""
+
+    async def scenario(log: Log) -> None:
+        await log.admin.create(topic, 1)
+        await log.producer.send(topic, 0, numbered(0, 5))
+        opened, closed = [], []
+        make = log.consumer
+
+        def watched(group: str, **options: Any) -> Consumer:
+            consumer = make(group, **options)
+            close = consumer.close
+
+            async def refuse(_: TopicPartition) -> Watermarks:
+                raise LogUnavailable("not now")
+
+            async def note_close() -> None:
+                closed.append(consumer)
+                await close()
+
+            consumer.watermarks, consumer.close = refuse, note_close
+            opened.append(consumer)
+            return consumer
+
+        log.consumer = watched
+        with pytest.raises(TopicNotFound):
+            await read_state(log, f"{topic}-none", lambda *_: None)
+        with pytest.raises(LogUnavailable):
+            await read_state(log, topic, lambda *_: None)
+        assert opened
+        assert closed == opened
+        del log.consumer
+        assert await read_state(log, topic, lambda *_: None) == 5
 
     run(provider, scenario)
 

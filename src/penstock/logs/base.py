@@ -280,14 +280,13 @@ class Log(Protocol):
 
 async def read_state(log: Log, topic: str, on_record: Callable[[bytes | None, bytes | None], None]) -> int:
     """Reads a (compacted) state topic from its beginning to where it ends now and stops; records read."""
-    consumer = log.consumer(group="")
     description = await log.admin.describe(topic)
     partitions = [TopicPartition(topic, number) for number in range(description.partitions)]
-    ends = {partition: (await consumer.watermarks(partition)).end for partition in partitions}
-    firsts = {partition: (await consumer.watermarks(partition)).first for partition in partitions}
-    waiting = {partition for partition in partitions if firsts[partition] < ends[partition]}
+    consumer = log.consumer(group="")
     count = 0
     try:
+        marks = {partition: await consumer.watermarks(partition) for partition in partitions}
+        waiting = {partition for partition in partitions if marks[partition].first < marks[partition].end}
         consumer.assign(sorted(waiting))
         for partition in waiting:
             await consumer.seek(partition, EARLIEST)
@@ -297,7 +296,7 @@ async def read_state(log: Log, topic: str, on_record: Callable[[bytes | None, by
                     on_record(record.key, record.value)
                     count += 1
                 partition = TopicPartition(fetched.topic, fetched.partition)
-                if fetched.next_offset >= ends[partition]:
+                if fetched.next_offset >= marks[partition].end:
                     waiting.discard(partition)
     finally:
         await consumer.close()
