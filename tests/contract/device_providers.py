@@ -114,9 +114,9 @@ class Caller:
         ids: list[int] = await result_of(self.store.reserve, queue, count, in_flight)
         return ids
 
-    async def move(self, group: Queue, member: Queue, limit: int = 100) -> int:
-        moved: int = await result_of(self.store.move, group, member, limit)
-        return moved
+    async def move(self, group: Queue, member: Queue, limit: int = 100, delivery: bytes = b"") -> int:
+        """How many, with those that had expired."""
+        return sum(await result_of(self.store.move, group, member, delivery, limit))
 
     async def describe(self, queue: Queue) -> tuple[int, int]:
         state = await result_of(self.store.describe, queue)

@@ -108,12 +108,18 @@ class DeviceNode:
         session.end()
         self.delivery.ended(session)
 
-    def publish(self, *payloads: bytes, qos: int = 1, topic: str = "t", expires_at: int = 0) -> None:
+    def publish(
+        self, *payloads: bytes, qos: int = 1, topic: str = "t", expires_at: int = 0, retain: bool = False
+    ) -> None:
         first = len(self.log.records)
         self.log.records += [
-            encode(topic, payload, qos, received_at=now_ms(), expires_at=expires_at) for payload in payloads
+            encode(topic, payload, qos, retain, received_at=now_ms(), expires_at=expires_at) for payload in payloads
         ]
         self._dispatch(first)
+
+    def dispatch_again(self, first: int) -> None:
+        """What a crash did not let be committed comes again."""
+        self._dispatch(first, is_replay=True)
 
     def _dispatch(self, first: int, *, is_replay: bool = False) -> None:
         pack = RecordPack()

@@ -30,15 +30,20 @@ cdef void put_source(uint8_t* p, uint32_t partition, uint32_t via, int64_t offse
     memcpy(p + 24, &packet_id, 2)
 
 
-# The same for every process, unlike the trie's hashes: a message that is dispatched again must be recognised.
-cdef uint32_t via_of(const ShareGroup* group) noexcept:
+# Which of its subscriptions a client has a copy through. The same for every process, unlike the trie's hashes: a message
+# that is dispatched again must be recognised, also by who took it over from the group.
+cdef uint32_t via_of(Hub hub, const ShareGroup* group) except? 0:
     cdef uint32_t hash = 2166136261u
-    cdef uint16_t i
+    cdef const uint8_t[::1] path
+    cdef Py_ssize_t i
     if group == NULL:
         return 0
-    for i in range(group.name_size):
-        hash = (hash ^ <uint8_t> group.name[i]) * 16777619u
-    return hash | 1
+    if group.via == 0:
+        path = hub.trie.group_path(group)
+        for i in range(path.shape[0]):
+            hash = (hash ^ path[i]) * 16777619u
+        (<ShareGroup*> group).via = hash | 1
+    return group.via
 
 
 cdef RecordPack open_stash(Hub hub, Session s):
@@ -57,7 +62,7 @@ cdef int stash_record(Hub hub, Session s, const RecordView* record, const Envelo
         return 0
     if s.is_unsaved and s.stash is None:
         stash_window(hub, s, 0)         # what was sent before it is stored before it
-    put_source(source, d.partition, via_of(d.group), record.offset, view.expires_at, 0)
+    put_source(source, d.partition, via_of(hub, d.group), record.offset, view.expires_at, 0)
     put_stashed(open_stash(hub, s), record.timestamp, source, record.value, record.value_size, d)
     s.live = False
     d.hold.pending += 1
@@ -102,6 +107,8 @@ cdef int send_live(Hub hub, Session s, Connection c, const RecordView* record, c
     if c.aliases_out_max:
         hash = hash_bytes(copy.topic, copy.topic_size, hub.trie.seed)
     extras = make_extras(d.ids, d.id_count, d.group)
+    if d.group != NULL:
+        extras.group_via = via_of(hub, d.group)
     slot = window_add(&s.window)        # [MQTT-4.3.2-1] [MQTT3-4.3.2-1]
     slot.message = message_ref(kept[0])
     slot.extras = extras
@@ -203,8 +210,9 @@ cdef int stash_for_group(Hub hub, ShareGroup* group, const RecordView* record, c
     pack = hub._group_stash.get(name)
     if pack is None:
         pack = hub._group_stash[name] = RecordPack()
-    put_source(source, d.partition, via_of(group), record.offset, view.expires_at, 0)
-    put_stashed(pack, record.timestamp, source, record.value, record.value_size, d)
+    put_source(source, d.partition, via_of(hub, group), record.offset, view.expires_at, 0)
+    # Who returns first gets it as its own subscription says.
+    pack.put(record.timestamp, source, SOURCE_SIZE, record.value, record.value_size, NULL, 0)
     d.hold.pending += 1
     return 0
 
@@ -218,7 +226,7 @@ cdef int stash_slot(Hub hub, Session s, Slot* slot) except -1:
     cdef EnvelopeView view
     cdef Delivery d
     cdef uint8_t source[SOURCE_SIZE]
-    cdef uint32_t size, extra
+    cdef uint32_t size, extra, via = 0
     cdef uint8_t* p
     memset(&view, 0, sizeof(EnvelopeView))
     view.topic, view.topic_size = message_topic(m), m.topic_size
@@ -230,7 +238,8 @@ cdef int stash_slot(Hub hub, Session s, Slot* slot) except -1:
     d.ids, d.id_count = NULL, 0
     if slot.extras != NULL:
         d.ids, d.id_count = slot.extras.ids, slot.extras.id_count
-    put_source(source, m.source_partition, 0, m.source_offset, m.expires_at, slot.packet_id)
+        via = slot.extras.group_via
+    put_source(source, m.source_partition, via, m.source_offset, m.expires_at, slot.packet_id)
     size = envelope_size(&view)
     extra = delivery_size(d.qos, d.retain, d.ids, d.id_count, 0, -1)
     p = pack.reserve(hub.wall, source, SOURCE_SIZE, size + extra)
@@ -311,8 +320,9 @@ cdef int send_stored_one(Session s, Connection c, uint16_t packet_id, bytes valu
     if not dup and view.expires_at and view.expires_at <= hub.wall:
         count_drop(s, DROP_EXPIRED)     # [MQTT-3.3.2-5]
         return settle_stored(s, packet_id, False) + 1
-    d.qos = view.qos if view.delivery_qos == NO_DELIVERY_QOS else view.delivery_qos
-    d.retain = view.delivery_retain
+    # What was a group's says what its member subscribed with.
+    d.qos = min(view.qos, view.delivery_qos)
+    d.retain = view.retain and view.delivery_retain
     d.ids, d.id_count = ids, read_ids(view.ids, view.ids_size, ids)
     fill_from_envelope(&copy, c, &view, &d)
     if dup:

@@ -631,6 +631,17 @@ def encode(topic, payload, int qos=0, bint retain=False, client_id="", username=
     return record
 
 
+def encode_delivery(int qos, bint retain, uint32_t identifier=0):
+    """What stands behind a record that is for one subscriber: how it subscribed; see `delivery_size`."""
+    cdef uint16_t count = 1 if identifier else 0
+    cdef bytes delivery
+    if not 0 <= qos <= 2:
+        raise ValueError(f"there is no QoS {qos}")
+    delivery = PyBytes_FromStringAndSize(NULL, delivery_size(<uint8_t> qos, retain, &identifier, count, 0, -1))
+    put_delivery(<uint8_t*> PyBytes_AS_STRING(delivery), <uint8_t> qos, retain, &identifier, count, 0, -1)
+    return delivery
+
+
 cdef inline object text_of(const Span* span):
     return None if span.at == NULL else span.at[:span.size].decode()
 

@@ -27,6 +27,7 @@ cdef enum:
 # What a copy has beyond the message: subscription identifiers, and the share group it was chosen from. Most have none.
 cdef struct Extras:
     uint32_t group_node
+    uint32_t group_via      # for the store of DEVICE clients, 0 = not of a group, or never stored
     uint16_t group_name_size
     uint16_t id_count
     uint32_t ids[1]         # id_count identifiers, then the group's name

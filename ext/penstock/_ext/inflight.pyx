@@ -18,6 +18,7 @@ cdef Extras* extras_new(const uint32_t* ids, uint16_t id_count, uint32_t group_n
     if extras == NULL:
         raise MemoryError()
     extras.group_node = group_node
+    extras.group_via = 0
     extras.group_name_size = name_size
     extras.id_count = id_count
     if id_count:

@@ -589,24 +589,28 @@ def read_chunk(bytes chunk not None, uint64_t base, int64_t after, Py_ssize_t li
     return after, False
 
 
-def copy_chunk(bytes chunk not None, uint64_t base, RecordPack pack not None, uint32_t via, Py_ssize_t limit,
-               int64_t now, list packet_ids):
+def copy_chunk(bytes chunk not None, uint64_t base, RecordPack pack not None, uint32_t via, bytes delivery not None,
+               Py_ssize_t limit, int64_t now, list packet_ids):
     """Puts messages that have not expired into a pack, for another queue, until there are `limit` in it; notes the
-    packet ids of all that were looked at."""
+    packet ids of all that were looked at. `via` is for those that came without, `delivery` is put behind each."""
     cdef const uint8_t* end
     cdef const uint8_t* p = entries_of(chunk, &end)
     cdef uint8_t source[SOURCE_SIZE]
+    cdef uint8_t* copied
+    cdef uint32_t delivery_size = <uint32_t> PyBytes_GET_SIZE(delivery)
     cdef Entry e
     while pack.count < limit and next_entry(&p, end, base, &e):
         packet_ids.append(id_of(e.score))
         if e.expires <= now:
             continue
         memcpy(source, &e.partition, 4)
-        memcpy(source + 4, &via, 4)
+        memcpy(source + 4, &e.via if e.via else &via, 4)
         memcpy(source + 8, &e.offset, 8)
         memcpy(source + 16, &e.expires, 8)
         memset(source + 24, 0, 2)
-        pack.put(now, source, SOURCE_SIZE, e.value, e.size, NULL, 0)
+        copied = pack.reserve(now, source, SOURCE_SIZE, e.size + delivery_size)
+        memcpy(copied, e.value, e.size)
+        memcpy(copied + e.size, PyBytes_AS_STRING(delivery), delivery_size)
 
 
 def edit_chunk(bytes chunk not None, uint64_t base, list wanted not None, Py_ssize_t at, bint empties):

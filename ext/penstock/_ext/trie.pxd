@@ -39,6 +39,7 @@ cdef struct ShareGroup:
     uint32_t capacity
     uint32_t cursor         # for the caller's strategy (round robin, sticky); survives changes of the trie
     uint32_t node           # internal: where it hangs
+    uint32_t via            # the caller's: a number for its name and filter, 0 = not asked for yet
     uint16_t name_size
     char* name
     void* feed              # the caller's, borrowed: the log topic of its members that have one, or NULL

@@ -63,6 +63,13 @@ def read_chunk(
     expired: list[int],
 ) -> tuple[int, bool]: ...
 def copy_chunk(
-    chunk: bytes, base: int, pack: RecordPack, via: int, limit: int, now: int, packet_ids: list[int]
+    chunk: bytes,
+    base: int,
+    pack: RecordPack,
+    via: int,
+    delivery: bytes,
+    limit: int,
+    now: int,
+    packet_ids: list[int],
 ) -> None: ...
 def edit_chunk(chunk: bytes, base: int, wanted: list[int], at: int, empties: bool) -> tuple[bytes, list[int], int]: ...

@@ -17,18 +17,20 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from penstock._ext.connection import Hub, Round, Session
+from penstock._ext.envelope import encode_delivery
 from penstock._ext.packets import split_share
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import RateLimited, get_logger
 from penstock.core.settings.redis import DeviceSettings
 from penstock.stores.base import StoreError
-from penstock.stores.device import SOURCE, Added, Addition, DeviceStore, Page, Queue, client_queue, group_queue
+from penstock.stores.device import SOURCE, Added, Addition, DeviceStore, Moved, Page, Queue, client_queue, group_queue
 
 log = get_logger("penstock.device")
 
 SHORTEST_SWEEP = 0.02
 RETRY_SECONDS = 0.5
 MOVED_AT_ONCE = 500
+QOS, RETAIN_AS_PUBLISHED = 3, 8  # of the options of a subscription
 FIRST_PAGE = 1_000
 
 
@@ -47,7 +49,8 @@ class Backlog:
     is_fetching: bool = False
     moving: int = 0
     on_drained: Callable[[], None] | None = None  # the client is an APPLICATION now: the rest of it begins then
-    groups: list[Queue] = field(default_factory=list)  # to be drained when nothing is on its way into the store
+    # To be drained when nothing is on its way into the store, and how the client subscribed to each.
+    groups: list[tuple[Queue, bytes]] = field(default_factory=list)
     settled: set[int] = field(default_factory=set)  # acknowledged since the page that comes was asked for
 
 
@@ -168,9 +171,11 @@ class DeviceDelivery:
         if session.feed is not None:
             self._step(backlog)
             return True
-        for topic_filter, _, _ in self._hub.trie.subscriptions(session):
-            if split_share(topic_filter)[0] is not None:
-                backlog.groups.append(_group_of(topic_filter))
+        for topic_filter, options, identifier in self._hub.trie.subscriptions(session):
+            # With QoS 0 nothing is kept for it: who has more gets what was [MQTT-3.8.4-8].
+            if options & QOS and split_share(topic_filter)[0] is not None:
+                delivery = encode_delivery(options & QOS, bool(options & RETAIN_AS_PUBLISHED), identifier)
+                backlog.groups.append((_group_of(topic_filter), delivery))
         self._drain_groups(backlog)
         self._step(backlog)
         return True
@@ -179,18 +184,20 @@ class DeviceDelivery:
         """Behind everything that was sent: its ids must not be given to others before it is stored under them."""
         if backlog.session not in self._adding:
             groups, backlog.groups = backlog.groups, []
-            for group in groups:
-                self._drain_group(backlog, group)
+            for group, delivery in groups:
+                self._drain_group(backlog, group, delivery)
 
-    def _drain_group(self, backlog: Backlog, group: Queue) -> None:
+    def _drain_group(self, backlog: Backlog, group: Queue, delivery: bytes) -> None:
         """What was stored for a share group while everybody was away, is this client's now."""
         backlog.moving += 1
 
-        def on_done(result: int | StoreError) -> None:
+        def on_done(result: Moved | StoreError) -> None:
             if isinstance(result, StoreError):
                 self._warn("messages of a share group cannot be read", result)
                 asyncio.get_running_loop().call_later(RETRY_SECONDS, drain_on)
-            elif result:
+            elif any(result):
+                if result.expired:
+                    backlog.session.count_expired(result.expired)
                 backlog.is_last = False
                 drain_on()
             else:
@@ -200,9 +207,9 @@ class DeviceDelivery:
         def drain_on() -> None:
             backlog.moving -= 1
             if self._is_current(backlog):
-                self._drain_group(backlog, group)
+                self._drain_group(backlog, group, delivery)
 
-        self._store.move(group, backlog.queue, MOVED_AT_ONCE, on_done)
+        self._store.move(group, backlog.queue, delivery, MOVED_AT_ONCE, on_done)
 
     def _on_detach(self, session: Session) -> None:
         """The client has gone; what was under way to it is in its stash."""

@@ -92,6 +92,13 @@ class QueueState(NamedTuple):
     last_packet_id: int
 
 
+class Moved(NamedTuple):
+    """How many messages of a group are a member's now, and how many had expired and are gone; both 0: none are left."""
+
+    messages: int
+    expired: int = 0
+
+
 PacketIds = tuple[Queue, Sequence[int]]
 
 
@@ -156,15 +163,17 @@ class DeviceStore(Protocol):
         """The next packet ids of the queue, for messages that are delivered without being stored."""
         ...
 
-    def move(self, group: Queue, member: Queue, limit: int, on_done: OnDone[int]) -> None:
-        """Moves the oldest messages of a group to a member, each to one member only; how many, 0 = none are left."""
+    def move(self, group: Queue, member: Queue, delivery: bytes, limit: int, on_done: OnDone[Moved]) -> None:
+        """Moves the oldest messages of a group to a member, each to one member only, with `delivery` behind each value:
+        how the member subscribed."""
         ...
 
     def describe(self, queue: Queue, on_done: OnDone[QueueState]) -> None: ...
 
 
 def build_source(partition: int, offset: int, expires_at: int = 0, packet_id: int = 0, via: int = 0) -> bytes:
-    """The key of a record that is added. `via` tells copies of one message apart: 0, or `group_via` of the group."""
+    """The key of a record that is added. `via` tells copies of one message apart: 0, or a number of the group that the
+    client has it through; it stays when the message is moved from the group to a member."""
     return SOURCE.pack(partition, via, offset, expires_at, packet_id)
 
 
@@ -188,7 +197,8 @@ def is_group(queue: Queue) -> bool:
 
 
 def group_via(group: Queue) -> int:
-    """Never 0, so that a member gets its own copy of a message beside the group's."""
+    """For messages that came to the group without one. Never 0, so that a member gets its own copy of a message beside
+    the group's."""
     return zlib.crc32(group.encode()) | 1
 
 

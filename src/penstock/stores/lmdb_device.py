@@ -28,6 +28,7 @@ from penstock.stores.device import (
     Added,
     Addition,
     DeviceStatistics,
+    Moved,
     OnAllDone,
     OnDone,
     PacketIds,
@@ -176,9 +177,13 @@ class LmdbDeviceStore:
     def reserve(self, queue: Queue, count: int, in_flight: bytes, on_done: OnDone[list[int]]) -> None:
         self._submit(lambda tables, _: tables.reserve(queue, count, in_flight), 0, on_done)
 
-    def move(self, group: Queue, member: Queue, limit: int, on_done: OnDone[int]) -> None:
+    def move(self, group: Queue, member: Queue, delivery: bytes, limit: int, on_done: OnDone[Moved]) -> None:
         ttl = 1000 * self._device.messages_ttl
-        self._submit(lambda tables, now: tables.move(group, member, limit, now, now + ttl), 0, on_done)
+
+        def work(tables: QueueTables, now: int) -> Moved:
+            return tables.move(group, member, delivery, limit=limit, now=now, default_expiry=now + ttl)
+
+        self._submit(work, 0, on_done)
 
     def describe(self, queue: Queue, on_done: OnDone[QueueState]) -> None:
         self._submit(lambda tables, _: tables.describe(queue), 0, on_done, writes=False)

@@ -37,7 +37,7 @@ from penstock._ext.queue_rows import (
     read_chunk,
 )
 from penstock._ext.segment import RecordPack
-from penstock.stores.device import LONGEST_TTL_MS, SOURCE, Added, Page, Queue, QueueState, StoreFull, group_via
+from penstock.stores.device import LONGEST_TTL_MS, SOURCE, Added, Moved, Page, Queue, QueueState, StoreFull, group_via
 from penstock.stores.lmdb_kv import LmdbStore
 
 LONGEST_NAME = 400
@@ -389,19 +389,19 @@ class QueueTables:
         self._write_state(queue, state)
         return packet_ids
 
-    def move(self, group: Queue, member: Queue, limit: int, now: int, default_expiry: int) -> int:
+    def move(self, group: Queue, member: Queue, delivery: bytes, *, limit: int, now: int, default_expiry: int) -> Moved:
         state = self._find(group, make=False)
         if state is None:
-            return 0
+            return Moved(0)
         pack, packet_ids = RecordPack(), list[int]()
         for base, chunk in self._walk(state):
-            copy_chunk(chunk, base, pack, group_via(group), limit, now, packet_ids)
+            copy_chunk(chunk, base, pack, group_via(group), delivery, limit, now, packet_ids)
             if pack.count >= limit:
                 break
         if pack.count:
             self.add(member, pack, b"", now, default_expiry)
         self.remove(group, packet_ids)
-        return pack.count
+        return Moved(pack.count, len(packet_ids) - pack.count)
 
     def probe(self) -> None:
         """Writes something, to see whether that is possible."""

@@ -26,6 +26,7 @@ from penstock.stores.device import (
     Added,
     Addition,
     DeviceStatistics,
+    Moved,
     OnAllDone,
     OnDone,
     PacketIds,
@@ -298,29 +299,34 @@ class RedisDeviceStore:
 
         self._run("describe", queue, keys.add[:2], (), finish)
 
-    def move(self, group: Queue, member: Queue, limit: int, on_done: OnDone[int]) -> None:
+    def move(self, group: Queue, member: Queue, delivery: bytes, limit: int, on_done: OnDone[Moved]) -> None:
         """Group and member can be in different slots, so no script can do it: the group notes who a message belongs to,
         the member gets it (once, its source is known there), and the group forgets it. Whoever moves next ends what
         somebody else began."""
         keys = self._keys(group)
+        # No name of a queue has a brace in it.
+        owner = b"%b}%b" % (member.encode(), delivery)
 
         def on_claimed(answer: Any) -> None:
-            if isinstance(answer, StoreError) or not answer:
-                tell(on_done, answer or 0)
+            if isinstance(answer, StoreError):
+                tell(on_done, answer)
+            elif len(answer) == 1:
+                tell(on_done, Moved(0, answer[0]))
             else:
                 self._add_claimed(group, answer, partial(tell, on_done))
 
-        self._run("claim", group, keys.group, (member, min(limit, MOST_AT_ONCE)), on_claimed)
+        self._run("claim", group, keys.group, (owner, min(limit, MOST_AT_ONCE)), on_claimed)
 
-    def _add_claimed(self, group: Queue, claimed: list[Any], on_done: Callable[[int | StoreError], None]) -> None:
-        now, via = int(self._clock() * 1000), group_via(group)
+    def _add_claimed(self, group: Queue, claimed: list[Any], on_done: Callable[[Moved | StoreError], None]) -> None:
+        now, own_via = int(self._clock() * 1000), group_via(group)
         packs: dict[bytes, RecordPack] = {}
         settled: list[bytes] = []
-        for i in range(0, len(claimed), 6):
+        for i in range(1, len(claimed), 6):
             packet_id, score, owner, source, lives, value = claimed[i : i + 6]
-            offset, partition, _ = IDENTITY.unpack(source)
-            pack = packs.setdefault(owner, RecordPack())
-            pack.append(value, build_source(partition, offset, now + max(1, lives), 0, via))
+            offset, partition, via = IDENTITY.unpack(source)
+            queue, _, delivery = owner.partition(b"}")
+            pack = packs.setdefault(queue, RecordPack())
+            pack.append(value + delivery, build_source(partition, offset, now + max(1, lives), 0, via or own_via))
             settled += (packet_id, score)
 
         def on_added(results: list[Added | StoreError]) -> None:
@@ -329,14 +335,14 @@ class RedisDeviceStore:
                 on_done(error)
                 return
             keys = self._keys(group)
-            finish = partial(self._on_settled, len(settled) // 2, on_done)
+            finish = partial(self._on_settled, Moved(len(settled) // 2, claimed[0]), on_done)
             self._run("settle", group, keys.group, settled, finish)
 
-        self.add([Addition(Queue(owner.decode()), pack) for owner, pack in packs.items()], on_added)
+        self.add([Addition(Queue(queue.decode()), pack) for queue, pack in packs.items()], on_added)
 
     @staticmethod
-    def _on_settled(count: int, on_done: Callable[[int | StoreError], None], answer: Any) -> None:
-        on_done(answer if isinstance(answer, StoreError) else count)
+    def _on_settled(moved: Moved, on_done: Callable[[Moved | StoreError], None], answer: Any) -> None:
+        on_done(answer if isinstance(answer, StoreError) else moved)
 
     def _run(
         self,
