@@ -221,7 +221,9 @@ class IncrementalJob:
                 ends[number] = self._end_of(number)
         except (ValueError, LookupError, TypeError, Py4JJavaError):
             raise self._damaged(looked_at) from None
-        done = last if self.ledger.has(f"{query[:8]}.{last}") else last - 1
+        # what Spark has noted as done was written before that
+        is_done = commits[-1:] == [last] or self.ledger.has(f"{query[:8]}.{last}")
+        done = last if is_done else last - 1
         if note is not None and note.end is not None and ends.get(done, note.end) != note.end:
             raise self._damaged(f"offsets/{done}", " (it is not what was written last)")
 
