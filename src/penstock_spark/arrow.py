@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa  # type: ignore[import-untyped] # it has no types of its own
 
 from penstock_spark import schema
+from penstock_spark.errors import OptionError
 
 if TYPE_CHECKING:
     from penstock._ext.columns import Decoder, Memory
@@ -117,10 +118,14 @@ def _array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
 
 
-def load_decoder() -> Callable[..., Decoder] | None:
-    """The compiled decoder, where it is installed."""
+def load_decoder(wanted: str = "auto") -> Callable[..., Decoder] | None:
+    """The compiled decoder that the option `decoder` means: None for that in Python."""
+    if wanted == "python":
+        return None
     try:
         from penstock._ext import columns  # noqa: PLC0415 - optional: jobs run without compiled code as well
     except ImportError:
+        if wanted == "compiled":
+            raise OptionError("decoder=compiled: penstock's compiled modules are not installed here") from None
         return None
     return columns.Decoder

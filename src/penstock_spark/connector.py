@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,9 +27,9 @@ PACKAGES = (f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{SPARK}",)
 
 def read_kafka(spark: SparkSession, options: SourceOptions, *, stream: bool) -> DataFrame:
     """What the connector reads, decoded."""
-    _check_topics(options)
+    known = _check_topics(options)
     reader = spark.readStream if stream else spark.read
-    given = _connector_options(options, stream=stream)
+    given = _connector_options(options, known, stream=stream)
     try:
         frame = reader.format("kafka").options(**given).load()
     except Exception as error:
@@ -42,17 +42,20 @@ def read_kafka(spark: SparkSession, options: SourceOptions, *, stream: bool) -> 
     return decode(_with_fewer_tasks(frame, options, stream=stream), options)
 
 
-def _check_topics(options: SourceOptions) -> None:
+def _check_topics(options: SourceOptions) -> dict[str, int] | None:
     """The connector waits a minute for a Kafka that is not there, and of a topic that is missing says neither its name
-    nor which there are: ask first, where that is possible without settings that only Java understands."""
+    nor which there are: ask first, where that is possible without settings that only Java understands.
+
+    Returns the topics with their numbers of partitions; None where nobody can be asked.
+    """
     if options.client:
-        return
+        return None
     try:
         topics = KafkaTopics(options)
     except OptionError:
-        return  # without confluent-kafka nobody can be asked
+        return None  # confluent-kafka is not installed
     try:
-        topics.partitions()
+        return topics.partitions()
     finally:
         topics.close()
 
@@ -81,7 +84,7 @@ def decode(frame: DataFrame, options: SourceOptions) -> DataFrame:
 
 def _decode_batches(options: SourceOptions) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        make = load_decoder() if options.decoder in ("auto", "compiled") else None
+        make = load_decoder(options.decoder)
         matcher = Matcher(options.filters)
         decoder = None
         if make is not None:
@@ -135,7 +138,7 @@ def _decode_slowly(batch: pa.RecordBatch, options: SourceOptions, matcher: Match
     return pa.RecordBatch.from_pylist([], schema=schema.arrow_schema(options.columns))
 
 
-def _connector_options(options: SourceOptions, *, stream: bool) -> dict[str, str]:
+def _connector_options(options: SourceOptions, known: Mapping[str, int] | None, *, stream: bool) -> dict[str, str]:
     if options.bootstrap is None:
         raise OptionError("kafka.bootstrap.servers is missing")
     given = {
@@ -151,14 +154,27 @@ def _connector_options(options: SourceOptions, *, stream: bool) -> dict[str, str
         given["subscribePattern"] = options.topic_pattern
     else:
         given["subscribe"] = ",".join(options.topics)
-    given |= _bound(options.start, "starting")
+    start, end = (_whole(bound, options, known) for bound in (options.start, options.end))
+    given |= _bound(start, "starting")
     if options.start.time_ms is not None:
         given["startingOffsetsByTimestampStrategy"] = "latest"
     if not stream:
-        given |= _bound(options.end, "ending")
+        given |= _bound(end, "ending")
     elif options.end != Bound(LATEST):
         raise OptionError("a stream from Kafka has no end", "endingOffsets and endingTimestamp are for batches")
     return given
+
+
+def _whole(bound: Bound, options: SourceOptions, known: Mapping[str, int] | None) -> Bound:
+    """The connector wants an offset of each partition that it reads and of no other; here those that are not named
+    are read from the first to the last, as in the data source."""
+    if bound.offsets is None or known is None:
+        return bound
+    offsets = {
+        topic: {str(number): bound.of(topic, number) for number in range(count) if options.wants_partition(number)}
+        for topic, count in known.items()
+    }
+    return replace(bound, offsets=offsets)
 
 
 def _bound(bound: Bound, prefix: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from penstock_spark import segments, values
 from penstock_spark.arrow import batch_of_rows, load_decoder, take_batch
 from penstock_spark.embedded_plan import Piece
-from penstock_spark.errors import BadRecord, DataLost, LogDamaged, OptionError
+from penstock_spark.errors import BadRecord, DataLost, LogDamaged
 from penstock_spark.options import SourceOptions
 from penstock_spark.topic_filter import Matcher
 from penstock_spark.values import Record
@@ -52,10 +52,7 @@ class EmbeddedReader:
     def __init__(self, options: SourceOptions, task: EmbeddedTask) -> None:
         self._options = options
         self._task = task
-        decoder = load_decoder() if options.decoder in ("auto", "compiled") else None
-        if decoder is None and options.decoder == "compiled":
-            raise OptionError("decoder=compiled: penstock's compiled modules are not installed here")
-        self._decoder = decoder
+        self._decoder = load_decoder(options.decoder)
         self._matcher = Matcher(options.filters)
 
     def read(self) -> Iterator[pa.RecordBatch]:

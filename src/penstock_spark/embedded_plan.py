@@ -166,7 +166,10 @@ class EmbeddedTopic:
     def _search(self, segment: _Segment, position: int, waiting: set[int], time_ms: int, found: dict[int, int]) -> None:
         if not waiting:
             return
-        fd = os.open(segment.path, os.O_RDONLY)
+        try:
+            fd = os.open(segment.path, os.O_RDONLY)
+        except FileNotFoundError:
+            return  # retention was faster: the first at or after the time is in what is left
         try:
             for header in segments.iterate_headers(fd, position, segment.size):
                 if header.kind or header.partition not in waiting or header.newest < time_ms:

@@ -25,6 +25,8 @@ from penstock_spark.hadoop import Files
 HOME = "_penstock"
 LEDGER, STAGING = f"{HOME}/ledger", f"{HOME}/staging"
 KEPT_NOTES = 200
+# Batches that the jobs make of what is there, other than those of the stream.
+TABLES, COMPACTED = "tables.", "compact."
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,12 @@ class Ledger:
                 return self._load(f"{LEDGER}/{name}")
         return None
 
+    @property
+    def has_old_tables(self) -> bool:
+        """Something was written since the tables were last made of all: also by a run that was killed before it."""
+        note = self.last()
+        return note is not None and not note.batch.startswith(TABLES)
+
     def open(self, batch: str) -> Entry:
         """A batch that is to be written."""
         self.files.delete(f"{STAGING}/{batch}")
@@ -130,7 +138,9 @@ class Ledger:
 
     def _forget_old(self) -> None:
         names = [name for name in self.files.names(LEDGER) if name.endswith(".done")]
-        for name in names[:-KEPT_NOTES]:
+        streamed = [name for name in names if not name.partition("-")[2].startswith((TABLES, COMPACTED))]
+        # by the newest of the stream the checkpoint is known to be right, however much was put together since
+        for name in set(names[:-KEPT_NOTES]) - set(streamed[-1:]):
             self.files.delete(f"{LEDGER}/{name}")
 
     def read(self, table: str, empty: Any = None) -> DataFrame | None:

@@ -66,6 +66,30 @@ def test_traffic_adds_up(spark: SparkSession, data_dir: Path, tmp_path: Path) ->
     assert "Top talkers" in (output / "report.html").read_text()
 
 
+def test_tables_after_a_kill(
+    spark: SparkSession, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that ends between the counts and the tables is finished by the next, though nothing new has come."""
+    output, source = tmp_path / "traffic", Source(str(data_dir))
+    write_embedded(data_dir, telemetry(10))
+    traffic.run(spark, source, str(output))
+    write_embedded(data_dir, telemetry(5, first=10))
+    with monkeypatch.context() as patch:
+        patch.setattr(traffic, "make_tables", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            traffic.run(spark, source, str(output))
+    assert traffic.run(spark, source, str(output)).messages == 0
+    assert sum(row.messages for row in read(spark, output, "per_day").collect()) == 15
+    notes = sorted((output / "_penstock/ledger").iterdir())
+    # and once is enough
+    traffic.run(spark, source, str(output))
+    assert sorted((output / "_penstock/ledger").iterdir()) == notes
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
 def seen(spark: SparkSession, *messages: tuple[str, int, str, float | None]) -> DataFrame:
     data = [
         (client, T0 // 1000 + second, payload, None if sequence is None else float(sequence), 0, number)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock import _ext
 from penstock._ext.columns import Decoder, match_filter
 from penstock._ext.envelope import encode
 from penstock._ext.segment import RecordPack
@@ -14,7 +17,8 @@ from penstock_schema import publish_pb2
 from penstock_schema.fields import PUBLISH_FIELDS, Field
 from penstock_schema.publish_pb2 import build_file, build_messages
 from penstock_spark import schema
-from penstock_spark.arrow import batch_of_rows, take_batch
+from penstock_spark.arrow import batch_of_rows, load_decoder, take_batch
+from penstock_spark.errors import OptionError
 from penstock_spark.topic_filter import Matcher
 from penstock_spark.values import Record, records_of, row_of
 
@@ -110,6 +114,17 @@ def test_the_values_of_an_array(values: list[bytes | None]) -> None:
 def test_filters_match_alike(wanted: str, topic: str) -> None:
     """[MQTT-4.7.1-1] [MQTT-4.7.1-2] [MQTT-4.7.2-1]"""
     assert match_filter(wanted.encode(), topic.encode()) == Matcher((wanted,))(topic)
+
+
+def test_which_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for the compiled one and has it not is told so, whichever log is read."""
+    assert load_decoder("auto") is load_decoder("compiled") is Decoder
+    assert load_decoder("python") is None
+    monkeypatch.delattr(_ext, "columns")
+    monkeypatch.setitem(sys.modules, "penstock._ext.columns", None)
+    assert load_decoder("auto") is None
+    with pytest.raises(OptionError, match="compiled modules are not installed"):
+        load_decoder("compiled")
 
 
 def test_rows_are_handed_over_when_there_are_enough() -> None:

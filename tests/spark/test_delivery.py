@@ -107,6 +107,24 @@ def test_counts_without_a_topic(spark: SparkSession) -> None:
     assert found("topic")[1:] == [("x", 7, 5, 1, 1), ("y", 8, 4, 0, None), ("z", 4, 0, 0, None)]
 
 
+def test_more_than_was_expected(spark: SparkSession) -> None:
+    """A member of a shared subscription and a dead letter do not hide what another client missed."""
+    counts = spark.createDataFrame(
+        [
+            ("member", "", "delivered", "", 7),
+            ("plain", "x", "expected", "", 5),
+            ("plain", "", "delivered", "", 2),
+            ("", "$queue/mqtt/job", "dead_lettered", "mqtt: rejected", 1),
+        ],
+        "client_id string, topic string, kind string, cause string, count long",
+    )
+    columns = ("dead_lettered", "unaccounted", "unexpected")
+    found = delivery.per_key(delivery.with_topics(counts), "client_id")
+    assert rows(found, "client_id", *columns) == [("", 1, 0, 0), ("member", 0, 0, 7), ("plain", 0, 3, 0)]
+    topics = delivery.per_key(delivery.with_topics(counts), "topic").filter("topic <> ''")
+    assert rows(topics, "topic", *columns) == [("$queue/mqtt/job", 1, 0, 0), ("x", 0, 3, 0)]
+
+
 def test_events_of_a_real_broker(spark: SparkSession, connect: Connect, tmp_path: Path) -> None:
     """What the broker itself notes of its clients, from their first packet to the tables."""
     broker = LogBroker(tmp_path)

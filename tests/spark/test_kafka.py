@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from penstock_schema import publish_pb2
 from penstock_schema.fields import PUBLISH_FIELDS, Field
 from penstock_schema.publish_pb2 import build_file, build_messages
 from penstock_spark import MESSAGES, read_messages
-from penstock_spark.errors import TopicMissing
+from penstock_spark.errors import PenstockSparkError, TopicMissing
 from penstock_spark.jobs import lake
 from penstock_spark.jobs.base import Source
 from penstock_spark.source import PenstockSource
@@ -173,6 +177,64 @@ def test_with_sparks_own_tools(spark: SparkSession, kafka: KafkaCluster, topic: 
     assert sorted((tuple(row) for row in found), key=str) == sorted(
         ((sent.topic, sent.payload, sent.client_id, sent.at, sent.partition) for sent in records), key=str
     )
+
+
+def test_the_descriptor_in_java(spark: SparkSession, topic: str) -> None:
+    """What from_protobuf does with the descriptor file and a record, by the protobuf library of Java that is in Spark:
+    its jar cannot be had everywhere."""
+    java = spark._jvm.org.sparkproject.connect.protobuf  # type: ignore[union-attr] # of a session with a JVM
+    files = java.DescriptorProtos.FileDescriptorSet.parseFrom(publish_pb2.describe())
+    assert files.getFileCount() == 1
+    none = spark.sparkContext._gateway.new_array(java.Descriptors.FileDescriptor, 0)  # type: ignore[union-attr] # as above
+    kind = java.Descriptors.FileDescriptor.buildFrom(files.getFile(0), none).findMessageTypeByName("Publish")
+    assert str(kind.getFullName()) == "penstock.v1.Publish"
+    message = java.DynamicMessage.parseFrom(kind, FULL.value())
+
+    def read(name: str) -> Any:
+        return message.getField(kind.findFieldByName(name))
+
+    found = tuple(read(name) for name in ("topic", "qos", "retain", "client_id", "username", "received_at"))
+    assert found == (FULL.topic, 2, True, "device-1", "eve", T0 + 5)
+    assert bytes(read("payload").toByteArray()) == FULL.payload
+    assert message.getUnknownFields().asMap().isEmpty()
+
+
+def test_offsets_of_some_partitions(spark: SparkSession, kafka: KafkaCluster, topic: str, data_dir: Path) -> None:
+    """Those that are not named are read as a whole, from either log."""
+    records = telemetry(100)
+    write_embedded(data_dir, records, topic=topic)
+    write_kafka(kafka.bootstrap, topic, records)
+    given: dict[str, Any] = {
+        "topics": topic,
+        "start": {topic: {"0": 30}},
+        "end": {topic: {"0": 35, "1": 2, "9": 1}},
+        "columns": "log_partition,log_offset,topic",
+    }
+    for more in ({}, {"logPartitions": "0,1"}):
+        expected = rows(read_messages(spark, str(data_dir), **given, **more))
+        assert len(expected) == (47 if not more else 7)
+        assert rows(read_messages(spark, kafka=kafka.bootstrap, **given, **more)) == expected
+
+
+def test_what_kafka_has_not_any_more_is_counted(
+    spark: SparkSession, kafka: KafkaCluster, topic: str, tmp_path: Path
+) -> None:
+    output = str(tmp_path / "lake")
+    source = Source(kafka=kafka.bootstrap, options={"topics": topic})
+    write_kafka(kafka.bootstrap, topic, telemetry(40))
+    lake.run(spark, source, output)
+    write_kafka(kafka.bootstrap, topic, telemetry(40, first=40))
+    # as retention does it: the offsets before it are gone, of which 16 were read before
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    for deleted in admin.delete_records([TopicPartition(topic, 0, 20), TopicPartition(topic, 1, 3)]).values():
+        deleted.result(60)
+    with pytest.raises(PenstockSparkError, match="Kafka has not any more what comes next"):
+        lake.run(spark, source, output)
+    outcome = lake.run(spark, replace(source, options={**source.options, "failOnDataLoss": "false"}), output)
+    assert (outcome.messages, outcome.bad) == (36, 1)
+    (row,) = spark.read.parquet(f"{output}/quarantine").collect()
+    assert (row.log_topic, row.log_partition, row.log_offset) == (topic, 0, 16)
+    assert row.reason == "gap: offsets 16 to 19 (4 records) were removed by retention before the read"
 
 
 def test_what_is_wrong_is_said(spark: SparkSession, kafka: KafkaCluster) -> None:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock_spark import ledger
 from penstock_spark.errors import Busy, CheckpointError, OptionError, PenstockSparkError
 from penstock_spark.hadoop import Files
 from penstock_spark.jobs import json_columns, lake
@@ -105,6 +106,25 @@ def test_json_that_was_found_stays(spark: SparkSession, data_dir: Path, tmp_path
     rows = spark.read.parquet(str(output / "messages")).orderBy("log_offset").collect()
     assert [(row.json_a, row.json_b) for row in rows] == [(1, "x"), (2, None)]
     assert "json_c" not in rows[0]
+
+
+def test_json_names_that_differ_in_case_only(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
+    """Two firmwares, or one publisher who means it: to Spark that is one name, and such a table cannot be read."""
+    output = tmp_path / "lake"
+    payloads = [
+        b'{"t": 1, "T": 2, "in": {"x": 3}, "IN": {"x": 4, "X": 5}}',
+        b'{"t": 6, "list": [{"q": 7, "Q": 8}]}',
+        b"no json",
+        b"",
+    ]
+    write_embedded(data_dir, [Sent(payload=payload) for payload in payloads])
+    lake.run(spark, Source(str(data_dir)), str(output), lake.LakeOptions(json="infer"))
+    table = spark.read.parquet(str(output / "messages")).orderBy("log_offset")
+    first, second, text, empty = table.collect()
+    found = {name: value for name, value in first.asDict().items() if name.startswith("json_") and value is not None}
+    assert found == {"json_T": 2, "json_t_": 1, "json_IN_X": 5, "json_IN_x_": 4, "json_in_x__": 3}
+    assert (second.json_t_, second.json_T, second.json_list) == (6, None, '[{"q":7,"Q":8}]')
+    assert [row.json_unparsed for row in (first, second, text, empty)] == [None, None, "no json", ""]
 
 
 class Killed(Exception):
@@ -228,6 +248,19 @@ def test_a_damaged_checkpoint_is_found(spark: SparkSession, data_dir: Path, tmp_
     write_embedded(data_dir, telemetry(20, first=40))
     assert lake.run(spark, Source(str(data_dir)), str(copy), recover=True).messages == 20
     assert places(copy) == expected(data_dir, 60)
+
+
+def test_a_run_after_much_was_put_together(
+    spark: SparkSession, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More directories than notes are kept: the note of the stream's last batch has to be among those that are."""
+    monkeypatch.setattr(ledger, "KEPT_NOTES", 2)
+    output, options = tmp_path / "lake", lake.LakeOptions(compact_from=2)
+    for first in (0, 10, 20):
+        write_embedded(data_dir, [Sent(topic=f"{number}/t", at=T0 + first) for number in range(4)])
+        assert lake.run(spark, Source(str(data_dir)), str(output), options).messages == 4
+    assert places(output) == [(0, offset) for offset in range(12)]
+    assert len(list((output / "_penstock/ledger").glob("*.done"))) <= 3
 
 
 def test_small_files_are_put_together(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:

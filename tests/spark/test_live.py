@@ -16,8 +16,9 @@ from pyspark.sql import SparkSession
 
 from penstock.access.passwords import PasswordFile, hash_password
 from penstock_spark import read_messages
+from penstock_spark.embedded_plan import EmbeddedTopic
 from penstock_spark.errors import DataLost, LogDamaged
-from penstock_spark.options import parse
+from penstock_spark.options import Bound, parse
 from penstock_spark.source import PenstockReader
 from tests.spark.support.load import Probe, Publisher
 from tests.spark.support.records import TOPIC, telemetry, write_embedded
@@ -166,6 +167,22 @@ def test_a_segment_goes_while_it_is_read(data_dir: Path) -> None:
         missing = sum(int(row["error"].split("(")[1].split()[0]) for row in gaps)
         assert missing + len(rows) - len(gaps) == len(whole)
         second.write_bytes(kept)
+
+
+def test_a_segment_goes_while_a_time_is_looked_up(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention between the list of the files and the look into them: the first record at or after it that is left."""
+    write_embedded(data_dir, telemetry(200), properties={"segment.bytes": "8192"})
+    paths = segments_of(data_dir, TOPIC)
+    look = EmbeddedTopic._look
+
+    def look_and_lose(topic: EmbeddedTopic) -> None:
+        look(topic)
+        paths[0].unlink(missing_ok=True)
+
+    monkeypatch.setattr(EmbeddedTopic, "_look", look_and_lose)
+    found = EmbeddedTopic(str(data_dir), TOPIC).resolve(Bound(time_ms=0))
+    monkeypatch.undo()
+    assert found == EmbeddedTopic(str(data_dir), TOPIC).firsts
 
 
 def test_an_offset_that_expired(data_dir: Path) -> None:

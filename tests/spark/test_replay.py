@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,51 @@ def test_to_the_log_of_a_stopped_broker(data_dir: Path) -> None:
     assert (row["topic"], row["payload"], row["content_type"]) == (FULL.topic, FULL.payload, "application/json")
     # where the broker itself would have put it
     assert row["log_partition"] == partition_of(FULL.topic.encode(), 16, "murmur3_128")
+
+
+class Kept:
+    """A target that keeps what it gets, and fails after so many."""
+
+    def __init__(self, messages: list[str], most: int = 1_000) -> None:
+        self.messages, self.most, self.refused = messages, most, 0
+
+    def send(self, record: Publish) -> None:
+        if not self.most:
+            raise PenstockSparkError("the connection is lost")
+        self.most -= 1
+        self.messages.append(f"{record.topic} {record.payload.decode()}")
+
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def test_goes_on_where_it_was(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
+    """Two topics of the log with messages of the same time and place, a run that fails, one that is limited, and
+    messages that come later with an earlier time: each is sent once."""
+
+    def write(topic: str, *given: tuple[str, int, int]) -> None:
+        records = [Sent(topic=topic, payload=name.encode(), partition=number, at=T0 + ms) for name, number, ms in given]
+        write_embedded(data_dir, records, topic=topic, partitions=2)
+
+    source = Source(str(data_dir), options={"topics": "a,b"})
+    options = ReplayOptions(speed=0, to_topic="{topic}", state=str(tmp_path / "state"))
+    sent: list[str] = []
+    write("a", ("1", 0, 10), ("2", 1, 20), ("3", 0, 30))
+    write("b", ("1", 0, 10), ("2", 1, 20))
+    with pytest.raises(PenstockSparkError, match="connection is lost"):
+        replay.run(spark, source, lambda: Kept(sent, most=1), options)
+    assert sent == ["a 1"]
+    # of another node, whose clock is behind
+    write("b", ("late", 0, 5), ("4", 1, 40))
+    outcome = replay.run(spark, source, lambda: Kept(sent), replace(options, limit=3))
+    assert (outcome.messages, sent[1:]) == (3, ["b 1", "a 2", "b 2"])
+    assert replay.run(spark, source, lambda: Kept(sent), options).messages == 3
+    assert sent[4:] == ["a 3", "b late", "b 4"]
+    write("a", ("later still", 1, 1))
+    assert replay.run(spark, source, None, options).facts["messages"] == 1
+    assert replay.run(spark, source, lambda: Kept(sent), options).messages == 1
+    assert replay.run(spark, source, lambda: Kept(sent), options).messages == 0
+    assert sent[7:] == ["a later still"]
 
 
 def test_dry_run(spark: SparkSession, data_dir: Path) -> None:

@@ -17,12 +17,14 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock_spark import watch
+from penstock_spark import schema, watch
 from penstock_spark.errors import CheckpointError, OptionError, PenstockSparkError
 from penstock_spark.hadoop import Files
+from penstock_spark.kafka import gone_before
 from penstock_spark.ledger import HOME, Ledger, Note, Table
 from penstock_spark.lock import only_run
-from penstock_spark.reading import read_messages
+from penstock_spark.options import SourceOptions, parse
+from penstock_spark.reading import options_of, read_messages
 
 P = ParamSpec("P")
 CHECKPOINT = f"{HOME}/checkpoint"
@@ -52,6 +54,9 @@ class Source:
     path: str | None = None
     kafka: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def parse(self) -> SourceOptions:
+        return parse(options_of(self.path, kafka=self.kafka, **self.options))
 
     def read(self, spark: SparkSession, *, stream: bool, **more: Any) -> DataFrame:
         return read_messages(spark, self.path, kafka=self.kafka, stream=stream, **{**self.options, **more})
@@ -144,7 +149,8 @@ class IncrementalJob:
         stream = source.read(self.spark, stream=True, **options)
 
         def process(frame: DataFrame, number: int) -> None:
-            self._process(frame, number, work, outcome, others)
+            counted = frame if source.kafka is None else self._with_gaps(frame, number, source)
+            self._process(counted, number, work, outcome, others)
             if notify is not None:
                 notify("messages", outcome.messages, 0)
 
@@ -221,7 +227,9 @@ class IncrementalJob:
                 ends[number] = self._end_of(number)
         except (ValueError, LookupError, TypeError, Py4JJavaError):
             raise self._damaged(looked_at) from None
-        done = last if self.ledger.has(f"{query[:8]}.{last}") else last - 1
+        # what Spark has noted as done was written before that
+        is_done = commits[-1:] == [last] or self.ledger.has(f"{query[:8]}.{last}")
+        done = last if is_done else last - 1
         if note is not None and note.end is not None and ends.get(done, note.end) != note.end:
             raise self._damaged(f"offsets/{done}", " (it is not what was written last)")
 
@@ -258,6 +266,20 @@ class IncrementalJob:
         outcome.others += counts["others"]
         outcome.batches += 1
         entry.commit(self._end_of(number), messages=messages, bad=counts["bad"])
+
+    def _with_gaps(self, frame: DataFrame, number: int, source: Source) -> DataFrame:
+        """The batch, and a row for each stretch that Kafka had not any more when it began: the embedded log has them
+        by itself."""
+        options, note = source.parse(), self.ledger.last()
+        begin = note.end if note is not None else options.start.offsets
+        if options.fail_on_data_loss or begin is None:
+            return frame
+        gone = gone_before(options, begin, self._end_of(number) or {})
+        if not gone:
+            return frame
+        rows = [dict(zip(schema.NAMES, lost.row(topic), strict=True)) for topic, lost in gone]
+        chosen = [tuple(row[name] for name in frame.columns) for row in rows]
+        return frame.unionByName(frame.sparkSession.createDataFrame(chosen, frame.schema))
 
     def _end_of(self, number: int) -> Mapping[str, Any] | None:
         """Where the batch ended: Spark noted it before the batch began."""

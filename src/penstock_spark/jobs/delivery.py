@@ -18,7 +18,7 @@ from penstock_schema.event import TOPIC
 from penstock_spark.errors import OptionError
 from penstock_spark.events import events_of
 from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source, alone
-from penstock_spark.ledger import Ledger, Table
+from penstock_spark.ledger import TABLES, Ledger, Table
 from penstock_spark.options import ALL_MESSAGES
 from penstock_spark.report import Chart, Rows, write_report
 from penstock_spark.topic_filter import to_regex
@@ -27,6 +27,8 @@ COUNTS, SPANS, CONNECTIONS = "counts", "open_subscriptions", "connections"
 BY_BOTH, BY_CLIENT, BY_TOPIC, CAUSES = "by_client_and_topic", "by_client", "by_topic", "causes"
 EMPTY_SPANS = "client_id string, filter string, start timestamp"
 KINDS = ("expected", "delivered", "expired", "dropped", "dead_lettered")
+# What became of a message that a client expected. A dead letter is of a queue, and those are not expected by anybody.
+FATES = ("delivered", "expired", "dropped")
 ADD_UP_FROM = 24
 
 
@@ -119,15 +121,16 @@ def with_topics(counts: DataFrame) -> DataFrame:
 
 
 def per_key(counts: DataFrame, *keys: str) -> DataFrame:
-    """One row for each key, one column for each kind, and what is not accounted for: null for a topic of which that
-    cannot be said."""
+    """One row for each key, one column for each kind, what is not accounted for, and what was told of more than was
+    expected: null for a topic of which that cannot be said."""
     kinds = ("published", *KINDS, "unsaid")
     columns = [F.sum(F.when(F.col("kind") == kind, F.col("count")).otherwise(0)).alias(kind) for kind in kinds]
-    known = reduce(lambda left, right: left + right, [F.col(kind) for kind in KINDS[1:]])
-    rest = F.col("expected") - known
-    if "topic" in keys:
-        rest = F.when((F.col("unsaid") == 0) & (F.col("topic") != ""), rest)
-    return counts.groupBy(*keys).agg(*columns).withColumn("unaccounted", rest).drop("unsaid")
+    known = reduce(lambda left, right: left + right, [F.col(kind) for kind in FATES])
+    is_known = (F.col("unsaid") == 0) & (F.col("topic") != "") if "topic" in keys else F.lit(True)
+    # apart from each other: what one client got besides must not hide what another one missed
+    rest = {"unaccounted": F.col("expected") - known, "unexpected": known - F.col("expected")}
+    above = {name: F.when(is_known, F.greatest(value, F.lit(0))) for name, value in rest.items()}
+    return counts.groupBy(*keys).agg(*columns).withColumns(above).drop("unsaid")
 
 
 def connections(events: DataFrame) -> DataFrame:
@@ -175,7 +178,7 @@ def run(
     columns = "topic,client_id,received_at"
     outcome = job.run(both, work, recover=recover, notify=notify, columns=columns, others=(options.events,))
     outcome.facts["events"] = outcome.others
-    if outcome.batches:
+    if job.ledger.has_old_tables:
         _make_tables(job.ledger)
     return _finish(job.ledger, outcome)
 
@@ -186,7 +189,7 @@ def _make_tables(ledger: Ledger) -> None:
         return
     summed = counts.groupBy("client_id", "topic", "kind", "cause").agg(F.sum("count").alias("count")).persist()
     placed = with_topics(summed).persist()
-    entry = ledger.open(f"tables.{ledger.next_number}")
+    entry = ledger.open(f"{TABLES}{ledger.next_number}")
     tables = {
         BY_BOTH: per_key(placed, "client_id", "topic"),
         BY_CLIENT: per_key(placed, "client_id"),
@@ -208,7 +211,7 @@ def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
     clients, causes = ledger.read(BY_CLIENT), ledger.read(CAUSES)
     if clients is None:
         return outcome
-    kinds = ("published", *KINDS, "unaccounted")
+    kinds = ("published", *KINDS, "unaccounted", "unexpected")
     total = clients.agg(*(F.sum(kind).alias(kind) for kind in kinds)).collect()[0]
     outcome.facts |= {kind.replace("_", "-"): total[kind] or 0 for kind in kinds}
     why = causes.orderBy(F.desc("count")).limit(15).collect() if causes is not None else []

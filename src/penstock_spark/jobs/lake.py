@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from penstock_spark.errors import OptionError
 from penstock_spark.jobs import json_columns
 from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source, alone, only_good
-from penstock_spark.ledger import HOME, Ledger, Table
+from penstock_spark.ledger import COMPACTED, HOME, Ledger, Table
 from penstock_spark.report import Chart, write_report
 from penstock_spark.transforms import json_field, utc_date
 
@@ -156,7 +156,7 @@ def compact(spark: SparkSession, ledger: Ledger, options: LakeOptions) -> int:
             continue
         frame = spark.read.option("mergeSchema", "true").option("basePath", ledger.files.path(directory))
         found = frame.parquet(*(ledger.files.path(path) for path in paths))
-        entry = ledger.open(f"compact.{ledger.next_number}")
+        entry = ledger.open(f"{COMPACTED}{ledger.next_number}")
         inner = directory[len(MESSAGES) :].strip("/")
         entry.stage(f"{MESSAGES}/{inner}" if inner else MESSAGES, Table(found, files=1))
         entry.remove(paths)

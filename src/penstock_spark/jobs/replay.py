@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from typing import Any, Protocol
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from penstock_schema.decode import Publish
@@ -27,8 +28,11 @@ MARK_SECONDS = 0.5
 MOST_MARKS = 400
 COLUMNS = (
     "topic,payload,qos,retain,client_id,username,received_at,expires_at,payload_format,content_type,response_topic,"
-    "correlation_data,user_property_list,log_partition,log_offset,error"
+    "correlation_data,user_property_list,log_topic,log_partition,log_offset,error"
 )
+# {topic: {partition: next offset}}, and (time in ms, topic, partition, offset) of a message.
+Ends = Mapping[str, Mapping[str, int]]
+Place = tuple[int, str, int, int]
 
 
 class Sink(Protocol):
@@ -84,20 +88,73 @@ class Pacer:
 
 
 def in_order(messages: DataFrame) -> DataFrame:
-    """As they were received; of the same time by partition and offset."""
-    return messages.orderBy("received_at", "log_partition", "log_offset")
+    """As they were received; of the same time by their place in the log."""
+    return messages.orderBy("received_at", "log_topic", "log_partition", "log_offset")
 
 
-def only_after(messages: DataFrame, place: tuple[int, int, int] | None) -> DataFrame:
-    """What comes behind (time in ms, partition, offset) in that order."""
+def only_after(messages: DataFrame, place: Place | None) -> DataFrame:
+    """What comes behind the place in that order."""
     if place is None:
         return messages
-    at = F.unix_millis("received_at")
-    ms, partition, offset = place
-    later = (F.col("log_partition") > partition) | (
-        (F.col("log_partition") == partition) & (F.col("log_offset") > offset)
-    )
-    return messages.filter((at > ms) | ((at == ms) & later))
+    names = ("ms", "log_topic", "log_partition", "log_offset")
+    kinds = ("long", "string", "int", "long")
+    here = F.struct(F.unix_millis("received_at").alias(names[0]), *names[1:])
+    values = zip(names, kinds, place, strict=True)
+    there = F.struct(*(F.lit(value).cast(kind).alias(name) for name, kind, value in values))
+    return messages.filter(here > there)
+
+
+def only_within(messages: DataFrame, starts: Ends, ends: Ends) -> DataFrame:
+    """Offsets from the starts (those not named from the first) to before the ends (those not named not at all)."""
+    offset = F.col("log_offset")
+    return messages.filter((offset >= F.coalesce(_of(starts), F.lit(0))) & (offset < F.coalesce(_of(ends), F.lit(0))))
+
+
+def _of(offsets: Ends) -> Column:
+    """The offset that is named for the partition of a message; null when there is none."""
+    named = [(f"{topic}/{number}", offset) for topic, places in offsets.items() for number, offset in places.items()]
+    if not named:
+        return F.lit(None).cast("long")
+    known = F.create_map(*(part for key, offset in named for part in (F.lit(key), F.lit(offset).cast("long"))))
+    return F.try_element_at(known, F.concat_ws("/", "log_topic", "log_partition"))
+
+
+def ends_of(messages: DataFrame, known: Ends) -> Ends:
+    """Behind the last message of each partition; never before what is known."""
+    found: dict[str, dict[str, int]] = {topic: dict(places) for topic, places in known.items()}
+    newest = messages.groupBy("log_topic", "log_partition").agg(F.max("log_offset").alias("last"))
+    for row in newest.collect():
+        places = found.setdefault(row.log_topic, {})
+        places[str(row.log_partition)] = max(places.get(str(row.log_partition), 0), row.last + 1)
+    return found
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far runs have got: all that is before `done` was sent, and of what is from there to `ends` all up to `place`.
+
+    What comes later with an earlier time (another node's clock, another partition's delay) is behind `ends`, and so it
+    is neither missed nor does it make what was sent be sent again.
+    """
+
+    done: Ends = field(default_factory=dict)
+    ends: Ends | None = None
+    place: Place | None = None
+
+    def rounds(self, messages: DataFrame) -> list[tuple[Progress, DataFrame]]:
+        """What is left of a run that was stopped, and what has come since; each in its order."""
+        found = []
+        start, place = self.done, self.place
+        if self.ends is not None:
+            found.append((self, only_after(only_within(messages, self.done, self.ends), place)))
+            start, place = self.ends, None
+        fresh = Progress(start, ends_of(messages, start))
+        assert fresh.ends is not None
+        found.append((fresh, only_after(only_within(messages, start, fresh.ends), place)))
+        return found
+
+    def dump(self) -> str:
+        return json.dumps({"done": self.done, "ends": self.ends, "place": self.place})
 
 
 def record_of(row: Row, options: ReplayOptions) -> Publish:
@@ -138,16 +195,27 @@ def describe(messages: DataFrame) -> dict[str, Any]:
     return dict(row.asDict())
 
 
-def _load_place(files: Files | None) -> tuple[int, int, int] | None:
-    if files is None:
-        return None
+def _load(files: Files) -> Progress:
     try:
         known = files.read_json(STATE)
-        return None if known is None else (int(known["ms"]), int(known["partition"]), int(known["offset"]))
-    except (ValueError, KeyError, TypeError) as error:
+        if known is None:
+            return Progress()
+        if "ms" in known:  # of an earlier release: only the place
+            return Progress(place=(int(known["ms"]), "", int(known["partition"]), int(known["offset"])))
+        place = known["place"]
+        return Progress(
+            _offsets(known["done"]),
+            None if known["ends"] is None else _offsets(known["ends"]),
+            None if place is None else (int(place[0]), str(place[1]), int(place[2]), int(place[3])),
+        )
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{files.path(STATE)} is damaged: {error}", "Remove it to replay from the beginning"
         ) from None
+
+
+def _offsets(known: Mapping[str, Mapping[str, Any]]) -> Ends:
+    return {topic: {number: int(offset) for number, offset in places.items()} for topic, places in known.items()}
 
 
 def check(options: ReplayOptions) -> None:
@@ -189,17 +257,15 @@ def _run(
     pacer: Pacer,
 ) -> Outcome:
     started = time.monotonic()
-    place = _load_place(files)
-    messages = only_after(only_good(source.read(spark, stream=False, columns=COLUMNS)), place)
-    if options.limit:
-        messages = in_order(messages).limit(options.limit)
+    messages = only_good(source.read(spark, stream=False, columns=COLUMNS))
     watch.say(spark, "counting what is to be sent")
-    plan = describe(messages)
+    rounds = [(Progress(), messages)] if files is None else _load(files).rounds(messages)
+    plan = describe(_limited(reduce(DataFrame.unionByName, (rows for _, rows in rounds)), options.limit))
     outcome = Outcome("replay", options.to_topic, facts=_plan_facts(plan, options, is_dry=make_sink is None))
     if make_sink is not None and plan["messages"]:
         watch.say(spark, "putting the messages in order")
         replay = _Replay(make_sink(), options, files, notify, pacer)
-        sent = replay.send(messages, int(plan["messages"]))
+        sent = replay.send(rounds, int(plan["messages"]))
         outcome.failed = replay.sink.refused
         outcome.messages = outcome.facts["messages"] = sent - outcome.failed
         outcome.facts["messages a second"] = round(outcome.messages / max(0.001, time.monotonic() - started))
@@ -232,46 +298,68 @@ class _Replay:
     files: Files | None
     notify: Notify | None
     pacer: Pacer
+    count: int = 0
     marks: list[tuple[datetime, float]] = field(default_factory=list)  # when how many had been sent
     newest: tuple[datetime, float] = field(default_factory=lambda: (datetime.now(UTC), 0.0))
 
-    def send(self, messages: DataFrame, total: int) -> int:
-        count = 0
-        last: Row | None = None
+    def send(self, rounds: Sequence[tuple[Progress, DataFrame]], total: int) -> int:
         try:
-            for row in _rows(messages):
+            for progress, messages in rounds:
+                self._send_round(progress, messages, total)
+                if self._is_enough:
+                    break
+                self._save(Progress(progress.ends or {}))
+        finally:
+            self.sink.close()
+        return self.count
+
+    @property
+    def _is_enough(self) -> bool:
+        return 0 < self.options.limit <= self.count
+
+    def _send_round(self, progress: Progress, messages: DataFrame, total: int) -> None:
+        last: Row | None = None
+        left = self.options.limit - self.count if self.options.limit else 0
+        try:
+            for row in _rows(_limited(messages, left)):
                 record = record_of(row, self.options)
                 self.pacer.wait(record.received_at / 1000)
                 self.sink.send(record)
-                count, last = count + 1, row
-                self._mark(count)
+                last = row
+                self.count += 1
+                self._mark()
                 if self.notify is not None:
-                    self.notify("messages", count, total)
-                if count % SAVE_EVERY == 0:
-                    self._save(last)
+                    self.notify("messages", self.count, total)
+                if self.count % SAVE_EVERY == 0:
+                    self._save(_at(progress, row))
         finally:
-            try:
-                self._save(last)
-            finally:
-                self.sink.close()
-        return count
+            self._save(_at(progress, last) if last is not None else progress)
 
-    def _mark(self, count: int) -> None:
-        now = datetime.now(UTC)
+    def _mark(self) -> None:
+        now, count = datetime.now(UTC), float(self.count)
         if not self.marks or now - self.marks[-1][0] >= timedelta(seconds=MARK_SECONDS):
-            self.marks.append((now, float(count)))
+            self.marks.append((now, count))
             if len(self.marks) > MOST_MARKS:
                 del self.marks[1::2]
-        self.newest = (now, float(count))
+        self.newest = (now, count)
 
     def chart(self) -> Chart:
         return Chart("Messages sent", "lines", series={"sent": [*self.marks, self.newest]})
 
-    def _save(self, row: Row | None) -> None:
+    def _save(self, progress: Progress) -> None:
         self.sink.flush()
-        if self.files is not None and row is not None:
-            place = {"ms": _ms(row.received_at), "partition": row.log_partition, "offset": row.log_offset}
-            self.files.write_text(STATE, json.dumps(place))
+        if self.files is not None:
+            self.files.write_text(STATE, progress.dump())
+
+
+def _at(progress: Progress, row: Row) -> Progress:
+    """The same round, up to this message."""
+    return replace(progress, place=(_ms(row.received_at), row.log_topic, row.log_partition, row.log_offset))
+
+
+def _limited(messages: DataFrame, limit: int) -> DataFrame:
+    """The first ones; all of them when the limit is 0."""
+    return in_order(messages).limit(limit) if limit else messages
 
 
 def _rows(messages: DataFrame) -> Iterator[Row]:

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source, alone
-from penstock_spark.ledger import Ledger, Table
+from penstock_spark.ledger import TABLES, Ledger, Table
 from penstock_spark.report import Chart, Rows, utc, with_zeros, write_report
 from penstock_spark.transforms import with_prefix, with_size
 
@@ -115,7 +115,7 @@ def run(
         return {CLIENTS: Table(per_client(narrow), files=1), SIZES: Table(per_size(narrow), files=1)}
 
     outcome = job.run(source, work, recover=recover, notify=notify, columns="topic,payload,client_id,received_at")
-    if outcome.batches or job.ledger.read(TOP) is None:
+    if job.ledger.has_old_tables:
         make_tables(spark, job.ledger, options)
     return _finish(job.ledger, outcome)
 
@@ -124,7 +124,7 @@ def make_tables(spark: SparkSession, ledger: Ledger, options: TrafficOptions) ->
     clients, sizes = ledger.read(CLIENTS), ledger.read(SIZES)
     if clients is None or sizes is None:
         return
-    entry = ledger.open(f"tables.{ledger.next_number}")
+    entry = ledger.open(f"{TABLES}{ledger.next_number}")
     for window in WINDOWS:
         entry.stage(f"per_{window}", Table(per_window(clients, sizes, window), files=1, replaces=True))
     entry.stage(TOP, Table(top_talkers(clients, options.top), files=1, replaces=True))
