@@ -50,6 +50,11 @@ _MANY_ROWS = {
     "sample": "SAMPLE",
     "exclude": "EXCLUDE",
 }
+# Clauses of the original that sqlglot does not know: it reads some of them as another name of the source.
+_WINDOWS = (
+    *("INTERVAL", "SLIDING", "SESSION", "STATE_WINDOW", "EVENT_WINDOW", "COUNT_WINDOW", "ANOMALY_WINDOW", "FILL"),
+    *("PARTITION", "PARTITION BY", "SLIMIT", "SOFFSET"),
+)
 _SELECT_PARTS = {"expressions", "from_", "where"}
 
 
@@ -88,6 +93,7 @@ class Query:
 
     def _parse_failed(self, error: ParseError) -> NoReturn:
         self._check_bare_filter()
+        self._check_windows()
         known = error.errors[0] if error.errors else {}
         reason = str(known.get("description") or "it cannot be read").rstrip(".")
         reason = re.sub(r" but got <Token.*", "", reason, flags=re.DOTALL)
@@ -108,6 +114,16 @@ class Query:
                 found = re.compile(r"[^\s'\"();,]*[/+#][^\s'\"();,]*").match(self._text, tokens[number + 1].start)
                 if found is not None:
                     self._refuse(found.start(), f'an MQTT filter is written in quotes: FROM "{found[0]}"')
+
+    def _check_windows(self) -> None:
+        """What cannot be read, or is read as another name of the source with columns, may be one of them."""
+        words = self._words()
+        source = next((number for number, word in enumerate(words) if word.token_type is TokenType.FROM), len(words))
+        for number, word in enumerate(words[source:], source):
+            clause = word.text.upper()
+            is_call = number + 1 < len(words) and words[number + 1].token_type is TokenType.L_PAREN
+            if clause in _WINDOWS and (is_call or clause != "INTERVAL"):  # a length of time is no window
+                self._refuse(word.start, f"{clause} needs more than one row, and {SPARK}")
 
     def _words(self) -> list[Token]:
         """Without what is in quotes."""
@@ -187,6 +203,10 @@ class Query:
     def _check_table(self, table: exp.Table, offset: int) -> None:
         if not isinstance(table.this, exp.Identifier):
             self._refuse(offset, "a table or an MQTT filter in quotes is expected here")
+        alias = table.args.get("alias")
+        if alias is not None and alias.args.get("columns"):
+            self._check_windows()
+            self._refuse(offset, "columns have no other names behind FROM: write AS after each of them")
         for part, value in table.args.items():
             if not value or part in ("this", "alias"):
                 continue
