@@ -20,7 +20,7 @@ from penstock.delivery.contexts import CLAIMED, OFFERED, SHARED, Contexts, make_
 from penstock.delivery.lane_book import LaneBook, Place
 from penstock.delivery.pack_reader import PackReader
 from penstock.delivery.shares import share_out
-from penstock.logs.base import Committed, Log, LogError, TopicPartition, parse_properties
+from penstock.logs.base import Committed, Log, LogError, TopicNotFound, TopicPartition, parse_properties
 from penstock.persistence.application_names import ApplicationNames
 
 log = get_logger("penstock.application")
@@ -28,6 +28,7 @@ log = get_logger("penstock.application")
 QOS = 0x03
 RETAIN_AS_PUBLISHED = 0x08
 IN_GROUP = "\1"  # between topic and group in the key of a claim
+REMOVE_AGAIN_SECONDS = 10.0
 PATIENCE = 20
 PATIENCE_SECONDS = 0.25
 
@@ -363,6 +364,11 @@ class SharedDelivery:
         before = self._removals.get(topic)
         self._removals[topic] = self._spawn(self._remove(group, topic, reader, before, keeps_topic=is_used))
 
+    def _clean_up_again(self, group: str, topic: str) -> None:
+        is_used = any(share.group == group for share in self._shares.values())
+        if not is_used and not any(self._topic_of(name) == topic for name in self._reserved):
+            self._clean_up(group, topic, None)
+
     async def _remove(
         self,
         group: str,
@@ -382,8 +388,13 @@ class SharedDelivery:
                 if not keeps_topic:
                     await self._log.admin.delete(topic)
                     log.info("the topic of a shared subscription was removed", topic=topic)
+        except TopicNotFound:
+            pass
         except LogError as error:
-            log.warning("the topic of a shared subscription cannot be removed", topic=topic, error=str(error))
+            log.warning(
+                "the topic of a shared subscription cannot be removed, it is tried again", topic=topic, error=str(error)
+            )
+            asyncio.get_running_loop().call_later(REMOVE_AGAIN_SECONDS, self._clean_up_again, group, topic)
         finally:
             if self._removals.get(topic) is asyncio.current_task():
                 del self._removals[topic]

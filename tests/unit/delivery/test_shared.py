@@ -303,6 +303,35 @@ def test_the_topic_goes_with_the_last_member() -> None:
     run(scenario, shared_partitions=2)
 
 
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_a_topic_that_cannot_be_removed_now(comes_back: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.delivery.shared.REMOVE_AGAIN_SECONDS", 0.2)
+
+    async def scenario(node: Node) -> None:
+        client = await join(node, "a")
+        await settled(node, 2)
+        delete, tries = node.log.admin.delete, 0
+
+        async def broken(topic: str) -> None:
+            nonlocal tries
+            tries += 1
+            raise LogUnavailable("away")
+
+        node.log.admin.delete = broken  # the fault this is about
+        node.unsubscribe(client, FILTER)
+        await node.until(lambda: tries == 1 and not node.delivery.shared._removals)
+        node.log.admin.delete = delete
+        if comes_back:
+            await node.subscribe(client, FILTER)
+            await asyncio.sleep(0.5)
+            await node.publish("s", range(5))
+            assert sorted(await Reader(client).until(5)) == list(range(5))
+        else:
+            await node.until(lambda: TOPIC not in node.log.topics)
+
+    run(scenario, shared_partitions=2)
+
+
 def test_topics_that_cannot_be_made_now() -> None:
     async def scenario(node: Node) -> None:
         client = await node.connect("a")
