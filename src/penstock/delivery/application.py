@@ -268,7 +268,7 @@ class ApplicationDelivery:
     async def make_again(self, topic: str) -> bool:
         """The dispatcher found a topic missing: somebody removed it under a session that lives."""
         if self.shared.has_topic(topic):
-            await self.shared.make_topic(topic)
+            await self.shared.make_again(topic)
             return True
         client_id = next((name for name in self._sessions if self._names.client_topic(name) == topic), None)
         if client_id is None:

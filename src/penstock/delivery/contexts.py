@@ -67,6 +67,10 @@ class Contexts:
         prefix = f"{kind}\0{owner}\0".encode()
         return [key for key in self._of if key.startswith(prefix)]
 
+    def keys_of_topic(self, topic: str, end: str) -> list[bytes]:
+        """Of everybody; `end` is what may stand behind the topic's name."""
+        return [key for key in self._of if split_key(key)[2].partition(end)[0] == topic]
+
     def put(self, key: bytes, value: bytes) -> None:
         """Stores without anybody waiting for it."""
         self._of[key] = value

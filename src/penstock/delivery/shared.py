@@ -8,6 +8,7 @@ with takes along what was not acknowledged; only QoS 2 messages under way stay w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -208,8 +209,29 @@ class SharedDelivery:
             await consumer.close()
 
     async def make_topic(self, topic: str) -> None:
-        await self._log.admin.create(topic, self._settings.shared_partitions, self._properties)
+        partitions = self._partitions.get(topic, self._settings.shared_partitions)
+        await self._log.admin.create(topic, partitions, self._properties)
         self._partitions[topic] = (await self._log.admin.describe(topic)).partitions
+
+    async def make_again(self, topic: str) -> None:
+        """Somebody removed it under subscriptions that live. Raises LogError."""
+        with contextlib.suppress(TopicNotFound):
+            await self._log.admin.describe(topic)
+            return  # it is there by now
+        log.warning("the topic of a shared subscription was removed by somebody, it is made again", topic=topic)
+        await self.make_topic(topic)
+        # Its offsets begin anew: what the contexts say is of the old one.
+        for claims in self._claims.values():
+            for claim in [one for one in claims if one[0].topic == topic]:
+                claims.remove(claim)
+                self._book.close(claim[0], keeps_context=False)
+                self._spawn(claim[1].stop())
+        self._contexts.remove(self._contexts.keys_of_topic(topic, IN_GROUP))
+        for share in [one for one in self._shares.values() if one.topic == topic]:
+            for partition in list(share.lanes):
+                self._book.close(share.lanes.pop(partition), keeps_context=False)
+            share.starts.clear()
+            self._share_out(share)
 
     async def learn(self, filters: Iterable[bytes]) -> None:
         """Of sessions that are restored: how many partitions their topics have. Raises LogError."""
