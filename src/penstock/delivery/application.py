@@ -23,12 +23,13 @@ from penstock.delivery.lane_book import LaneBook, Place
 from penstock.delivery.pack_reader import PackReader
 from penstock.delivery.retained_appends import RetainedAppends
 from penstock.delivery.shared import SharedDelivery, patiently
-from penstock.logs.base import Consumer, Log, LogError, TopicPartition, parse_properties
+from penstock.logs.base import Consumer, Log, LogError, TopicNotFound, TopicPartition, parse_properties
 from penstock.persistence.application_names import ApplicationNames
 
 log = get_logger("penstock.application")
 
 CLAIMS_SECONDS = 0.5
+REMOVE_AGAIN_SECONDS = 10.0
 
 
 class ApplicationDelivery:
@@ -57,9 +58,11 @@ class ApplicationDelivery:
         self._sessions: dict[str, Session] = {}  # with a feed, connected or not
         self._topics: dict[str, str] = {}  # client ids of the topics that are there
         self._starts: dict[str, int] = {}  # where a new session begins in a topic that was there
+        self._preparing: dict[str, int] = {}  # client ids whose topic is being made, and for how many connections
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._asker: Consumer | None = None
+        self.is_elsewhere: Callable[[str], bool] | None = None  # whether another broker has a session of the client
         self.on_share: Callable[[bytes], None] | None = None  # told of every shared filter, whoever subscribes to it
 
     # ---- life ----
@@ -99,7 +102,27 @@ class ApplicationDelivery:
         return bool(limit) and len(self._sessions) >= limit and client_id not in self._sessions
 
     async def prepare(self, client_id: str, *, is_new: bool) -> None:
-        """The topic is there, and a new session knows where in it it begins. Raises LogError."""
+        """The topic is there, and a new session knows where in it it begins; `opened` or `given_up` comes at once after
+        it. Raises LogError."""
+        self._preparing[client_id] = self._preparing.get(client_id, 0) + 1
+        is_there = False
+        try:
+            await self._prepare(client_id, is_new)
+            is_there = True
+        finally:
+            self._preparing[client_id] -= 1
+            if not self._preparing[client_id]:
+                del self._preparing[client_id]
+            if not is_there:
+                self.given_up(client_id)
+
+    def given_up(self, client_id: str) -> None:
+        """The connection ended while the topic was made: there is no session, so there is no topic."""
+        self._starts.pop(client_id, None)
+        if self.settings.remove_topics == "session-end" and self._names.client_topic(client_id) in self._topics:
+            self._remove_unused(client_id)
+
+    async def _prepare(self, client_id: str, is_new: bool) -> None:
         topic = self._names.client_topic(client_id)
         assert topic is not None
         while topic in self._removals:
@@ -218,16 +241,26 @@ class ApplicationDelivery:
 
     def _remove_unused(self, client_id: str) -> None:
         topic = self._names.client_topic(client_id)
-        if topic is None or client_id in self._sessions or topic in self._removals or client_id in self._starts:
+        if topic is None or client_id in self._sessions or topic in self._removals or client_id in self._preparing:
             return
+        if self.is_elsewhere is not None and self.is_elsewhere(client_id):
+            return  # it has come back at another broker, which goes on with the topic
         self._removals[topic] = self._spawn(self._remove(topic, client_id))
 
     async def _remove(self, topic: str, client_id: str) -> None:
         try:
             await self._log.admin.delete(topic)
             log.info("the topic of an APPLICATION client was removed", client_id=client_id, topic=topic)
+        except TopicNotFound:
+            pass
         except LogError as error:
-            log.warning("the topic of a client cannot be removed", client_id=client_id, topic=topic, error=str(error))
+            log.warning(
+                "the topic of a client cannot be removed, it is tried again",
+                client_id=client_id,
+                topic=topic,
+                error=str(error),
+            )
+            asyncio.get_running_loop().call_later(REMOVE_AGAIN_SECONDS, self._remove_unused, client_id)
         finally:
             self._topics.pop(topic, None)
             self._removals.pop(topic, None)
@@ -235,7 +268,7 @@ class ApplicationDelivery:
     async def make_again(self, topic: str) -> bool:
         """The dispatcher found a topic missing: somebody removed it under a session that lives."""
         if self.shared.has_topic(topic):
-            await self.shared.make_topic(topic)
+            await self.shared.make_again(topic)
             return True
         client_id = next((name for name in self._sessions if self._names.client_topic(name) == topic), None)
         if client_id is None:

@@ -67,6 +67,10 @@ class Contexts:
         prefix = f"{kind}\0{owner}\0".encode()
         return [key for key in self._of if key.startswith(prefix)]
 
+    def keys_of_topic(self, topic: str, end: str) -> list[bytes]:
+        """Of everybody; `end` is what may stand behind the topic's name."""
+        return [key for key in self._of if split_key(key)[2].partition(end)[0] == topic]
+
     def put(self, key: bytes, value: bytes) -> None:
         """Stores without anybody waiting for it."""
         self._of[key] = value
@@ -127,12 +131,14 @@ class Contexts:
             return
         for _, key, _ in changes:
             self._pending[key] = self._pending.get(key, 0) + 1
+        self._try_to_store(changes, marks)
 
+    def _try_to_store(self, changes: list[Change], marks: list[tuple[Lane, int]] | None) -> None:
         def on_done(error: StoreError | None) -> None:
-            self._settle(changes)
             if error is not None:
-                self._retry_later(changes, marks, error)
+                self._retry_later(changes, marks, error)  # and is pending until then
                 return
+            self._settle(changes)
             self._tell_waiting(changes)
             for lane, mark in marks or ():
                 lane.saved(mark)
@@ -148,4 +154,4 @@ class Contexts:
         self._scheduler.call_later(RETRY_SECONDS, self._store_again, changes, marks)
 
     def _store_again(self, changes: list[Change], marks: list[tuple[Lane, int]] | None) -> None:
-        self._store_all([(table, key, self._of.get(key)) for table, key, _ in changes], marks)
+        self._try_to_store([(table, key, self._of.get(key)) for table, key, _ in changes], marks)

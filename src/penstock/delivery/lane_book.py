@@ -76,6 +76,8 @@ class LaneBook:
         if keeps_context:
             self._contexts.put(place.key, place.prefix + context)
             self._uncommitted[lane] = place.reader
+        else:
+            self._uncommitted.pop(lane, None)  # its offsets mean nothing any more
 
     def save(self, lanes: Iterable[Lane]) -> None:
         """Makes the contexts durable that packs or PUBRELs wait for."""

@@ -8,6 +8,7 @@ with takes along what was not acknowledged; only QoS 2 messages under way stay w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ from penstock.delivery.contexts import CLAIMED, OFFERED, SHARED, Contexts, make_
 from penstock.delivery.lane_book import LaneBook, Place
 from penstock.delivery.pack_reader import PackReader
 from penstock.delivery.shares import share_out
-from penstock.logs.base import Committed, Log, LogError, TopicPartition, parse_properties
+from penstock.logs.base import Committed, Log, LogError, TopicNotFound, TopicPartition, parse_properties
 from penstock.persistence.application_names import ApplicationNames
 
 log = get_logger("penstock.application")
@@ -28,6 +29,7 @@ log = get_logger("penstock.application")
 QOS = 0x03
 RETAIN_AS_PUBLISHED = 0x08
 IN_GROUP = "\1"  # between topic and group in the key of a claim
+REMOVE_AGAIN_SECONDS = 10.0
 PATIENCE = 20
 PATIENCE_SECONDS = 0.25
 
@@ -207,8 +209,29 @@ class SharedDelivery:
             await consumer.close()
 
     async def make_topic(self, topic: str) -> None:
-        await self._log.admin.create(topic, self._settings.shared_partitions, self._properties)
+        partitions = self._partitions.get(topic, self._settings.shared_partitions)
+        await self._log.admin.create(topic, partitions, self._properties)
         self._partitions[topic] = (await self._log.admin.describe(topic)).partitions
+
+    async def make_again(self, topic: str) -> None:
+        """Somebody removed it under subscriptions that live. Raises LogError."""
+        with contextlib.suppress(TopicNotFound):
+            await self._log.admin.describe(topic)
+            return  # it is there by now
+        log.warning("the topic of a shared subscription was removed by somebody, it is made again", topic=topic)
+        await self.make_topic(topic)
+        # Its offsets begin anew: what the contexts say is of the old one.
+        for claims in self._claims.values():
+            for claim in [one for one in claims if one[0].topic == topic]:
+                claims.remove(claim)
+                self._book.close(claim[0], keeps_context=False)
+                self._spawn(claim[1].stop())
+        self._contexts.remove(self._contexts.keys_of_topic(topic, IN_GROUP))
+        for share in [one for one in self._shares.values() if one.topic == topic]:
+            for partition in list(share.lanes):
+                self._book.close(share.lanes.pop(partition), keeps_context=False)
+            share.starts.clear()
+            self._share_out(share)
 
     async def learn(self, filters: Iterable[bytes]) -> None:
         """Of sessions that are restored: how many partitions their topics have. Raises LogError."""
@@ -363,6 +386,11 @@ class SharedDelivery:
         before = self._removals.get(topic)
         self._removals[topic] = self._spawn(self._remove(group, topic, reader, before, keeps_topic=is_used))
 
+    def _clean_up_again(self, group: str, topic: str) -> None:
+        is_used = any(share.group == group for share in self._shares.values())
+        if not is_used and not any(self._topic_of(name) == topic for name in self._reserved):
+            self._clean_up(group, topic, None)
+
     async def _remove(
         self,
         group: str,
@@ -382,8 +410,13 @@ class SharedDelivery:
                 if not keeps_topic:
                     await self._log.admin.delete(topic)
                     log.info("the topic of a shared subscription was removed", topic=topic)
+        except TopicNotFound:
+            pass
         except LogError as error:
-            log.warning("the topic of a shared subscription cannot be removed", topic=topic, error=str(error))
+            log.warning(
+                "the topic of a shared subscription cannot be removed, it is tried again", topic=topic, error=str(error)
+            )
+            asyncio.get_running_loop().call_later(REMOVE_AGAIN_SECONDS, self._clean_up_again, group, topic)
         finally:
             if self._removals.get(topic) is asyncio.current_task():
                 del self._removals[topic]

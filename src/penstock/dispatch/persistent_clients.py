@@ -161,6 +161,10 @@ class PersistentClients:
             return await self._change_type(session)
         return client_type
 
+    def given_up(self, client_id: str) -> None:
+        """What was prepared is for nobody: the connection ended meanwhile."""
+        self.delivery.given_up(client_id)
+
     async def _change_type(self, session: Session) -> str:
         """An APPLICATION client comes back as a DEVICE: what is in its log is delivered first, nothing is dropped."""
         if await self._try_release(session):

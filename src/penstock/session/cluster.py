@@ -116,6 +116,7 @@ class Cluster:
                 if topic_filter.startswith(b"$share/"):
                     self.shares.joined(topic_filter)
         await self._patiently(self.take_over.start)
+        self._applications.delivery.is_elsewhere = self.take_over.is_elsewhere
         self._is_open = True
         await self._follow_members()
         self._looking = asyncio.get_running_loop().create_task(self._look_for_the_lost())

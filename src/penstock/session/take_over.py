@@ -183,6 +183,10 @@ class TakeOver:
             return True
         return client_id in self._owners and self._registry.get(client_id) is None
 
+    def is_elsewhere(self, client_id: str) -> bool:
+        """Whether another broker has stored a session of the client."""
+        return self._owners.get(client_id, "") not in ("", self._node)
+
     async def claim(self, client_id: str) -> Claim:
         """The session is here, if there is one, and nobody else has the client: until `settle`, unless it is lost to a
         later claim. Raises LogError, RecordError and StoreError."""

@@ -8,7 +8,7 @@ import pytest
 
 from penstock._ext.connection import read_context, write_context
 from penstock.delivery.contexts import OWN, TABLE, make_key
-from penstock.logs.base import LogUnavailable
+from penstock.logs.base import LogError, LogUnavailable
 from penstock.stores.memory_state import MemoryStateStore
 from tests.support.app_node import Node, Reader, SlowStore, restart, run
 from tests.support.lanes import PUBACK, PUBLISH, PUBREC, PUBREL, Packet
@@ -92,19 +92,73 @@ def test_the_topic_goes_with_the_session() -> None:
     run(scenario)
 
 
-def test_a_client_that_gives_up_while_its_topic_is_made_leaves_nothing() -> None:
+@pytest.mark.parametrize("setting", ["session-end", "never"])
+def test_a_client_that_gives_up_while_its_topic_is_made_leaves_nothing(setting: str) -> None:
     """The connection ends between the making of the topic and CONNACK: there is no session, so there is no topic."""
 
     async def scenario(node: Node) -> None:
         await node.applications.prepare(None, "a", "application", 100, False)
         assert TOPIC in node.log.topics
-        client = await node.connect("b")
-        node.end(client.session)
-        await node.until(lambda: "tbmq.msg.app.b" not in node.log.topics)
-        # the client comes once more, and its session ends
+        node.applications.given_up("a")
+        if setting == "never":
+            await asyncio.sleep(0.05)
+            assert TOPIC in node.log.topics
+            return
+        await node.until(lambda: TOPIC not in node.log.topics)
         client = await node.connect("a")
+        node.applications.given_up("a")  # another connection of the client, which came too late
+        await node.subscribe(client, b"t")
+        await node.publish("t", [1])
+        assert await Reader(client).until(1) == [1]
         node.end(client.session)
-        await node.until(lambda: TOPIC not in node.log.topics, 30.0)
+        await node.until(lambda: TOPIC not in node.log.topics)
+
+    run(scenario, remove_topics=setting)
+
+
+def test_a_topic_without_a_beginning_is_not_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was made, but where it ends could not be found out: the client is refused."""
+
+    async def scenario(node: Node) -> None:
+        async def broken(*_: object) -> None:
+            raise LogError("nobody answers")
+
+        monkeypatch.setattr(node.delivery, "_find_start", broken)
+        with pytest.raises(LogError):
+            await node.connect("a")
+        await node.until(lambda: TOPIC not in node.log.topics)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("comes_back", ["nowhere", "here", "elsewhere"])
+def test_a_topic_that_cannot_be_removed_now(comes_back: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka is away when the session ends: the topic goes when it is back, unless the client is back as well."""
+    monkeypatch.setattr("penstock.delivery.application.REMOVE_AGAIN_SECONDS", 0.2)
+
+    async def scenario(node: Node) -> None:
+        client = await node.connect("a")
+        delete = node.log.admin.delete
+        tries = 0
+
+        async def broken(topic: str) -> None:
+            nonlocal tries
+            tries += 1
+            raise LogUnavailable("away")
+
+        node.log.admin.delete = broken  # the fault this is about
+        node.end(client.session)
+        await node.until(lambda: tries == 1 and not node.delivery._removals)
+        node.log.admin.delete = delete
+        if comes_back == "here":
+            await node.connect("a")
+        elif comes_back == "elsewhere":
+            node.delivery.is_elsewhere = lambda client_id: client_id == "a"
+        if comes_back == "nowhere":
+            await node.until(lambda: TOPIC not in node.log.topics)
+        else:
+            await asyncio.sleep(0.5)
+            assert TOPIC in node.log.topics
 
     run(scenario)
 

@@ -95,6 +95,27 @@ def test_a_store_that_fails_for_a_while() -> None:
     asyncio.run(main())
 
 
+def test_nobody_takes_for_durable_what_is_to_be_stored_again() -> None:
+    """A PUBREL of a client that is back within that second waits as well."""
+
+    async def main() -> None:
+        stage = Stage()
+        told: list[str] = []
+        stage.store.failure = "for a moment"
+        stage.contexts.put(KEY, b"PUBREC came")
+        await asyncio.sleep(0)
+        stage.contexts.when_durable(KEY, lambda: told.append("durable"))
+        assert told == []
+        stage.store.failure = ""
+        stage.clock.advance(RETRY_SECONDS)
+        await asyncio.sleep(0)
+        assert (told, stage.stored) == (["durable"], b"PUBREC came")
+        stage.contexts.when_durable(KEY, lambda: told.append("at once"))
+        assert told == ["durable", "at once"]
+
+    asyncio.run(main())
+
+
 def test_an_older_context_never_takes_the_place_of_a_newer() -> None:
     async def main() -> None:
         stage = Stage()

@@ -303,6 +303,59 @@ def test_the_topic_goes_with_the_last_member() -> None:
     run(scenario, shared_partitions=2)
 
 
+def test_the_topic_was_removed_by_somebody() -> None:
+    """It is made again, its offsets begin anew, and so does what the broker has of them, also after a restart."""
+
+    async def scenario(node: Node) -> None:
+        client = await join(node, "a")
+        await settled(node, 2)
+        reader = Reader(client)
+        await node.publish("s", range(10))
+        assert sorted(await reader.until(10)) == list(range(10))
+        await node.log.admin.delete(TOPIC)
+        await node.publish("s", range(10, 16))
+        assert sorted(await reader.until(16)) == list(range(16))
+        await node.until(lambda: node.delivery.shared.committed_of(node.delivery.shared.shares()[0], 0) == 3)
+        client.lose()
+        await node.publish("s", range(16, 20))
+        other = await restart(node, shared_partitions=2)
+        try:
+            assert sorted(await Reader(await other.connect("a")).until(4)) == list(range(16, 20))
+        finally:
+            await other.stop()
+
+    run(scenario, shared_partitions=2)
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_a_topic_that_cannot_be_removed_now(comes_back: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.delivery.shared.REMOVE_AGAIN_SECONDS", 0.2)
+
+    async def scenario(node: Node) -> None:
+        client = await join(node, "a")
+        await settled(node, 2)
+        delete, tries = node.log.admin.delete, 0
+
+        async def broken(topic: str) -> None:
+            nonlocal tries
+            tries += 1
+            raise LogUnavailable("away")
+
+        node.log.admin.delete = broken  # the fault this is about
+        node.unsubscribe(client, FILTER)
+        await node.until(lambda: tries == 1 and not node.delivery.shared._removals)
+        node.log.admin.delete = delete
+        if comes_back:
+            await node.subscribe(client, FILTER)
+            await asyncio.sleep(0.5)
+            await node.publish("s", range(5))
+            assert sorted(await Reader(client).until(5)) == list(range(5))
+        else:
+            await node.until(lambda: TOPIC not in node.log.topics)
+
+    run(scenario, shared_partitions=2)
+
+
 def test_topics_that_cannot_be_made_now() -> None:
     async def scenario(node: Node) -> None:
         client = await node.connect("a")

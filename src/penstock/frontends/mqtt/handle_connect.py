@@ -266,6 +266,8 @@ async def _prepare(front: MqttFrontend, connection: Connection, candidate: Candi
     candidate.client_type = "application" if served_as == "application" else "device"
     if connection.is_open:
         _open(front, connection, candidate, expiry)
+    elif candidate.claim is None or not candidate.claim.is_lost:  # else another broker has the client, and its topic
+        front.applications.given_up(candidate.client_id)
 
 
 def _open(front: MqttFrontend, connection: Connection, candidate: Candidate, expiry: int) -> None:
