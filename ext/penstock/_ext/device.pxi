@@ -30,8 +30,8 @@ cdef void put_source(uint8_t* p, uint32_t partition, uint32_t via, int64_t offse
     memcpy(p + 24, &packet_id, 2)
 
 
-# Which of its subscriptions a client has a copy through. The same for every process, unlike the trie's hashes: a message
-# that is dispatched again must be recognised, also by who took it over from the group.
+# Which of its subscriptions a client has a copy through. The same in every process, unlike the hashes of the trie: what
+# is dispatched again must be recognised, also by who took it over from the group.
 cdef uint32_t via_of(Hub hub, const ShareGroup* group) except? 0:
     cdef uint32_t hash = 2166136261u
     cdef const uint8_t[::1] path

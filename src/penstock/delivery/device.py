@@ -23,7 +23,18 @@ from penstock._ext.segment import RecordPack
 from penstock.core.logging import RateLimited, get_logger
 from penstock.core.settings.redis import DeviceSettings
 from penstock.stores.base import StoreError
-from penstock.stores.device import SOURCE, Added, Addition, DeviceStore, Moved, Page, Queue, client_queue, group_queue
+from penstock.stores.device import (
+    SOURCE,
+    Added,
+    Addition,
+    DeviceStore,
+    Moved,
+    NoPacketIdLeft,
+    Page,
+    Queue,
+    client_queue,
+    group_queue,
+)
 
 log = get_logger("penstock.device")
 
@@ -361,6 +372,9 @@ class DeviceDelivery:
             self._step(backlog)
 
     def _on_held_added(self, queue: Queue, held: _Held, result: Added | StoreError) -> None:
+        if isinstance(result, NoPacketIdLeft):
+            self._make_room(queue, held, -1)
+            return
         held.is_busy = False
         if isinstance(result, StoreError):
             self._warn("messages of clients cannot be stored, they are tried again", result)
@@ -368,6 +382,31 @@ class DeviceDelivery:
         else:
             self._added(held.items.pop(0), result)
             self._go_on(queue)
+
+    def _make_room(self, queue: Queue, held: _Held, after_score: int) -> None:
+        """Messages that gave way while they were under way keep their ids, and all others are stored: the oldest that
+        are not under way give way too. Else everybody would wait for a client that may never come back."""
+        addition = held.items[0].addition
+
+        def on_page(page: Page | StoreError) -> None:
+            if not isinstance(page, StoreError):
+                under_way = set(array("H", addition.in_flight))
+                oldest = [one for one in page.packet_ids if one not in under_way][: addition.pack.count]
+                if oldest:
+                    self._store.statistics.trimmed += len(oldest)
+                    self._store.remove([(queue, oldest)], on_removed)
+                    return
+                if not page.is_last:
+                    self._make_room(queue, held, page.next_score)
+                    return
+            held.is_busy = False
+            self._go_on_later(queue)
+
+        def on_removed(_: Sequence[int | StoreError]) -> None:
+            held.is_busy = False
+            self._go_on(queue)
+
+        self._store.fetch(queue, after_score, FIRST_PAGE, on_page)
 
     def _added(self, item: _Given, added: Added) -> None:
         self._waiting -= 1

@@ -56,6 +56,10 @@ class StoreFull(StoreError):
     """There is no room: nothing was stored."""
 
 
+class NoPacketIdLeft(StoreFull):
+    """Every packet id of the queue is stored or in flight: messages that are neither have to go first."""
+
+
 class Addition(NamedTuple):
     """Messages for a queue, in order."""
 

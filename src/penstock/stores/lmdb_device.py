@@ -199,7 +199,8 @@ class LmdbDeviceStore:
             on_done([result] * count if count and isinstance(result, StoreError) else result)
 
         size += CALL_OVERHEAD
-        if self._is_closed or self._pending_bytes + size > self._backlog_bytes:
+        # What is larger than the room there is goes alone: else it would never go.
+        if self._is_closed or (self._pending_bytes and self._pending_bytes + size > self._backlog_bytes):
             self._loop.call_soon(finish, self._refuse())
             return
         self._pending_bytes += size

@@ -37,7 +37,18 @@ from penstock._ext.queue_rows import (
     read_chunk,
 )
 from penstock._ext.segment import RecordPack
-from penstock.stores.device import LONGEST_TTL_MS, SOURCE, Added, Moved, Page, Queue, QueueState, StoreFull, group_via
+from penstock.stores.device import (
+    LONGEST_TTL_MS,
+    SOURCE,
+    Added,
+    Moved,
+    NoPacketIdLeft,
+    Page,
+    Queue,
+    QueueState,
+    StoreFull,
+    group_via,
+)
 from penstock.stores.lmdb_kv import LmdbStore
 
 LONGEST_NAME = 400
@@ -205,7 +216,7 @@ class QueueTables:
                 state, pack, in_flight, now, default_expiry, now + LONGEST_TTL_MS, passed_over
             )
         except NoPacketId as error:
-            raise StoreFull(str(error)) from None
+            raise NoPacketIdLeft(str(error)) from None
         if not knows_last_id:
             self._write_state(queue, state)
         return Added(packet_ids, trimmed + passed_over)

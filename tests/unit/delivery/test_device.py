@@ -259,6 +259,41 @@ def test_additions_behind_one_that_failed_keep_their_order(tmp_path: Path) -> No
     run(tmp_path, scenario)
 
 
+def test_no_packet_id_left_while_the_client_is_away(tmp_path: Path) -> None:
+    """The limit is all ids there are. What is under way has its id still when it has given way in the store: the
+    oldest that are not under way give way then, or nothing would be dispatched to anybody any more."""
+
+    async def scenario(node: DeviceNode) -> None:
+        client = await subscribed(node, "a")
+        node.publish(*(b"sent %d" % number for number in range(20)))
+        sent = await receive(node, client, 20, acks=False)
+        await until_stored(node, "a", 20)
+        client.lose()
+        total = 65_535
+        for first in range(20, total, 5_000):
+            node.publish(*(b"%d" % number for number in range(first, min(first + 5_000, total))))
+        await until_stored(node, "a", total)
+        node.publish(b"new 1", b"new 2", b"new 3")
+        await node.until(lambda: node.is_settled)
+        client = node.connect("a")
+        found = await receive(node, client, total)
+        assert found[:20] == sent
+        assert [payload for _, payload in found[-3:]] == [b"new 1", b"new 2", b"new 3"]
+        await node.until(lambda: client.session.live)
+        await until_stored(node, "a", 0)
+
+    async def main() -> None:
+        settings = {"messages_limit": 65_535}
+        store = FaultyStore(LmdbDeviceStore(tmp_path / "devices", DeviceSettings(**settings)))
+        node = DeviceNode(DeviceLog(), store, **QUICK, **settings)
+        async with asyncio.timeout(120):
+            await node.start()
+            await scenario(node)
+            await node.stop()
+
+    asyncio.run(main())
+
+
 def test_what_expired_is_counted_when_the_client_has_gone_before_the_store_answers(tmp_path: Path) -> None:
     """The store removes such messages with the page: nobody else would ever tell of them."""
 

@@ -101,9 +101,10 @@ class RedisClient:
         return f"Redis: {self._problem or 'not connected yet'}"
 
     def submit(self, slot: int, payload: bytes, on_reply: OnReply, deadline: float = 0.0, beside: int = 0) -> None:
-        """`on_reply` gets the answer or a StoreError, later. `beside`: bytes that wait elsewhere for the same room."""
+        """`on_reply` gets the answer or a StoreError, later. `beside`: bytes that wait elsewhere for the same room; -1:
+        there is room for it."""
         size = len(payload) + COMMAND_OVERHEAD
-        if self._is_closed or self.pending_bytes + size + beside > self.settings.backlog_bytes:
+        if self._is_closed or (beside >= 0 and not self.has_room(size, beside)):
             self._loop.call_soon(on_reply, self.refuse())
             return
         self.pending_bytes += size
@@ -117,8 +118,10 @@ class RedisClient:
         else:
             self._dispatch(command)
 
-    def has_room(self, size: int) -> bool:
-        return not self._is_closed and self.pending_bytes + size <= self.settings.backlog_bytes
+    def has_room(self, size: int, beside: int) -> bool:
+        """What is larger than all the room goes alone: else it would never go."""
+        used = self.pending_bytes + beside
+        return not self._is_closed and (used == 0 or used + size <= self.settings.backlog_bytes)
 
     def soon(self, callback: Callable[[Any], None], result: Any) -> None:
         """For calls that need no command: their answer comes later, too."""

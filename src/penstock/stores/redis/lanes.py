@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from penstock.stores.redis.keys import QueueKeys
 class Job:
     """A command that may have to wait: `payload`, or packs of messages that become one when it leaves."""
 
-    __slots__ = ("deadline", "in_flight", "keys", "on_reply", "packs", "payload", "size")
+    __slots__ = ("deadline", "in_flight", "is_admitted", "keys", "on_reply", "packs", "payload", "size")
 
     def __init__(
         self, keys: QueueKeys, on_reply: OnReply, payload: bytes = b"", packs: list[RecordPack] | None = None
@@ -34,6 +34,7 @@ class Job:
         self.payload = payload
         self.packs = packs
         self.in_flight = b""
+        self.is_admitted = False  # a part of something that there is room for
         self.deadline = 0.0
         self.size = 0
 
@@ -82,6 +83,19 @@ class Lanes:
         job.in_flight = in_flight
         self._wait(queue, job)
 
+    def submit_parts(
+        self, queue: Queue, keys: QueueKeys, parts: Sequence[tuple[RecordPack, OnReply]], in_flight: bytes
+    ) -> None:
+        """All of them or none, so that what is given again does not fail again at the same part."""
+        is_admitted = self._client.has_room(sum(pack.size for pack, _ in parts), self.waiting_bytes)
+        for pack, on_reply in parts:
+            if not is_admitted:
+                self._loop.call_soon(on_reply, self._client.refuse())
+                continue
+            job = Job(keys, on_reply, packs=[pack])
+            job.in_flight, job.is_admitted = in_flight, True
+            self.submit(queue, job)
+
     def submit(self, queue: Queue, job: Job) -> None:
         if self.try_hold(queue):
             self._start(queue, job)
@@ -90,7 +104,7 @@ class Lanes:
 
     def _wait(self, queue: Queue, job: Job) -> None:
         job.size = COMMAND_OVERHEAD + len(job.payload) + sum(pack.size for pack in job.packs or ())
-        if not self._client.has_room(self.waiting_bytes + job.size):
+        if not job.is_admitted and not self._client.has_room(job.size, self.waiting_bytes):
             self._loop.call_soon(job.on_reply, self._client.refuse())
             return
         self.waiting_bytes += job.size
@@ -106,7 +120,8 @@ class Lanes:
         else:
             payload = self._pack_addition(job.keys, job.packs, job.in_flight)
             on_reply = partial(self._on_added, queue, job.on_reply)
-        self._client.submit(job.keys.slot, payload, on_reply, job.deadline, self.waiting_bytes)
+        beside = -1 if job.is_admitted else self.waiting_bytes
+        self._client.submit(job.keys.slot, payload, on_reply, job.deadline, beside)
 
     def _on_added(self, queue: Queue, on_reply: OnReply, reply: Any) -> None:
         """Who adds gets how many gave way, whether ids ran out, and a list of packet ids; or a StoreError."""
@@ -137,7 +152,7 @@ class Lanes:
     def _merge(self, job: Job, lane: deque[Job]) -> Job:
         if job.packs is None or not lane or lane[0].packs is None:
             return job
-        packs, in_flight = list(job.packs), job.in_flight
+        packs, in_flight, is_admitted = list(job.packs), job.in_flight, job.is_admitted
         total = sum(pack.count for pack in packs)
         shares = [(job.on_reply, total)]
         while lane:
@@ -150,9 +165,10 @@ class Lanes:
             packs += packs_of_next
             total += count
             in_flight += other.in_flight
+            is_admitted = is_admitted or other.is_admitted
             shares.append((other.on_reply, count))
         merged = Job(job.keys, partial(_share_out, shares), packs=packs)
-        merged.in_flight = in_flight
+        merged.in_flight, merged.is_admitted = in_flight, is_admitted
         merged.deadline = job.deadline
         return merged
 

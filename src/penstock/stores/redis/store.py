@@ -27,6 +27,7 @@ from penstock.stores.device import (
     Addition,
     DeviceStatistics,
     Moved,
+    NoPacketIdLeft,
     OnAllDone,
     OnDone,
     PacketIds,
@@ -164,8 +165,8 @@ class RedisDeviceStore:
             else:
                 packs = split_pack(pack, MOST_AT_ONCE)
                 several = _Parts(len(packs), partial(self._on_parts_added, finish))
-                for number, part in enumerate(packs):
-                    self._lanes.submit_addition(queue, keys, part, in_flight, partial(several.take, number))
+                parts = [(part, partial(several.take, number)) for number, part in enumerate(packs)]
+                self._lanes.submit_parts(queue, keys, parts, in_flight)
         if singles:
             self._add_each(collector, singles)
         return None
@@ -223,7 +224,7 @@ class RedisDeviceStore:
         statistics.added += len(given) - missing
         statistics.trimmed += trimmed
         if is_full and missing:
-            collector.finish(index, StoreFull("every packet id of the client is stored or in flight"))
+            collector.finish(index, NoPacketIdLeft("every packet id of the client is stored or in flight"))
         else:
             collector.finish(index, Added(given, trimmed))
 
