@@ -22,12 +22,21 @@ def _submit() -> str:
     return f"""#!/bin/sh
 # Runs a job on a cluster of Spark {SPARK}; the workers need Python with pyarrow, nothing of Penstock.
 #   ./submit.sh --master yarn -- lake '{{"kafka": "host:9092"}}' hdfs:///lake '{{"levels": 2}}'
-cd "$(dirname "$0")" || exit 1
-options=""
-while [ $# -gt 0 ] && [ "$1" != "--" ]; do options="$options $1"; shift; done
-shift
-# shellcheck disable=SC2086 -- the options are words
-exec spark-submit --packages {packages} --py-files {ARCHIVE} $options {DRIVER} "$@"
+here=$(cd "$(dirname "$0")" && pwd) || exit 1
+left=$# seen=
+# the driver takes the place of the --; every other word stays as it is
+while [ "$left" -gt 0 ]; do
+    word=$1
+    shift
+    left=$((left - 1))
+    if [ -z "$seen" ] && [ "$word" = "--" ]; then seen=1 word=$here/{DRIVER}; fi
+    set -- "$@" "$word"
+done
+if [ -z "$seen" ]; then
+    echo "usage: $0 [OPTION OF SPARK-SUBMIT ...] -- JOB SOURCE-JSON OUTPUT [OPTIONS-JSON]" >&2
+    exit 2
+fi
+exec spark-submit --packages {packages} --py-files "$here/{ARCHIVE}" "$@"
 """
 
 

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from penstock.__main__ import main
 from penstock.cli import spark_progress
+from penstock_spark import package
 from tests.spark.support.records import Sent, telemetry, write_embedded
 from tests.spark.test_lake import expected, places
 from tests.support.broker import REPOSITORY
@@ -154,6 +155,38 @@ def test_submit_package(data_dir: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1])["messages"] == 40
     assert main(["spark", "submit-package", str(target)]) == 2
+
+
+def test_submit_script(tmp_path: Path) -> None:
+    """Words with blanks stay whole, and paths mean what they mean to the caller."""
+    package.write(tmp_path / "package")
+    fake = tmp_path / "bin/spark-submit"
+    fake.parent.mkdir()
+    fake.write_text('#!/bin/sh\npwd\nfor word; do echo "$word"; done\n')
+    fake.chmod(0o755)
+
+    def submit(*words: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PATH": f"{fake.parent}{os.pathsep}{os.environ['PATH']}"}
+        command = ["package/submit.sh", *words]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    conf = "spark.driver.extraJavaOptions=-Da=1 -Db=2"
+    said = submit("--conf", conf, "--", "lake", '{"path": "a b"}', "out", "--").stdout.splitlines()
+    home = tmp_path / "package"
+    assert said[0] == str(tmp_path)
+    assert said[3:] == [
+        "--py-files",
+        str(home / "penstock_spark.zip"),
+        "--conf",
+        conf,
+        str(home / "penstock_job.py"),
+        "lake",
+        '{"path": "a b"}',
+        "out",
+        "--",
+    ]
+    wrong = submit("lake", "{}", "out")
+    assert (wrong.returncode, wrong.stderr.split()[0]) == (2, "usage:")
 
 
 RUN_FROM_ZIP = """
