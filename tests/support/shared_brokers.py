@@ -35,8 +35,12 @@ class SharedBrokers(Generic[B]):
     def tested(self, nextitem: pytest.Item | None) -> None:
         """A test of the directory has ended."""
         if nextitem is None or nextitem.path.parent != self._directory:
-            self._running.clear()
-            self._stack.close()
+            self.end()
+
+    def end(self) -> None:
+        """Also for a test that must be alone on Kafka; who asks next gets new ones."""
+        self._running.clear()
+        self._stack.close()
 
     def watched(self, broker: B, request: pytest.FixtureRequest) -> Iterator[B]:
         """For a test: afterwards the broker must live, and must not have logged an error of its own."""
