@@ -40,7 +40,8 @@ MODULES = (
 )
 COVERAGE = bool(os.environ.get("PENSTOCK_COVERAGE"))
 ANNOTATE = bool(os.environ.get("PENSTOCK_ANNOTATE"))
-# A subset for quick rebuilds: PENSTOCK_MODULES=trie,acl python setup.py build_ext --inplace. `none` installs without compiling.
+# A subset for quick rebuilds: PENSTOCK_MODULES=trie,acl python setup.py build_ext --inplace
+# `none` installs without compiling.
 WANTED = os.environ.get("PENSTOCK_MODULES", "")
 SELECTED = () if WANTED == "none" else tuple(filter(None, WANTED.split(","))) or MODULES
 

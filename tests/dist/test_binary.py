@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -166,6 +167,17 @@ def test_it_starts_fast_enough(unpacked: Alone, capsys: pytest.CaptureFixture[st
     with capsys.disabled():
         print(f"\nstart to listening, unpacked: {min(passed):.2f} s, {min(used):.2f} s of the processor")
     assert min(used) <= START_SECONDS
+
+
+def test_archive_is_the_unpacked_one(binary: Path, tmp_path: Path) -> None:
+    """As docs/operations.md installs it: unpacked by tar, found by a link."""
+    command = [sys.executable, str(ROOT / "docker/binary/build.py"), "archive"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = re.findall(r"^tar .*$", (ROOT / "docs/operations.md").read_text(), re.M)
+    subprocess.run(["bash", "-c", line.replace("/opt", str(tmp_path))], cwd=ROOT, timeout=SECONDS, check=True)
+    started = Alone(tmp_path / "penstock/penstock", tmp_path)
+    assert started.run("--version").stdout == f"penstock {VERSION}\n"
 
 
 def test_bad_settings_are_named(unpacked: Alone) -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import tempfile
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.__main__ import main
 from penstock_schema.event import Event, EventKind
 from penstock_spark import read_messages
 from penstock_spark.options import KNOWN
 from penstock_spark.schema import NAMES
 from tests.spark.support.records import telemetry, write_embedded
 from tests.spark.test_delivery import write_events
-from tests.support.broker import REPOSITORY
+from tests.support.broker import REPOSITORY, Broker
 
 DOCS = REPOSITORY / "docs"
 PAGES = sorted(DOCS.glob("spark*.md"))
@@ -44,6 +47,35 @@ def test_examples_run(
             rf'(["(]){name}(/[a-z_]+)?"', lambda found: f'{found[1]}{tmp_path}/{found[0].strip(chr(34) + "(")}"', text
         )
     exec(compile(text, str(page), "exec"), {"spark": spark, "read_messages": read_messages})
+
+
+COMMANDS = [
+    pytest.param(line, id=f"{page.stem}: {line}"[:100])
+    for page in PAGES
+    for line in re.findall(r"^\$ (penstock spark .*)$", page.read_text(), re.M)
+    # A Spark on YARN there is none here; test_replay.py replays into a Kafka.
+    if "--master yarn" not in line and "kafka://" not in line
+]
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_commands_run(
+    line: str, spark: SparkSession, workshop: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, with the Spark that is there: places and the port of the page stand for those of the test."""
+    here = Path(tempfile.mkdtemp(dir=workshop))
+    os.symlink(workshop / "data", here / "data")
+    monkeypatch.chdir(here)
+    line = line.replace("127.0.0.1:1883", f"127.0.0.1:{broker.port}")
+    line = line.replace("/var/lib/penstock/", f"{here}/").replace("/var/lib/penstock", f"{here}/data")
+    for name in ("lake", "traffic", "devices", "delivery", "sessions"):
+        line = re.sub(rf"(-o|--output) {name}\b", rf"\1 {here}/out", line)
+    words = shlex.split(line)[1:]
+    if words[1] != "submit-package":
+        words += [] if "--data-dir" in words else ["--data-dir", str(here / "data")]
+        words += ["--to", f"mqtt://127.0.0.1:{broker.port}"] if words[2] == "topic" else []
+        words += ["--master", "local[2]"]
+    assert main(words) == 0
 
 
 def test_every_page_of_a_job_has_a_picture() -> None:

@@ -43,6 +43,7 @@ LONG = {
     "tests/adversity/test_queue_crash.py": 127,
     "tests/dist/test_binary.py": 90,
     "tests/dist/test_packages.py": 20,
+    "tests/unit/docs/test_commands.py": 40,
     "tests/unit/ext/test_envelope.py": 20,
     "tests/unit/source/test_style.py": 50,
     "tests/wire/test_access_reload.py": 34,

@@ -4,7 +4,8 @@ The language of a block says what happens to it:
 
     console run, sh run   run by bash in a directory of the page's own, against a real broker, whose port stands for
                           1883; lines of a `console` block without `$` must be in what was printed
-    console, sh           not run: each `penstock` command goes through the real parser, each `make` target must exist
+    console, sh           each `penstock` command goes through the real parser, each `make` target must exist;
+                          test_commands.py runs those of `console` in a broker that has what they ask for
     python                run
     toml                  loaded as settings or, with [[rules]] or [[types]], as ACL; a first line `# x.toml` saves it
     ini, json             parsed
