@@ -206,7 +206,9 @@ def test_a_dead_letter_survives_a_kill(publisher, consumer, open_queue, broker, 
     consumer.reject(one, "bad")
     broker.kill()
     broker.restart()
-    [dead] = read_dead(open_queue, queue, b"1")
+    reader = open_queue()
+    reader.consume(f"$queue/$dlq/{queue}", "undertakers")
+    dead = reader.next(b"1")
     assert dead.properties["reason"] == "bad"
     again = open_queue()
     again.consume(f"$queue/{queue}", "workers")

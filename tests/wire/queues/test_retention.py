@@ -47,7 +47,7 @@ def test_a_stream_by_bytes(publisher, open_queue, broker, queue):
     assert 0 < first_offset(open_queue, queue, "new") <= COUNT + 1 - 9
 
 
-@pytest.mark.queue(type="stream", retention={"max_age": "2s"})
+@pytest.mark.queue(type="stream", retention={"max_age": "8s"})  # what is young has to be read within that
 def test_a_stream_by_age(publisher, open_queue, broker, queue):
     """Row "policy": max_age; what is younger stays."""
     fill(publisher, queue)
