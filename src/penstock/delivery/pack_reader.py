@@ -101,6 +101,13 @@ class PackReader(Generic[L]):
             async with asyncio.timeout(2.0):
                 await self._consumer.close()
 
+    def has(self, place: TopicPartition) -> bool:
+        return place in self._lanes
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._lanes
+
     def add(self, lane: L) -> None:
         """Reads the lane's partition from what it has committed on."""
         place = TopicPartition(lane.topic, lane.partition)
@@ -252,3 +259,39 @@ class PackReader(Generic[L]):
             self._wanted[error.partition] = lane.position
             self._changed.set()
         await asyncio.sleep(RETRY_SECONDS)
+
+
+class ReaderPool(Generic[L]):
+    """Readers of lanes of which several may want the same partition, each from its own offset on: as many consumers as
+    there are lanes of one partition, not as there are lanes."""
+
+    def __init__(
+        self, new_consumer: Callable[[], Consumer], max_records: int, on_packs: Callable[[list[L]], None]
+    ) -> None:
+        self._new_consumer = new_consumer
+        self._max_records = max_records
+        self._on_packs = on_packs
+        self._readers: list[PackReader[L]] = []
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    def reader_for(self, place: TopicPartition) -> PackReader[L]:
+        """To be given a lane of the partition at once."""
+        for reader in self._readers:
+            if not reader.has(place):
+                return reader
+        reader = PackReader(self._new_consumer(), self._max_records, self._on_packs)
+        reader.start()
+        self._readers.append(reader)
+        return reader
+
+    async def release(self, reader: PackReader[L]) -> None:
+        """A lane was taken from it: with the last one it goes."""
+        if reader.is_idle and reader in self._readers:
+            self._readers.remove(reader)
+            await reader.stop()
+
+    async def stop(self) -> None:
+        while self._readers:
+            await self._readers.pop().stop()

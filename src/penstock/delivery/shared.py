@@ -19,7 +19,7 @@ from penstock.core.logging import RateLimited, get_logger
 from penstock.core.settings.application import ApplicationSettings
 from penstock.delivery.contexts import CLAIMED, OFFERED, SHARED, Contexts, make_key, split_key
 from penstock.delivery.lane_book import LaneBook, Place
-from penstock.delivery.pack_reader import PackReader
+from penstock.delivery.pack_reader import PackReader, ReaderPool
 from penstock.delivery.shares import share_out
 from penstock.logs.base import Committed, Log, LogError, TopicNotFound, TopicPartition, parse_properties
 from penstock.persistence.application_names import ApplicationNames
@@ -115,6 +115,7 @@ class SharedDelivery:
         self._feeds: dict[str, Feed] = {}  # by topic
         self._partitions: dict[str, int] = {}  # of the topics that are there
         self._claims: dict[str, list[tuple[Lane, PackReader[Lane], bytes]]] = {}  # by client
+        self._claim_readers = ReaderPool(lambda: log_provider.consumer(""), settings.shared_max_poll_records, book.save)
         self._leaving: Session | None = None
         self._closed: dict[bytes, set[int]] = {}  # partitions that change hands now: packet ids not sent on it
         self._reserved: dict[bytes, int] = {}  # filters that are being prepared, and for how many clients
@@ -126,6 +127,7 @@ class SharedDelivery:
     async def stop(self) -> None:
         for share in list(self._shares.values()):
             await share.reader.stop()
+        await self._claim_readers.stop()
         for task in list(self._tasks):
             task.cancel()
 
@@ -225,7 +227,7 @@ class SharedDelivery:
             for claim in [one for one in claims if one[0].topic == topic]:
                 claims.remove(claim)
                 self._book.close(claim[0], keeps_context=False)
-                self._spawn(claim[1].stop())
+                self._spawn(self._claim_readers.release(claim[1]))
         self._contexts.remove(self._contexts.keys_of_topic(topic, IN_GROUP))
         for share in [one for one in self._shares.values() if one.topic == topic]:
             for partition in list(share.lanes):
@@ -330,7 +332,7 @@ class SharedDelivery:
     def detached(self, session: Session) -> None:
         for lane, reader, _ in self._claims.pop(session.client_id, ()):
             self._book.close(lane)
-            self._spawn(reader.stop())
+            self._spawn(self._claim_readers.release(reader))
         self._leaving = session
         try:
             for share in self.shares_of(session):
@@ -509,7 +511,7 @@ class SharedDelivery:
             self._book.close(lane)
             unsent |= lane.unsent or set()
             self._claims[client_id].remove((lane, reader, own))
-            self._spawn(reader.stop())
+            self._spawn(self._claim_readers.release(reader))
         return unsent
 
     def _hand_over(self, lane: Lane) -> None:
@@ -571,8 +573,7 @@ class SharedDelivery:
         lane.restore(context)
         lane.until = read_context(context)["end"]
         lane.is_live, lane.unsent = live_without is not None, live_without
-        reader = PackReader(self._log.consumer(""), self._settings.shared_max_poll_records, self._book.save)
-        reader.start()
+        reader = self._claim_readers.reader_for(TopicPartition(topic, partition))
         self._claims.setdefault(session.client_id, []).append((lane, reader, key))
         self._book.open(lane, Place(key, b"", reader))
 
@@ -584,7 +585,7 @@ class SharedDelivery:
                     lanes.remove((lane, reader, key))
                     self._book.close(lane, keeps_context=False)
                     self._contexts.remove([key])
-                    self._spawn(reader.stop())
+                    self._spawn(self._claim_readers.release(reader))
             if not lanes:
                 del self._claims[client_id]
 

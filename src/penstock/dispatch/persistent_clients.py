@@ -192,8 +192,8 @@ class PersistentClients:
     async def _count_waiting(self, session: Session) -> int:
         """Raises NotFoundError where the session has no log any more."""
         entry = await self.overview.show(session.client_id)
-        shared = sum(share["lag"] for share in entry["shared"])
-        return int(entry["lag"] or entry["in_flight"]) + shared + self.delivery.retained.count(entry["topic"])
+        own, shared = entry["lag"] or entry["in_flight"], sum(share["lag"] for share in entry["shared"])
+        return int(own + shared) + self.delivery.retained.count(entry["topic"])
 
     async def _has_everything(self, session: Session) -> bool:
         """A client that is connected may have some moments to acknowledge the last of it."""

@@ -25,6 +25,36 @@ async def say_and_await_release(node: Node, client: LaneClient, ids: list[int]) 
     await node.until(all_released)
 
 
+def test_what_clients_have_to_finish_costs_no_consumer_for_each_partition() -> None:
+    """On Kafka a consumer is five threads: a client that is back with QoS 2 messages of 16 partitions costs one more,
+    not 16, and another one with as many none."""
+
+    async def scenario(node: Node) -> None:
+        clients = {name: await join(node, name) for name in "ab"}
+        await settled(node, 16)
+        quiet = {name: Reader(client, says_nothing=True) for name, client in clients.items()}
+        await node.publish("s", range(64), qos=2)
+        await node.until(lambda: sum(len(reader.look()) for reader in quiet.values()) == 64)
+        late = Reader(await join(node, "c"))
+        for client in clients.values():
+            client.lose()
+        await node.until(lambda: set(owners(node).values()) == {"c"})
+        before = len(node.log._consumers)
+        again = {name: Reader(await node.connect(name), says_nothing=True) for name in "ab"}
+        for name, reader in again.items():
+            assert sorted(await reader.until(len(quiet[name].numbers))) == sorted(quiet[name].numbers)
+        assert len(node.log._consumers) <= before + 1
+        for reader in again.values():
+            for packet in list(reader.packets):
+                reader.client.say(PUBREC, packet.packet_id)
+            reader.says_nothing = False
+        await node.until(lambda: [reader.look() for reader in again.values()] and not node.delivery.shared._claims)
+        await node.until(lambda: len(node.log._consumers) <= before)
+        assert late.look() == []
+
+    run(scenario, shared_partitions=16)
+
+
 def test_a_crash_right_after_a_partition_has_moved() -> None:
     """What the first client has to finish is not in the context of the second as well."""
 
