@@ -97,10 +97,12 @@ class QueueState(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """How many messages of a group are a member's now, and how many had expired and are gone; both 0: none are left."""
+    """How many messages of a group are a member's now, how many had expired and are gone, and how many older ones of
+    the member gave way to them; all 0: none are left."""
 
     messages: int
     expired: int = 0
+    trimmed: int = 0
 
 
 PacketIds = tuple[Queue, Sequence[int]]
