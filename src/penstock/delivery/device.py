@@ -14,7 +14,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from typing import Any
 
 from penstock._ext.connection import Hub, Round, Session, count_trimmed
 from penstock._ext.envelope import encode_delivery
@@ -24,6 +24,7 @@ from penstock.core.logging import RateLimited, get_logger
 from penstock.core.settings.redis import DeviceSettings
 from penstock.stores.base import StoreError
 from penstock.stores.device import (
+    PACKET_ID,
     SOURCE,
     Added,
     Addition,
@@ -432,7 +433,8 @@ class DeviceDelivery:
             self._step(backlog)
 
     def _sent_ones_stored(self, session: Session, pack: RecordPack, packet_ids: list[int], sent: int) -> None:
-        asked = [SOURCE.unpack(record.key)[4] for record in islice(pack, sent) if record.key is not None]
+        sources: list[Any] = pack.keys()[:sent]
+        asked = [source[PACKET_ID] for source in SOURCE.iter_unpack(b"".join(sources))]
         session.stored(asked)
         # Where a message has its id still, that was acknowledged and could not be removed, the store gives another.
         renamed = {wanted: given for given, wanted in zip(packet_ids, asked, strict=False) if given not in (0, wanted)}

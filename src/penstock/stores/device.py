@@ -39,6 +39,7 @@ LONGEST_TTL_MS = 0x7FFFFFFF * 1000
 
 SOURCE = struct.Struct("<iIqqH")
 """Partition, via, offset, expiry (ms since the epoch, 0 = none), packet id (0 = the store gives one)."""
+PACKET_ID = 4  # of the fields of a source
 SOURCE_IDENTITY = 16
 """The first bytes of a source say which message it is; the rest may differ when it is given again."""
 
