@@ -106,7 +106,7 @@ class ForgetfulDevice:
         self.in_flight[packet_id] = number
 
     def _next_id(self) -> int:
-        """The next one that is free [MQTT-2.2.1-3]; never 0 [MQTT-2.2.1-2]."""
+        """The next one that is free, never 0 [MQTT-2.2.1-4]."""
         wanted = self.last_id % LAST_ID + 1
         while wanted in self.in_flight:
             wanted = wanted % LAST_ID + 1
