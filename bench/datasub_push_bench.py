@@ -31,6 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import uvloop
 
 from bench.device_bench import PENSTOCK
@@ -139,7 +141,7 @@ class Consumer:
         self._group = group
         self._topics = topics
         self._is_timed = is_timed
-        self.latencies: list[int] = []
+        self.latencies: list[npt.NDArray[np.int64]] = []  # ns, of each block
         self.rows = 0
         self.lag = 0
 
@@ -173,7 +175,7 @@ class Consumer:
                 block = self._decode(encoded)
                 self.rows += block.rows
                 if self._is_timed:
-                    self.latencies += [now - sent for sent in block.column(2)]
+                    self.latencies.append(now - np.array(block.column(2), np.int64))
 
 
 async def consume(port: int, statements: list[str], shares: list[list[str]], warmup: float, seconds: float) -> None:
@@ -199,10 +201,11 @@ async def consume(port: int, statements: list[str], shares: list[list[str]], war
     for task in running:
         if task.done():
             task.result()
-    latencies = sorted(latency for consumer in consumers for latency in consumer.latencies)
+    latencies = [block for consumer in consumers for block in consumer.latencies]
     result = {"rows": sum(consumer.rows for consumer in consumers), "lag": max(one.lag for one in consumers)}
     if latencies:
-        result |= {name: latencies[int(len(latencies) * share)] for name, share in (("p50", 0.5), ("p99", 0.99))}
+        median, p99 = np.percentile(np.concatenate(latencies), (50, 99), method="higher").tolist()
+        result |= {"p50": median, "p99": p99}
     print(json.dumps(result))
 
 

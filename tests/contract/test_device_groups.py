@@ -38,6 +38,23 @@ def test_expired_messages_do_not_hide_those_behind_them(open_store: OpenStore) -
     run(test())
 
 
+def test_what_gives_way_in_a_full_queue_is_counted(open_store: OpenStore) -> None:
+    """What comes from the group is newer than what the member has."""
+
+    async def test() -> None:
+        async with open_store(messages_limit=5) as store:
+            caller = Caller(store)
+            await caller.add(MEMBER, b"1", b"2", b"3", b"4")
+            await caller.add(GROUP, b"5", b"6", b"7")
+            assert await result_of(store.move, GROUP, MEMBER, b"", 2) == Moved(2, 0, 1)
+            assert await result_of(store.move, GROUP, MEMBER, b"", 2) == Moved(1, 0, 1)
+            assert await result_of(store.move, GROUP, MEMBER, b"", 2) == Moved(0)
+            assert await caller.values(MEMBER) == [b"3", b"4", b"5", b"6", b"7"]
+            assert store.statistics.trimmed == 2
+
+    run(test())
+
+
 def test_how_the_member_subscribed_is_put_behind_each_value(open_store: OpenStore) -> None:
     async def test() -> None:
         other = client_queue("other")

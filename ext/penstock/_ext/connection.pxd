@@ -27,19 +27,10 @@ cdef enum ConnectionState:
     CLOSED = 5
 
 
-cdef enum DropCause:
-    DROP_NOT_WRITABLE = 0   # QoS 0 for a connection above its high watermark
-    DROP_QUEUE_FULL = 1
-    DROP_EXPIRED = 2
-    DROP_TOO_LARGE = 3      # for the client's Maximum Packet Size
-    DROP_DENIED = 4         # the publisher may not publish there
-    DROP_RETAINED_FULL = 5  # delivered, but not retained: the retained store is at its limit
-    DROP_SESSION_ENDED = 6  # waiting in a session that ended
-    DROP_INCOMING_RATE = 7  # its publisher sends too much
-    DROP_OUTGOING_RATE = 8  # its subscriber is sent too much
-    DROP_TOTAL_RATE = 9     # all together send and are sent too much
-    DROP_STORED_RATE = 10   # too much is stored for DEVICE clients
-    DROP_CAUSES = 11
+include "drop_causes.pxi"
+
+
+cdef enum:
     MOST_RATES = 4
 
 
@@ -96,7 +87,7 @@ cdef struct Counters:
     uint64_t log_failures   # publishes the log did not take
     uint64_t foreign        # messages that another broker took, with a subscriber here
     uint64_t dispatched     # copies written to the logs of APPLICATION clients
-    uint64_t dropped[11]
+    uint64_t dropped[12]    # DROP_CAUSES of them
 
 
 # A publisher's recent topics: who gets them, and whether it may publish there.
@@ -512,7 +503,7 @@ cdef class Session(Subscriber):
     cdef uint16_t* resend               # packet ids to be sent again on this connection, in order
     cdef uint32_t resend_at, resend_count
     cdef readonly uint64_t delivered    # messages sent to it
-    cdef uint32_t _dropped[11]
+    cdef uint32_t _dropped[12]          # DROP_CAUSES of them
     cdef int64_t* turns                 # until when its share of the rates is used up, in and out; NULL = not at all
     cdef bint congested                 # makes its publishers wait
     cdef int64_t congested_since

@@ -1,7 +1,7 @@
 # What all connections of the process share.
 
 DROP_NAMES = ("not_writable", "queue_full", "expired", "too_large", "denied", "retained_full", "session_ended",
-              "rate_incoming", "rate_outgoing", "rate_all", "rate_stored")
+              "rate_incoming", "rate_outgoing", "rate_all", "rate_stored", "store_full")
 INGEST_MODES = ("none", "persistent", "all")
 HASH_FUNCTIONS = ("murmur3_128", "murmur3_32", "sha256", "murmur2")
 STRATEGIES = ("round-robin", "random", "sticky", "hash-client", "hash-topic")

@@ -1,6 +1,13 @@
 # What the hub counts, by the names that metrics and $SYS know.
 
 
+def count_trimmed(Hub hub not None, Session session, uint32_t count):
+    """Messages stored for a DEVICE client, or for a share group (session None), that gave way to newer ones."""
+    hub.counters.dropped[<int> DROP_STORE_FULL] += count
+    if session is not None:
+        session._dropped[<int> DROP_STORE_FULL] += count
+
+
 cdef dict counters_of(Hub hub):
     cdef Counters* c = &hub.counters
     values = {

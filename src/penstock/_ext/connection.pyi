@@ -7,6 +7,9 @@ from penstock._ext.segment import RecordPack
 from penstock._ext.trie import Subscriber, Trie
 
 DROP_NAMES: tuple[str, ...]
+
+def count_trimmed(hub: Hub, session: Session | None, count: int) -> None: ...
+
 STRATEGIES: tuple[str, ...]
 
 class Hub:

@@ -39,7 +39,8 @@ _CAUSES = {
     "accepting had to rest)",
     "messages_dropped": "`queue_full`, `not_writable`, `expired`, `too_large`, `denied` (the publisher may not\n"
     "publish there), `retained_full` (delivered, but not retained), `session_ended`, `rate_incoming`,\n"
-    "`rate_outgoing`, `rate_all`, `rate_stored` ([rate limits](flow-control.md#rate-limits))",
+    "`rate_outgoing`, `rate_all`, `rate_stored` ([rate limits](flow-control.md#rate-limits)), `store_full` (stored\n"
+    "for a DEVICE client or group, it gave way to newer ones)",
 }
 # Of the Prometheus client and of the build.
 _OTHERS = (

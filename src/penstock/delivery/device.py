@@ -14,9 +14,9 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from typing import Any
 
-from penstock._ext.connection import Hub, Round, Session
+from penstock._ext.connection import Hub, Round, Session, count_trimmed
 from penstock._ext.envelope import encode_delivery
 from penstock._ext.packets import split_share
 from penstock._ext.segment import RecordPack
@@ -24,6 +24,7 @@ from penstock.core.logging import RateLimited, get_logger
 from penstock.core.settings.redis import DeviceSettings
 from penstock.stores.base import StoreError
 from penstock.stores.device import (
+    PACKET_ID,
     SOURCE,
     Added,
     Addition,
@@ -110,7 +111,6 @@ class DeviceDelivery:
         self._started_ms = 0
         self._known: set[Session] = set()  # those that may have something in the store
         self._sent_before: dict[str, int] = {}  # what came until then (ms) an earlier process may have sent
-        self.trimmed = 0
 
     # ---- life ----
 
@@ -209,6 +209,7 @@ class DeviceDelivery:
             elif any(result):
                 if result.expired:
                     backlog.session.count_expired(result.expired)
+                count_trimmed(self._hub, backlog.session, result.trimmed)
                 backlog.is_last = False
                 drain_on()
             else:
@@ -393,7 +394,6 @@ class DeviceDelivery:
                 under_way = set(array("H", addition.in_flight))
                 oldest = [one for one in page.packet_ids if one not in under_way][: addition.pack.count]
                 if oldest:
-                    self._store.statistics.trimmed += len(oldest)
                     self._store.remove([(queue, oldest)], on_removed)
                     return
                 if not page.is_last:
@@ -402,7 +402,10 @@ class DeviceDelivery:
             held.is_busy = False
             self._go_on_later(queue)
 
-        def on_removed(_: Sequence[int | StoreError]) -> None:
+        def on_removed(results: Sequence[int | StoreError]) -> None:
+            if not isinstance(results[0], StoreError):
+                self._store.statistics.trimmed += results[0]
+                count_trimmed(self._hub, held.items[0].session, results[0])
             held.is_busy = False
             self._go_on(queue)
 
@@ -410,8 +413,8 @@ class DeviceDelivery:
 
     def _added(self, item: _Given, added: Added) -> None:
         self._waiting -= 1
-        self.trimmed += added.trimmed
         session = item.session
+        count_trimmed(self._hub, session, added.trimmed)
         if item.dispatched is not None:
             item.dispatched.settle(item.addition.pack.count - item.sent)
         if session is not None and item.sent:
@@ -430,7 +433,8 @@ class DeviceDelivery:
             self._step(backlog)
 
     def _sent_ones_stored(self, session: Session, pack: RecordPack, packet_ids: list[int], sent: int) -> None:
-        asked = [SOURCE.unpack(record.key)[4] for record in islice(pack, sent) if record.key is not None]
+        sources: list[Any] = pack.keys()[:sent]
+        asked = [source[PACKET_ID] for source in SOURCE.iter_unpack(b"".join(sources))]
         session.stored(asked)
         # Where a message has its id still, that was acknowledged and could not be removed, the store gives another.
         renamed = {wanted: given for given, wanted in zip(packet_ids, asked, strict=False) if given not in (0, wanted)}

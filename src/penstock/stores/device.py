@@ -39,6 +39,7 @@ LONGEST_TTL_MS = 0x7FFFFFFF * 1000
 
 SOURCE = struct.Struct("<iIqqH")
 """Partition, via, offset, expiry (ms since the epoch, 0 = none), packet id (0 = the store gives one)."""
+PACKET_ID = 4  # of the fields of a source
 SOURCE_IDENTITY = 16
 """The first bytes of a source say which message it is; the rest may differ when it is given again."""
 
@@ -97,10 +98,12 @@ class QueueState(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """How many messages of a group are a member's now, and how many had expired and are gone; both 0: none are left."""
+    """How many messages of a group are a member's now, how many had expired and are gone, and how many older ones of
+    the member gave way to them; all 0: none are left."""
 
     messages: int
     expired: int = 0
+    trimmed: int = 0
 
 
 PacketIds = tuple[Queue, Sequence[int]]

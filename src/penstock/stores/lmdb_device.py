@@ -183,7 +183,12 @@ class LmdbDeviceStore:
         def work(tables: QueueTables, now: int) -> Moved:
             return tables.move(group, member, delivery, limit=limit, now=now, default_expiry=now + ttl)
 
-        self._submit(work, 0, on_done)
+        def finish(result: Moved | StoreError) -> None:
+            if not isinstance(result, StoreError):
+                self.statistics.trimmed += result.trimmed
+            on_done(result)
+
+        self._submit(work, 0, finish)
 
     def describe(self, queue: Queue, on_done: OnDone[QueueState]) -> None:
         self._submit(lambda tables, _: tables.describe(queue), 0, on_done, writes=False)

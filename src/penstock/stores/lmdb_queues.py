@@ -409,10 +409,9 @@ class QueueTables:
             copy_chunk(chunk, base, pack, group_via(group), delivery, limit, now, packet_ids)
             if pack.count >= limit:
                 break
-        if pack.count:
-            self.add(member, pack, b"", now, default_expiry)
+        trimmed = self.add(member, pack, b"", now, default_expiry).trimmed if pack.count else 0
         self.remove(group, packet_ids)
-        return Moved(pack.count, len(packet_ids) - pack.count)
+        return Moved(pack.count, len(packet_ids) - pack.count, trimmed)
 
     def probe(self) -> None:
         """Writes something, to see whether that is possible."""

@@ -275,6 +275,7 @@ def test_no_packet_id_left_while_the_client_is_away(tmp_path: Path) -> None:
         await until_stored(node, "a", total)
         node.publish(b"new 1", b"new 2", b"new 3")
         await node.until(lambda: node.is_settled)
+        assert node.sessions["a"].dropped()["store_full"] == node.hub.counters_now()["messages_dropped_store_full"] == 3
         client = node.connect("a")
         found = await receive(node, client, total)
         assert found[:20] == sent

@@ -1,5 +1,6 @@
 """Does a DEVICE get what it subscribed to, online or not, in order, within its bounds, and is its store empty then?"""
 
+import re
 import time
 
 import pytest
@@ -163,6 +164,38 @@ def test_the_limit_drops_the_oldest(*, broker, open_device, leave, publisher, cl
     client = open_device(version)
     client.expect_payloads(numbered(LIMIT, 30), dup=False)
     client.expect_nothing(0.1)
+
+
+def dropped_as_store_full(broker):
+    found = re.search(r'^penstock_messages_dropped_total\{cause="store_full"\} (\S+)$', broker.metrics(), re.MULTILINE)
+    return float(found[1])
+
+
+def test_what_gave_way_is_counted_by_cause_and_client(*, broker, leave, publisher, client_id, topic, penstock_command):
+    """Like every other drop: in the metric of all of them, and in what is shown of the client."""
+    only_penstock()
+    leave()
+    before = dropped_as_store_full(broker)
+    publish_all(publisher, topic, numbered(LIMIT + 12))
+    until(lambda: dropped_as_store_full(broker) - before == 12, 30, "12 counted")  # the page is a second old at most
+    url = f"http://127.0.0.1:{broker.admin_port}"
+    shown = penstock_command("session", "show", client_id, "--url", url, "--data-dir", str(broker.data_dir))
+    assert shown.returncode == 0, shown.stderr
+    assert re.search(r"^dropped\W+store_full 12$", shown.stdout, re.MULTILINE), shown.stdout
+
+
+def test_what_gave_way_in_a_group_is_counted(*, broker, open_device, publisher, client_id, topic):
+    """While it is the group's it is of no client; where it is more than its member has room for, it is the member's."""
+    only_penstock()
+    open_device().subscribe(f"$share/limited/{topic}", topic, qos=1)
+    open_device().disconnect()
+    before = dropped_as_store_full(broker)
+    publish_all(publisher, topic, numbered(LIMIT + 7))
+    until(lambda: dropped_as_store_full(broker) - before == 14, 30, "7 of the group and 7 of the client counted")
+    assert broker.api(f"sessions/{client_id}")["dropped"] == {"store_full": 7}
+    open_device(receive_maximum=1)
+    until(lambda: dropped_as_store_full(broker) - before == 14 + LIMIT, 30, "counted when the member gets them")
+    assert broker.api(f"sessions/{client_id}")["dropped"] == {"store_full": 7 + LIMIT}
 
 
 # Packet ids

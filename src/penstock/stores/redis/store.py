@@ -331,12 +331,14 @@ class RedisDeviceStore:
             settled += (packet_id, score)
 
         def on_added(results: list[Added | StoreError]) -> None:
-            error = next((result for result in results if isinstance(result, StoreError)), None)
-            if error is not None:
-                on_done(error)
-                return
+            trimmed = 0
+            for result in results:
+                if isinstance(result, StoreError):
+                    on_done(result)
+                    return
+                trimmed += result.trimmed
             keys = self._keys(group)
-            finish = partial(self._on_settled, Moved(len(settled) // 2, claimed[0]), on_done)
+            finish = partial(self._on_settled, Moved(len(settled) // 2, claimed[0], trimmed), on_done)
             self._run("settle", group, keys.group, settled, finish)
 
         self.add([Addition(Queue(queue.decode()), pack) for queue, pack in packs.items()], on_added)
