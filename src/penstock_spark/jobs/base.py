@@ -178,14 +178,31 @@ class IncrementalJob:
                 if not left or SLOW_START not in str(error):
                     raise translate(error) from error
 
+    def keep_levels(self, levels: int) -> None:
+        """All that is in the output has so many levels of topics: rows of another number would not fit to them."""
+        self._has_owner()
+        path = f"{HOME}/layout.json"
+        known = self.ledger.files.read_json(path)
+        if known is None or self.ledger.is_empty:
+            self.ledger.files.write_text(path, json.dumps({"levels": levels}))
+        elif known["levels"] != levels:
+            raise OptionError(
+                f"the output {self.output} of {self.name} has {known['levels']} levels of topics, not {levels}",
+                f"Run with --levels {known['levels']}, or write to another directory",
+            )
+
+    def _has_owner(self) -> bool:
+        """A job has written to the output: this one, else OptionError."""
+        owner = self.ledger.files.read_json(f"{HOME}/job.json") or {}
+        if owner.get("job", self.name) != self.name:
+            raise OptionError(f"{self.output} is the output of the job {owner['job']}", "Take another directory")
+        return bool(owner)
+
     def _prepare(self, recover: bool) -> Mapping[str, Any] | None:
         """The offsets to start from when the checkpoint is new; CheckpointError when it does not fit the output."""
         has_checkpoint = bool(self._numbers("offsets") or self._numbers("commits"))
         note = self.ledger.last()
-        owner = self.ledger.files.read_json(f"{HOME}/job.json") or {}
-        if owner.get("job", self.name) != self.name:
-            raise OptionError(f"{self.output} is the output of the job {owner['job']}", "Take another directory")
-        if not owner:
+        if not self._has_owner():
             self.ledger.files.write_text(f"{HOME}/job.json", json.dumps({"job": self.name}))
         if note is not None and not has_checkpoint and not recover:
             raise CheckpointError(
