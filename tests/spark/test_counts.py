@@ -169,6 +169,21 @@ def test_devices_across_runs(spark: SparkSession, data_dir: Path, tmp_path: Path
     assert "Look at these first" in (output / "report.html").read_text()
 
 
+def test_more_findings_than_are_listed(
+    spark: SparkSession, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, source = tmp_path / "devices", Source(str(data_dir))
+    monkeypatch.setattr(devices, "MOST_FINDINGS", 4)
+    write_embedded(data_dir, [Sent(at=T0 + number) for number in range(5)])
+    assert "findings not listed" not in devices.run(spark, source, str(output)).facts
+    write_embedded(data_dir, [Sent(at=T0 + 10 + number) for number in range(9)])
+    for _ in range(2):
+        facts = devices.run(spark, source, str(output)).facts
+        assert (facts["duplicates"], facts["findings not listed"]) == (13, 5)
+    assert read(spark, output, "findings").count() == 8
+    assert "findings not listed" in (output / "report.html").read_text()
+
+
 def messages(spark: SparkSession, *given: tuple[str, int]) -> DataFrame:
     data = [(client, T0 // 1000 + second, "t", b"xx", 0, number) for number, (client, second) in enumerate(given)]
     frame = spark.createDataFrame(
