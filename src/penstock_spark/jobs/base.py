@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import update_wrapper
+from functools import reduce, update_wrapper
 from typing import Any, Concatenate, ParamSpec
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped] # it has no types of its own
@@ -87,6 +87,8 @@ class Run:
     batch: str
     plain: DataFrame  # the good messages once more, to look at: those that the work is given are counted as they pass
     kept: list[DataFrame] = field(default_factory=list)  # persisted, to be let go after the batch
+    # records of other topics that the work cannot read: (log_topic, log_partition, log_offset, reason)
+    refused: DataFrame | None = None
 
 
 # From the good messages of a batch to the tables that it writes.
@@ -113,6 +115,12 @@ def only_bad(messages: DataFrame, others: Sequence[str] = ()) -> DataFrame:
     """What could not be read, with the reason: the rows of the quarantine."""
     bad = messages.filter(is_bad(others))
     return bad.select("log_topic", "log_partition", "log_offset", "log_time", F.col("error").alias("reason"), "raw")
+
+
+def only_refused(messages: DataFrame, refused: DataFrame) -> DataFrame:
+    """What a job itself could not read, as rows of the quarantine."""
+    found = messages.join(refused, ["log_topic", "log_partition", "log_offset"])
+    return found.select("log_topic", "log_partition", "log_offset", "log_time", "reason", "raw")
 
 
 class IncrementalJob:
@@ -271,18 +279,23 @@ class IncrementalJob:
         try:
             for name, table in work(run, only_good(observed, others)).items():
                 entry.stage(name, table)
+            counts = observation.get
+            refused = run.refused.count() if run.refused is not None else 0
+            quarantined = [only_bad(frame, others)] if counts["bad"] else []
+            if run.refused is not None and refused:
+                quarantined.append(only_refused(frame, run.refused))
+            if quarantined:
+                entry.stage(QUARANTINE, Table(reduce(DataFrame.unionByName, quarantined)))
         finally:
             for kept in run.kept:
                 kept.unpersist()
-        counts = observation.get
-        if counts["bad"]:
-            entry.stage(QUARANTINE, Table(only_bad(frame, others)))
         messages = counts["rows"] - counts["bad"] - counts["others"]
-        outcome.bad += counts["bad"]
+        bad = counts["bad"] + refused
+        outcome.bad += bad
         outcome.messages += messages
-        outcome.others += counts["others"]
+        outcome.others += counts["others"] - refused
         outcome.batches += 1
-        entry.commit(self._end_of(number), messages=messages, bad=counts["bad"])
+        entry.commit(self._end_of(number), messages=messages, bad=bad)
 
     def _with_gaps(self, frame: DataFrame, number: int, source: Source) -> DataFrame:
         """The batch, and a row for each stretch that Kafka had not any more when it began: the embedded log has them
