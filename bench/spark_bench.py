@@ -4,6 +4,7 @@ what a broker that writes the log notices of it.
 python bench/spark_bench.py                 1,000,000 messages of 100 bytes, embedded and Kafka, on two cores
 python bench/spark_bench.py --large         the same with 10,000,000, to see whether the cost grows linearly
 python bench/spark_bench.py --only source   one of: source, kafka, lake, broker
+python bench/spark_bench.py --only broker   QoS 1 acknowledgements and the broker's CPU, without and with a job reading
 python bench/spark_bench.py --save          writes bench/results/spark/<date>.json (bench/spark_report.py shows it)
 """
 
@@ -301,7 +302,7 @@ def measure_lake(directory: Path, output: Path) -> dict[str, Any]:
     }
 
 
-def measure_broker(spark: SparkSession, home: Path, seconds: float = 15.0) -> dict[str, Any]:
+def measure_broker(spark: SparkSession, home: Path, seconds: float) -> dict[str, Any]:
     """How long a QoS 1 publish takes beside 50,000 others a second: while nothing reads, and while a job does."""
     broker = LogBroker(home)
     broker.wait_until_listening()
@@ -341,7 +342,7 @@ def told(what: str, result: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def measure(count: int, only: str, runs: int, is_large: bool = False) -> dict[str, Any]:
+def measure(count: int, only: str, runs: int, broker_seconds: float, is_large: bool = False) -> dict[str, Any]:
     """`is_large`: only what has to grow linearly."""
     found: dict[str, Any] = {"messages": count}
     with tempfile.TemporaryDirectory(prefix="penstock-spark-") as home:
@@ -358,7 +359,7 @@ def measure(count: int, only: str, runs: int, is_large: bool = False) -> dict[st
             found["embedded source"] = told("embedded source", measure_source(spark, directory, runs, is_large))
         shutil.rmtree(directory)
         if only in ("", "broker") and not is_large:
-            found["broker"] = told("broker", measure_broker(spark, Path(home)))
+            found["broker"] = told("broker", measure_broker(spark, Path(home), broker_seconds))
         if only in ("", "kafka"):
             found["kafka"] = told("kafka", measure_in_kafka(spark, count, runs, is_large))
     return found
@@ -379,12 +380,19 @@ def main() -> None:
     parser.add_argument("--large", action="store_true", help="10,000,000 as well")
     parser.add_argument("--only", choices=("source", "kafka", "lake", "broker"), default="")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--broker-seconds", type=float, default=15.0, help="of the broker alone, and beside a job")
     parser.add_argument("--save", action="store_true")
     chosen = parser.parse_args()
     sizes = [chosen.messages, *([10 * chosen.messages] if chosen.large else [])]
     load = os.getloadavg()[0]
     results = [
-        measure(size, chosen.only, chosen.runs if size == chosen.messages else 1, size != chosen.messages)
+        measure(
+            size,
+            chosen.only,
+            chosen.runs if size == chosen.messages else 1,
+            chosen.broker_seconds,
+            size != chosen.messages,
+        )
         for size in sizes
     ]
     report = {

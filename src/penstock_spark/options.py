@@ -105,7 +105,7 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
         )
     columns = _words(values.get("columns", ""))
     schema.select(columns)
-    return SourceOptions(
+    found = SourceOptions(
         path=path,
         bootstrap=bootstrap,
         client=client,
@@ -123,6 +123,21 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
         fail_on_data_loss=_choice(values, "failOnDataLoss", "true", "false") == "true",
         decoder=_choice(values, "decoder", "auto", "compiled", "python"),  # type: ignore[arg-type] # as above
     )
+    _check_named("startingOffsets", found.start, found)
+    _check_named("endingOffsets", found.end, found)
+    return found
+
+
+def _check_named(name: str, bound: Bound, options: SourceOptions) -> None:
+    """Offsets of a topic that is not read would have no effect, and its own would be read as a whole."""
+    strange = sorted(topic for topic in bound.offsets or {} if not options.wants_topic(topic))
+    if strange:
+        there = ", ".join(options.topics)
+        read = f"those that match {options.topic_pattern!r}" if options.topic_pattern is not None else there
+        raise OptionError(
+            f"{name} has offsets of {', '.join(strange)}, which is not read",
+            f"Topics that are read: {read}; the option topics names others",
+        )
 
 
 def _words(text: str) -> tuple[str, ...]:

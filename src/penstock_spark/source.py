@@ -13,7 +13,7 @@ from penstock_spark import kafka, options, schema, segments
 from penstock_spark.arrow import batch_of_rows
 from penstock_spark.embedded import EmbeddedReader, EmbeddedTask, Lost
 from penstock_spark.embedded_plan import EmbeddedTopic
-from penstock_spark.errors import CheckpointError, TopicMissing
+from penstock_spark.errors import CheckpointError, OptionError, TopicMissing
 from penstock_spark.kafka import KafkaTask, KafkaTopics
 from penstock_spark.options import SourceOptions
 
@@ -68,6 +68,10 @@ class Planner:
                 offsets = self._embedded[name].resolve(bound)
             found[name] = {str(number): offset for number, offset in enumerate(offsets)}
         return found
+
+    def close(self) -> None:
+        if self._kafka is not None:
+            self._kafka.close()
 
     def firsts(self) -> Offsets:
         return self.resolve(options.Bound(options.EARLIEST))
@@ -124,6 +128,20 @@ class Planner:
             only = [one if number in group else (one[0], one[0]) for number, one in enumerate(ranges)]
             pieces = [piece for task in source.plan(only, self.options.bytes_per_task, False) for piece in task]
             yield EmbeddedTask(topic, only, pieces)
+
+
+def ends_now(chosen: SourceOptions) -> Offsets | None:
+    """Where the topics end; None where nobody can be asked: without confluent-kafka, or with settings of Kafka that
+    only Java understands."""
+    if chosen.client:
+        return None
+    planner = Planner(chosen)
+    try:
+        return planner.resolve(options.Bound(options.LATEST))
+    except OptionError:
+        return None
+    finally:
+        planner.close()
 
 
 def read_task(chosen: SourceOptions, task: InputPartition | None) -> Iterator[pa.RecordBatch]:

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from penstock_spark.errors import OptionError, PenstockSparkError
 from penstock_spark.jobs import devices, sessions, traffic
 from penstock_spark.jobs.base import Source
 from penstock_spark.ledger import Ledger
@@ -64,6 +65,20 @@ def test_traffic_adds_up(spark: SparkSession, data_dir: Path, tmp_path: Path) ->
     assert [(row.client_id, row.messages) for row in top] == [(f"d{number}", 24) for number in range(5)]
     assert top[0].share == pytest.approx(0.2)
     assert "Top talkers" in (output / "report.html").read_text()
+
+
+def test_other_levels_are_another_output(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
+    output, source = str(tmp_path / "traffic"), Source(str(data_dir))
+    # nothing was counted yet: a run that failed binds nobody
+    with pytest.raises(PenstockSparkError, match=r"there is no log in|no topic"):
+        traffic.run(spark, source, output, traffic.TrafficOptions(levels=3))
+    write_embedded(data_dir, telemetry(10))
+    traffic.run(spark, source, output, traffic.TrafficOptions(levels=1))
+    write_embedded(data_dir, telemetry(10, first=10))
+    with pytest.raises(OptionError, match=r"traffic has 1 levels of topics, not 2\. Run with --levels 1, or write to"):
+        traffic.run(spark, source, output, traffic.TrafficOptions(levels=2))
+    assert traffic.run(spark, source, output, traffic.TrafficOptions(levels=1, top=3)).messages == 10
+    assert rows(read(spark, tmp_path / "traffic", "per_day"), "prefix", "messages") == [("plant", 20)]
 
 
 def test_tables_after_a_kill(
@@ -152,6 +167,21 @@ def test_devices_across_runs(spark: SparkSession, data_dir: Path, tmp_path: Path
     assert rows(read(spark, output, "findings"), "kind", "client_id") == [("gap", "d0"), ("out of order", "d0")]
     assert rows(read(spark, output, "devices"), "client_id", "messages")[:2] == [("d0", 11), ("d1", 11)]
     assert "Look at these first" in (output / "report.html").read_text()
+
+
+def test_more_findings_than_are_listed(
+    spark: SparkSession, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, source = tmp_path / "devices", Source(str(data_dir))
+    monkeypatch.setattr(devices, "MOST_FINDINGS", 4)
+    write_embedded(data_dir, [Sent(at=T0 + number) for number in range(5)])
+    assert "findings not listed" not in devices.run(spark, source, str(output)).facts
+    write_embedded(data_dir, [Sent(at=T0 + 10 + number) for number in range(9)])
+    for _ in range(2):
+        facts = devices.run(spark, source, str(output)).facts
+        assert (facts["duplicates"], facts["findings not listed"]) == (13, 5)
+    assert read(spark, output, "findings").count() == 8
+    assert "findings not listed" in (output / "report.html").read_text()
 
 
 def messages(spark: SparkSession, *given: tuple[str, int]) -> DataFrame:

@@ -213,14 +213,16 @@ def test_published_against_delivered(spark: SparkSession, data_dir: Path, tmp_pa
         ],
     )
     outcome = delivery.run(spark, Source(str(data_dir)), str(output))
-    assert outcome.bad == 0
+    assert (outcome.messages, outcome.bad, outcome.facts["events"]) == (10, 1, 4)
     counted = ("published", "expected", "delivered", "expired", "dropped", "unaccounted")
     table = spark.read.parquet(str(output / "by_client_and_topic"))
     assert rows(table, "client_id", "topic", *counted) == [
         ("pub", "a/1", 10, 0, 0, 0, 0, 0),
         ("sub", "a/1", 0, 10, 6, 0, 3, 1),
     ]
-    assert pq.read_table(str(output / "quarantine_events")).column("log_offset").to_pylist() == [4]
+    (refused,) = pq.read_table(str(output / "quarantine")).to_pylist()
+    assert (refused["log_topic"], refused["log_offset"], refused["raw"]) == (EVENTS, 4, b"junk")
+    assert refused["reason"]
     # the subscription of the first run still counts in the second
     write_embedded(data_dir, [Sent(topic="a/2", at=T0 + 50, client_id="pub")])
     write_events(data_dir, [Event(kind=EventKind.EXPIRED, at=T0 + 60, client_id="sub", topic="a/2", cause="expired")])
@@ -231,5 +233,5 @@ def test_published_against_delivered(spark: SparkSession, data_dir: Path, tmp_pa
     ]
     causes = spark.read.parquet(str(output / "causes"))
     assert rows(causes, "kind", "cause", "count") == [("dropped", "queue_full", 3), ("expired", "expired", 1)]
-    assert outcome.facts["unaccounted"] == 1
+    assert (outcome.bad, outcome.facts["unaccounted"]) == (0, 1)
     assert "queue_full" in (output / "report.html").read_text()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from penstock_spark.jobs import json_columns, lake
 from penstock_spark.jobs.base import SLOW_START, IncrementalJob, Run, Source
 from penstock_spark.ledger import Ledger, Table
 from penstock_spark.lock import only_run
-from tests.spark.support.records import T0, TOPIC, Sent, telemetry, write_embedded
+from tests.spark.support.records import T0, TOPIC, Sent, telemetry, write_embedded, write_kafka
 from tests.support.embedded import segments_of
 
 DAY = 86_400_000
@@ -131,9 +133,18 @@ class Killed(Exception):
     """A run that ends here and now."""
 
 
-def test_killed_anywhere(spark: SparkSession, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("log", ["embedded", "kafka"])
+def test_killed_anywhere(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str
+) -> None:
     """At each step that touches the output a run ends; those after it go on until all is done."""
-    output = tmp_path / "lake"
+    output, data_dir = tmp_path / "lake", tmp_path / "data"
+    source = Source(str(data_dir))
+    write: Callable[[list[Sent]], None] = partial(write_embedded, data_dir)
+    if log == "kafka":
+        bootstrap, topic = request.getfixturevalue("kafka").bootstrap, request.getfixturevalue("topic")
+        source = Source(kafka=bootstrap, options={"topics": topic})
+        write = partial(write_kafka, bootstrap, topic)
     steps = [(name, getattr(Files, name)) for name in ("rename", "delete", "write_text")]
     budget = {"left": -1}
 
@@ -151,16 +162,16 @@ def test_killed_anywhere(spark: SparkSession, data_dir: Path, tmp_path: Path, mo
     pick = random.Random(7)
     written, kills = 0, 0
     for _ in range(3):
-        write_embedded(data_dir, telemetry(60, first=written))
+        write(telemetry(60, first=written))
         written += 60
         for step in pick.sample(range(1, 14), 3):
             budget["left"] = step
             try:
-                lake.run(spark, Source(str(data_dir)), str(output))
+                lake.run(spark, source, str(output))
             except (Killed, PenstockSparkError):
                 kills += 1
         budget["left"] = -1
-    lake.run(spark, Source(str(data_dir)), str(output))
+    lake.run(spark, source, str(output))
     assert kills >= 5
     assert places(output) == expected(data_dir, written)
 

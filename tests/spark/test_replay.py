@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from penstock.cli.spark_sinks import make_sink
 from penstock_schema.decode import Publish, decode
 from penstock_schema.encode import encode
 from penstock_spark import read_messages
-from penstock_spark.errors import Busy, OptionError, PenstockSparkError, TopicMissing
+from penstock_spark.errors import Busy, CheckpointError, OptionError, PenstockSparkError, TopicMissing
 from penstock_spark.hadoop import Files
 from penstock_spark.jobs import replay
 from penstock_spark.jobs.base import Source, translate
@@ -168,6 +169,38 @@ def test_goes_on_where_it_was(spark: SparkSession, data_dir: Path, tmp_path: Pat
     assert replay.run(spark, source, lambda: Kept(sent), options).messages == 1
     assert replay.run(spark, source, lambda: Kept(sent), options).messages == 0
     assert sent[7:] == ["a later still"]
+
+
+@pytest.mark.parametrize("log", ["embedded", "kafka"])
+def test_a_topic_that_was_made_anew(
+    request: pytest.FixtureRequest, spark: SparkSession, topic: str, tmp_path: Path, log: str
+) -> None:
+    """Its offsets are below those that were sent: that is said, not taken for nothing new."""
+    bootstrap = request.getfixturevalue("kafka").bootstrap if log == "kafka" else None
+    where = {"kafka": bootstrap} if bootstrap else {"path": str(tmp_path / "data")}
+    options = ReplayOptions(speed=0, state=str(tmp_path / "state"))
+
+    def write(directory: str, name: str, count: int) -> None:
+        if bootstrap:
+            write_kafka(bootstrap, name, telemetry(count))
+        else:
+            write_embedded(tmp_path / directory, telemetry(count), topic=name)
+
+    write("data", topic, 20)
+    source = Source(**where, options={"topics": topic})
+    assert replay.run(spark, source, lambda: Kept([]), options).messages == 20
+    if bootstrap:
+        # to make it anew takes Kafka a while, so the state is of one with more than this has
+        state = Path(options.state) / "replay.json"
+        state.write_text(state.read_text().replace('"0": 8', '"0": 80'))
+    else:
+        shutil.rmtree(tmp_path / "data")
+        write("data", topic, 5)
+    for target in (None, lambda: Kept([])):
+        with pytest.raises(CheckpointError, match=r"\[0\] was read up to offset 80?, but it ends at .* --state"):
+            replay.run(spark, source, target, options)
+    shutil.rmtree(options.state)
+    assert replay.run(spark, source, lambda: Kept([]), options).messages == (20 if bootstrap else 5)
 
 
 def test_dry_run(spark: SparkSession, data_dir: Path) -> None:

@@ -288,6 +288,11 @@ def test_what_is_wrong_is_said(spark: SparkSession, data_dir: Path) -> None:
     }.items():
         with pytest.raises(OptionError, match=words):
             parse({"path": "x", options[0]: options[1]})
+    for name in ("startingOffsets", "endingOffsets"):
+        with pytest.raises(OptionError, match=rf"{name} has offsets of tbmq\.msg\.al, .*are read: tbmq\.msg\.all"):
+            parse({"path": "x", name: '{"tbmq.msg.al": {"0": 23}}'})
+        with pytest.raises(OptionError, match=r"has offsets of b, which is not read.*those that match 'a\.\*'"):
+            parse({"path": "x", "topicPattern": "a.*", name: '{"ab": {"0": 1}, "b": {"0": 1}}'})
     with pytest.raises(OptionError, match="where the log is"):
         parse({})
 

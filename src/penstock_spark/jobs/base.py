@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import update_wrapper
+from functools import reduce, update_wrapper
 from typing import Any, Concatenate, ParamSpec
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped] # it has no types of its own
@@ -87,6 +87,8 @@ class Run:
     batch: str
     plain: DataFrame  # the good messages once more, to look at: those that the work is given are counted as they pass
     kept: list[DataFrame] = field(default_factory=list)  # persisted, to be let go after the batch
+    # records of other topics that the work cannot read: (log_topic, log_partition, log_offset, reason)
+    refused: DataFrame | None = None
 
 
 # From the good messages of a batch to the tables that it writes.
@@ -113,6 +115,12 @@ def only_bad(messages: DataFrame, others: Sequence[str] = ()) -> DataFrame:
     """What could not be read, with the reason: the rows of the quarantine."""
     bad = messages.filter(is_bad(others))
     return bad.select("log_topic", "log_partition", "log_offset", "log_time", F.col("error").alias("reason"), "raw")
+
+
+def only_refused(messages: DataFrame, refused: DataFrame) -> DataFrame:
+    """What a job itself could not read, as rows of the quarantine."""
+    found = messages.join(refused, ["log_topic", "log_partition", "log_offset"])
+    return found.select("log_topic", "log_partition", "log_offset", "log_time", "reason", "raw")
 
 
 class IncrementalJob:
@@ -178,14 +186,31 @@ class IncrementalJob:
                 if not left or SLOW_START not in str(error):
                     raise translate(error) from error
 
+    def keep_levels(self, levels: int) -> None:
+        """All that is in the output has so many levels of topics: rows of another number would not fit to them."""
+        self._has_owner()
+        path = f"{HOME}/layout.json"
+        known = self.ledger.files.read_json(path)
+        if known is None or self.ledger.is_empty:
+            self.ledger.files.write_text(path, json.dumps({"levels": levels}))
+        elif known["levels"] != levels:
+            raise OptionError(
+                f"the output {self.output} of {self.name} has {known['levels']} levels of topics, not {levels}",
+                f"Run with --levels {known['levels']}, or write to another directory",
+            )
+
+    def _has_owner(self) -> bool:
+        """A job has written to the output: this one, else OptionError."""
+        owner = self.ledger.files.read_json(f"{HOME}/job.json") or {}
+        if owner.get("job", self.name) != self.name:
+            raise OptionError(f"{self.output} is the output of the job {owner['job']}", "Take another directory")
+        return bool(owner)
+
     def _prepare(self, recover: bool) -> Mapping[str, Any] | None:
         """The offsets to start from when the checkpoint is new; CheckpointError when it does not fit the output."""
         has_checkpoint = bool(self._numbers("offsets") or self._numbers("commits"))
         note = self.ledger.last()
-        owner = self.ledger.files.read_json(f"{HOME}/job.json") or {}
-        if owner.get("job", self.name) != self.name:
-            raise OptionError(f"{self.output} is the output of the job {owner['job']}", "Take another directory")
-        if not owner:
+        if not self._has_owner():
             self.ledger.files.write_text(f"{HOME}/job.json", json.dumps({"job": self.name}))
         if note is not None and not has_checkpoint and not recover:
             raise CheckpointError(
@@ -254,18 +279,23 @@ class IncrementalJob:
         try:
             for name, table in work(run, only_good(observed, others)).items():
                 entry.stage(name, table)
+            counts = observation.get
+            refused = run.refused.count() if run.refused is not None else 0
+            quarantined = [only_bad(frame, others)] if counts["bad"] else []
+            if run.refused is not None and refused:
+                quarantined.append(only_refused(frame, run.refused))
+            if quarantined:
+                entry.stage(QUARANTINE, Table(reduce(DataFrame.unionByName, quarantined)))
         finally:
             for kept in run.kept:
                 kept.unpersist()
-        counts = observation.get
-        if counts["bad"]:
-            entry.stage(QUARANTINE, Table(only_bad(frame, others)))
         messages = counts["rows"] - counts["bad"] - counts["others"]
-        outcome.bad += counts["bad"]
+        bad = counts["bad"] + refused
+        outcome.bad += bad
         outcome.messages += messages
-        outcome.others += counts["others"]
+        outcome.others += counts["others"] - refused
         outcome.batches += 1
-        entry.commit(self._end_of(number), messages=messages, bad=counts["bad"])
+        entry.commit(self._end_of(number), messages=messages, bad=bad)
 
     def _with_gaps(self, frame: DataFrame, number: int, source: Source) -> DataFrame:
         """The batch, and a row for each stretch that Kafka had not any more when it began: the embedded log has them

@@ -167,12 +167,12 @@ def run(
         batch.kept.append(spans)
         expected = expected_deliveries(messages, spans).withColumns({"kind": F.lit("expected"), "cause": F.lit("")})
         counts = published(messages).unionByName(expected).unionByName(outcomes(events))
-        refused = decoded.filter(F.col("event_error").isNotNull())
+        refused = decoded.filter(F.col("event_error").isNotNull()).withColumn("log_topic", F.lit(options.events))
+        batch.refused = refused.select("log_topic", "log_partition", "log_offset", F.col("event_error").alias("reason"))
         return {
             COUNTS: Table(counts, files=1),
             SPANS: Table(spans.filter(F.col("end").isNull()).drop("end"), files=1, replaces=True),
             CONNECTIONS: Table(connections(events), files=1),
-            "quarantine_events": Table(refused.select("log_partition", "log_offset", "event_error"), files=1),
         }
 
     columns = "topic,client_id,received_at"

@@ -180,6 +180,11 @@ def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
     ).collect()[0]
     names = ("clients", "silent", "gaps", "duplicates", "out of order")
     outcome.facts |= {name: value or 0 for name, value in zip(names, total, strict=True)}
+    # each is counted with its client, and has a row unless its batch had too many
+    listed = ledger.read(FINDINGS)
+    left_out = sum(value or 0 for value in total[2:]) - (listed.count() if listed is not None else 0)
+    if left_out > 0:
+        outcome.facts["findings not listed"] = left_out
     worst = devices.orderBy(F.desc("is_silent"), F.desc("silent_for"), F.desc("gaps")).limit(20).collect()
     rows = [
         (row.client_id, f"{utc(row.last_seen):{MOMENT}}", row.messages, row.gaps, row.duplicates, row.out_of_order)

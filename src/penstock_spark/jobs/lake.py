@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -85,8 +84,8 @@ def run(
     if not 0 <= options.levels <= MOST_LEVELS:
         raise OptionError(f"--levels {options.levels}: 0 to {MOST_LEVELS} are possible")
     job = IncrementalJob(spark, "lake", output, checkpoint)
+    job.keep_levels(options.levels)
     schema = _json_schema(spark, job.ledger, source, options)
-    _check_layout(job.ledger, options)
     partitions = partition_columns(options.levels)
 
     def work(batch: Run, messages: DataFrame) -> Mapping[str, Table]:
@@ -119,18 +118,6 @@ def _json_schema(spark: SparkSession, ledger: Ledger, source: Source, options: L
         return None  # nothing to learn from yet
     ledger.files.write_text(JSON_SCHEMA, found.json())
     return found
-
-
-def _check_layout(ledger: Ledger, options: LakeOptions) -> None:
-    path = f"{HOME}/layout.json"
-    known = ledger.files.read_json(path)
-    if known is None:
-        ledger.files.write_text(path, json.dumps({"levels": options.levels}))
-    elif known["levels"] != options.levels:
-        raise OptionError(
-            f"the lake {ledger.files.root} has {known['levels']} levels of topics, not {options.levels}",
-            f"Run with --levels {known['levels']}, or write to another directory",
-        )
 
 
 def _check_directories(sample: Sequence[Row], options: LakeOptions) -> None:

@@ -21,6 +21,7 @@ from penstock_spark.hadoop import Files
 from penstock_spark.jobs.base import Notify, Outcome, Source, only_good
 from penstock_spark.lock import only_run
 from penstock_spark.report import MOMENT, Chart, utc, write_report
+from penstock_spark.source import ends_now
 
 STATE = "replay.json"
 SAVE_EVERY = 1_000
@@ -218,6 +219,24 @@ def _offsets(known: Mapping[str, Mapping[str, Any]]) -> Ends:
     return {topic: {number: int(offset) for number, offset in places.items()} for topic, places in known.items()}
 
 
+def _check_place(progress: Progress, files: Files, source: Source) -> None:
+    """A topic that was made anew begins at 0 again: what is in it would be taken for what was sent."""
+    if progress == Progress():
+        return
+    ends = ends_now(source.parse())
+    if ends is None:
+        return
+    for topic, places in (progress.ends or progress.done).items():
+        for number, offset in places.items():
+            end = ends[topic].get(number, 0) if topic in ends else offset
+            if offset > end:
+                raise CheckpointError(
+                    f"{files.path(STATE)} says that {topic}[{number}] was read up to offset {offset}, but it ends at"
+                    f" {end}: the topic was made anew",
+                    "Take another --state directory, or remove the file, to replay it from the beginning",
+                )
+
+
 def check(options: ReplayOptions) -> None:
     if options.speed < 0 or options.rate < 0:
         raise OptionError("--speed and --rate are not negative")
@@ -259,7 +278,11 @@ def _run(
     started = time.monotonic()
     messages = only_good(source.read(spark, stream=False, columns=COLUMNS))
     watch.say(spark, "counting what is to be sent")
-    rounds = [(Progress(), messages)] if files is None else _load(files).rounds(messages)
+    rounds = [(Progress(), messages)]
+    if files is not None:
+        known = _load(files)
+        _check_place(known, files, source)
+        rounds = known.rounds(messages)
     plan = describe(_limited(reduce(DataFrame.unionByName, (rows for _, rows in rounds)), options.limit))
     outcome = Outcome("replay", options.to_topic, facts=_plan_facts(plan, options, is_dry=make_sink is None))
     if make_sink is not None and plan["messages"]:

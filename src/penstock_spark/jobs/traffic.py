@@ -106,6 +106,7 @@ def run(
     """Counts what has come since the last run and makes the tables anew."""
     options = options or TrafficOptions()
     job = IncrementalJob(spark, "traffic", output, checkpoint)
+    job.keep_levels(options.levels)
 
     def work(batch: Run, messages: DataFrame) -> Mapping[str, Table]:
         counted = messages.transform(with_prefix(options.levels)).transform(with_size).transform(with_minute)
