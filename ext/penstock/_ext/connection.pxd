@@ -31,7 +31,7 @@ cdef enum DropCause:
     DROP_NOT_WRITABLE = 0   # QoS 0 for a connection above its high watermark
     DROP_QUEUE_FULL = 1
     DROP_EXPIRED = 2
-    DROP_TOO_LARGE = 3      # for the client's Maximum Packet Size
+    DROP_TOO_LARGE = 3      # for the client's Maximum Packet Size, or for the log
     DROP_DENIED = 4         # the publisher may not publish there
     DROP_RETAINED_FULL = 5  # delivered, but not retained: the retained store is at its limit
     DROP_SESSION_ENDED = 6  # waiting in a session that ended
@@ -162,7 +162,7 @@ cdef class Hub:
     cdef HashFunction ingest_hash
     cdef uint32_t ingest_partitions
     cdef readonly uint64_t ingest_pending       # bytes handed over and not yet durable
-    cdef uint64_t ingest_limit                  # above which publishers wait
+    cdef uint64_t ingest_limit, largest_record  # above which publishers wait; of key and value, 0 = any
     cdef readonly uint64_t ticket               # of the last batch submitted
     cdef readonly uint64_t committed            # every batch up to this one is durable, or has failed
     cdef object _submit                         # takes (ticket, [(partition, pack)], bytes), once per iteration
