@@ -153,7 +153,7 @@ cdef class Hub:
     cdef HashFunction ingest_hash
     cdef uint32_t ingest_partitions
     cdef readonly uint64_t ingest_pending       # bytes handed over and not yet durable
-    cdef uint64_t ingest_limit                  # above which publishers wait
+    cdef uint64_t ingest_limit, largest_record  # above which publishers wait; of key and value, 0 = any
     cdef readonly uint64_t ticket               # of the last batch submitted
     cdef readonly uint64_t committed            # every batch up to this one is durable, or has failed
     cdef object _submit                         # takes (ticket, [(partition, pack)], bytes), once per iteration

@@ -5,7 +5,7 @@ cdef enum DropCause:
     DROP_NOT_WRITABLE = 0   # QoS 0 for a connection above its high watermark
     DROP_QUEUE_FULL = 1
     DROP_EXPIRED = 2
-    DROP_TOO_LARGE = 3      # for the client's Maximum Packet Size
+    DROP_TOO_LARGE = 3      # for the client's Maximum Packet Size, or for the log
     DROP_DENIED = 4         # the publisher may not publish there
     DROP_RETAINED_FULL = 5  # delivered, but not retained: the retained store is at its limit
     DROP_SESSION_ENDED = 6  # waiting in a session that ended

@@ -182,7 +182,7 @@ cdef class Hub:
     # ---- the ingest log ----
 
     def log_to(self, submit, *, str mode not None, uint32_t partitions, str hash_function="murmur3_128",
-               uint64_t max_pending=67_108_864, bint keeps_state=False):
+               uint64_t max_pending=67_108_864, bint keeps_state=False, uint64_t largest_record=0):
         """From now on `submit(ticket, [(partition, pack)], bytes, (retained, received, queued, changed))` gets the
         publishes of each iteration, the pack of retained messages that changed (or None), [(session, its QoS 2 packet
         ids)], [(durable queue, pack)] and the groups of queues whose state changed."""
@@ -194,7 +194,7 @@ cdef class Hub:
         self.ingest_mode = <IngestMode> <int> INGEST_MODES.index(mode)
         self.ingest_partitions = partitions
         self.ingest_hash = <HashFunction> <int> HASH_FUNCTIONS.index(hash_function)
-        self.ingest_limit = max_pending
+        self.ingest_limit, self.largest_record = max_pending, largest_record
         self.keeps_state = keeps_state
 
     def _submit_packs(self):
@@ -493,6 +493,9 @@ cdef class Hub:
         match = self.trie.match(view.topic, view.topic_size, hash_bytes(view.topic, view.topic_size, self.trie.seed))
         try:
             logged = is_logged(self, qos, retain) and not topic.startswith("$SYS")
+            if logged and is_too_large(self, &view, origin):
+                self.counters.dropped[<int> DROP_TOO_LARGE] += 1
+                return
             route(self, &view, match, origin, expires_at, self.is_spread and logged)
             if retain:
                 store_retained(self, &view, expires_at)

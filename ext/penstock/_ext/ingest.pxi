@@ -2,6 +2,10 @@
 # under one ticket; a QoS 1 or 2 publish is acknowledged, in the order of arrival, when its ticket is durable.
 
 
+cdef enum:
+    FIELDS_ROOM = 262_144       # more than topic (as key, too), client id, user name and the smaller fields can be
+
+
 # Retained messages reach other brokers through the log, whatever their QoS.
 cdef inline bint is_logged(Hub hub, uint8_t qos, bint retain) noexcept:
     return hub.ingest_mode == INGEST_ALL or (hub.ingest_mode == INGEST_PERSISTENT
@@ -58,6 +62,20 @@ cdef inline void fill_envelope(Hub hub, EnvelopeView* envelope, const PublishVie
     envelope.expires_at = expires_at
     envelope.qos = view.qos
     envelope.retain = view.retain
+
+
+# What the log would refuse, and with it everything else of this iteration: it is refused alone.
+cdef inline bint is_too_large(Hub hub, const PublishView* view, Session origin) noexcept:
+    if hub.largest_record == 0 or view.payload_size + view.props_size + FIELDS_ROOM <= hub.largest_record:
+        return False
+    return logged_size(hub, view, origin) > hub.largest_record
+
+
+# At most, with the record's key.
+cdef uint64_t logged_size(Hub hub, const PublishView* view, Session origin) noexcept:
+    cdef EnvelopeView envelope
+    fill_envelope(hub, &envelope, view, origin, INT64_MAX)
+    return <uint64_t> view.topic_size + envelope_size(&envelope) + origin_size(True) + received_size(UINT64_MAX)
 
 
 # Whether something of this iteration waits to be submitted.

@@ -20,10 +20,11 @@ cdef enum AnswerText:
     TEXT_MANY = 16
     TEXT_AWAY = 17
     TEXT_NO_MEMORY = 18
-    TEXT_COUNT = 19
+    TEXT_LOG_TOO_LARGE = 19
+    TEXT_COUNT = 20
     TEXT_CAPTURED = 0xFE        # no text: a queue has taken the message
 
-cdef const char* ANSWER_TEXTS[19]
+cdef const char* ANSWER_TEXTS[20]
 ANSWER_TEXTS[:] = [
     "",
     "durable queues need a log: ingest.log is none",
@@ -44,6 +45,7 @@ ANSWER_TEXTS[:] = [
     "there is no such queue, and one cannot be made for this topic",
     "the node that serves the queue cannot be reached now",
     "the queue has no more room in memory: queue_manager.ephemeral_bytes",
+    "the message is larger than the log takes: kafka.max_request_size",
 ]
 
 cdef enum:
@@ -244,6 +246,8 @@ cdef int handle_queue_publish(Connection c, const PublishView* view) except -1:
             verdict, text = NOT_AUTHORIZED, TEXT_CLOSED
         elif slot.match.target_count == 0:
             verdict, text = QUOTA_EXCEEDED, TEXT_MANY
+        elif is_too_large(hub, view, s):
+            verdict, text = QUOTA_EXCEEDED, TEXT_LOG_TOO_LARGE
         else:
             verdict = refusal_of(view, slot.match, &text)
         if verdict == SUCCESS:
@@ -279,7 +283,7 @@ cdef int publish_to_queues(Hub hub, const PublishView* view, Session origin, int
                 hub._find_queue(PyBytes_FromStringAndSize(<const char*> view.topic, view.topic_size), False)
                 match_unref(match)
                 match = hub.bindings.match(view.topic, view.topic_size, hash)
-            if match.target_count and refusal_of(view, match, &text) == SUCCESS:
+            if match.target_count and not is_too_large(hub, view, origin) and refusal_of(view, match, &text) == SUCCESS:
                 return enqueue_all(view, match, origin, expires_at, False)
         hub.counters.dropped[<int> DROP_QUEUE_FULL] += 1
     finally:
@@ -310,8 +314,8 @@ cdef int capture(Hub hub, const PublishView* view, Session origin, int64_t expir
     return 0
 
 
-cdef int refuse_captured(Connection c, const PublishView* view, uint8_t text) except -1:
-    c.hub.counters.dropped[<int> DROP_QUEUE_FULL] += 1
+cdef int refuse_publish(Connection c, const PublishView* view, uint8_t text, DropCause cause) except -1:
+    c.hub.counters.dropped[<int> cause] += 1
     c.hub.counters.received[view.qos] += 1
     if view.qos == 0:
         return 0

@@ -193,6 +193,8 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
         if logged and hub.ingest_pending > hub.ingest_limit:
             c.wait_for_log()
             return 1
+        if logged and is_too_large(hub, &view, s):
+            return refuse_publish(c, &view, TEXT_LOG_TOO_LARGE, DROP_TOO_LARGE)
     if topic.allowed and hub.limits_rates and is_too_fast(hub, s):
         verdict = QUOTA_EXCEEDED
         if c.version != 5:
@@ -203,7 +205,7 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
         if view.has_expiry:
             expires_at = hub.wall + <int64_t> view.expiry * 1000
         if hub.capturing and capture(hub, &view, s, expires_at, &ticket, &text):
-            return refuse_captured(c, &view, text)
+            return refuse_publish(c, &view, text, DROP_QUEUE_FULL)
         if match.target_count or match.group_count:
             route(hub, &view, match, s, expires_at, hub.is_spread and logged)  # [MQTT-4.5.0-1] [MQTT3-4.5.0-1]
         else:

@@ -37,10 +37,11 @@ _CAUSES = {
     "connections_refused": "`connections`, `listener_connections`, `rate`, `handshake_limit`, `tls_handshake`,\n"
     "`websocket_handshake`, `proxy_header`, `proxy_timeout`, `reset` (gone before it began), `descriptors` (times\n"
     "accepting had to rest)",
-    "messages_dropped": "`queue_full`, `not_writable`, `expired`, `too_large`, `denied` (the publisher may not\n"
-    "publish there), `retained_full` (delivered, but not retained), `session_ended`, `rate_incoming`,\n"
-    "`rate_outgoing`, `rate_all`, `rate_stored` ([rate limits](flow-control.md#rate-limits)), `store_full` (stored\n"
-    "for a DEVICE client or group, it gave way to newer ones)",
+    "messages_dropped": "`queue_full`, `not_writable`, `expired`, `too_large` (for its receiver, or for the log),\n"
+    "`denied` (the publisher may not publish there), `retained_full` (delivered, but not retained),\n"
+    "`session_ended`, `rate_incoming`, `rate_outgoing`, `rate_all`, `rate_stored`\n"
+    "([rate limits](flow-control.md#rate-limits)), `store_full` (stored for a DEVICE client or group, it gave way to\n"
+    "newer ones)",
 }
 # Of the Prometheus client and of the build.
 _OTHERS = (

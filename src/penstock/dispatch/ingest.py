@@ -99,6 +99,7 @@ class Ingest:
             hash_function=hash_function,
             max_pending=max_pending,
             keeps_state=self._received is not None,
+            largest_record=self._log.producer.largest_record,
         )
         if self._received is not None and self._received.is_shared:
             self._mark_idle(self._received)

@@ -161,6 +161,11 @@ class Producer(Protocol):
         """Appended and not yet durable: who appends more than it can bear should wait."""
         ...
 
+    @property
+    def largest_record(self) -> int:
+        """Bytes of key and value that every topic takes, with what is added to copies; 0 = any."""
+        ...
+
 
 class Consumer(Protocol):
     """Reads packs of the partitions it has. `group` shares the partitions of subscribed topics among its members."""

@@ -238,6 +238,10 @@ class MemoryProducer:
     def pending_bytes(self) -> int:
         return self._pending
 
+    @property
+    def largest_record(self) -> int:
+        return 0
+
     def complete(self) -> None:
         waiting, self._waiting = self._waiting, []
         grown: set[TopicPartition] = set()

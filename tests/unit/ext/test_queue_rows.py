@@ -107,8 +107,8 @@ def test_messages_move_under_another_source() -> None:
     rows, counters = RowWriter(Tables()), QueueCounters(1, 0, 0)
     add(rows, counters, pack_of(b"a", b"b", first=10, partition=-3))
     moved, ids = RecordPack(), list[int]()
-    copy_chunk(rows.chunks[0][1], 1, moved, 99, 5, 2_000, ids)
-    assert (moved.values(), ids) == ([b"a", b"b"], [1, 2])
+    copy_chunk(rows.chunks[0][1], 1, moved, 99, b"+", 5, 2_000, ids)
+    assert (moved.values(), ids) == ([b"a+", b"b+"], [1, 2])
     assert SOURCE.unpack(moved.keys()[1] or b"") == (-3, 99, 11, 5_000, 0)
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 class EmbeddedProducer:
     """See Producer in base.py."""
 
+    largest_record = 0  # any
+
     def __init__(self, log: EmbeddedLog, max_pending_bytes: int) -> None:
         self._log = log
         self._max_pending_bytes = max_pending_bytes

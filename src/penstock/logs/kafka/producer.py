@@ -78,6 +78,10 @@ class KafkaProducer:
         return self._pending_bytes
 
     @property
+    def largest_record(self) -> int:
+        return max(1, self._settings.max_request_size - RECORD_OVERHEAD - COPY_ROOM)
+
+    @property
     def pending_records(self) -> int:
         return self._pending_records
 
