@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from penstock.logs.base import EARLIEST, LATEST, Consumer, Fetched, Log, LogError, TopicPartition
+from penstock.logs.base import EARLIEST, LATEST, Committed, Consumer, Fetched, Log, LogError, TopicPartition
 from tests.contract.log_scenarios import numbered, pack_of, run
 from tests.contract.providers import Provider
 
@@ -333,5 +333,24 @@ def test_an_error_names_its_partition_and_the_others_go_on(provider: Provider, t
         await log.producer.send(*places[1], numbered(5, 1))
         await read_until(consumer, seen, 6)
         await consumer.close()
+
+    run(provider, scenario)
+
+
+def test_what_is_asked_of_a_consumer_that_is_closing_is_done_or_refused(provider: Provider, topic: str) -> None:
+    """By a LogError, whatever the client of the log has to say."""
+
+    async def scenario(log: Log) -> None:
+        await log.admin.create(topic, 1)
+        partition = TopicPartition(topic, 0)
+        for turns in range(6):
+            consumer = log.consumer(f"{topic}-{turns}")
+            closing = asyncio.create_task(consumer.close())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            asked = (consumer.commit({partition: Committed(0)}), consumer.committed([partition]))
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            assert all(isinstance(one, LogError) or not isinstance(one, BaseException) for one in answers), answers
+            await closing
 
     run(provider, scenario)

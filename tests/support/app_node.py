@@ -121,10 +121,9 @@ class Node:
 
     async def subscribe(self, client: LaneClient, topic_filter: bytes, options: int = 2, identifier: int = 0) -> None:
         session = client.session
-        for name in self.delivery.unprepared(session, [topic_filter]):
-            await self.delivery.shared.prepare(name)
-        self.hub.trie.subscribe(session, topic_filter, options, identifier)
-        self.delivery.subscribed(session, topic_filter, options, identifier)
+        async with self.applications.sharing(self.delivery.unprepared(session, [topic_filter])):
+            self.hub.trie.subscribe(session, topic_filter, options, identifier)
+            self.delivery.subscribed(session, topic_filter, options, identifier)
 
     def unsubscribe(self, client: LaneClient, topic_filter: bytes) -> None:
         self.hub.trie.unsubscribe(client.session, topic_filter)

@@ -186,6 +186,26 @@ cdef uint32_t dispatch_pack(Hub hub, RecordPack pack, uint32_t partition, Hold* 
             match_unref(match)
 
 
+def refill(Hub hub not None, RecordPack pack not None, uint32_t partition, list feeds not None, int64_t until):
+    """What shared topics are to have of the durable records before the offset `until`: `feeds` are [(filter, feed)].
+    The packs are for the caller: [(feed, partition, pack)]."""
+    cdef size_t position = 0
+    cdef RecordView record
+    cdef EnvelopeView view
+    cdef Feed feed
+    cdef bytes plain
+    while pack.next(&position, &record) and record.offset < until:
+        if (record.value_size == NO_VALUE or get_envelope(record.value, record.value_size, &view, &hub._lane_props)
+                or view.qos == 0):
+            continue
+        for plain, feed in feeds:
+            if filter_matches(<const uint8_t*> PyBytes_AS_STRING(plain), PyBytes_GET_SIZE(plain), view.topic,
+                              view.topic_size):
+                feed_record(hub, feed, <uint32_t> (<uint64_t> record.offset % feed.partitions), &record,
+                            NO_DELIVERY_QOS, False, NULL, 0, partition)
+    return take_filled(hub)
+
+
 # A retained message for a new subscription of an APPLICATION client, through its log like everything else with QoS > 0.
 cdef int feed_retained(Hub hub, Feed feed, const Message* m, uint8_t qos, uint32_t identifier) except -1:
     cdef EnvelopeView view

@@ -21,8 +21,9 @@ from penstock.core.settings.application import ApplicationSettings
 from penstock.delivery.contexts import OWN, Contexts, make_key
 from penstock.delivery.lane_book import LaneBook, Place
 from penstock.delivery.pack_reader import PackReader
+from penstock.delivery.patience import patiently
 from penstock.delivery.retained_appends import RetainedAppends
-from penstock.delivery.shared import SharedDelivery, patiently
+from penstock.delivery.shared import SharedDelivery
 from penstock.logs.base import Consumer, Log, LogError, TopicNotFound, TopicPartition, parse_properties
 from penstock.persistence.application_names import ApplicationNames
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from penstock.core.settings.application import ApplicationSettings
 from penstock.delivery.contexts import CLAIMED, OFFERED, SHARED, Contexts, make_key, split_key
 from penstock.delivery.lane_book import LaneBook, Place
 from penstock.delivery.pack_reader import PackReader, ReaderPool
+from penstock.delivery.patience import patiently
 from penstock.delivery.shares import share_out
 from penstock.logs.base import Committed, Log, LogError, TopicNotFound, TopicPartition, parse_properties
 from penstock.persistence.application_names import ApplicationNames
@@ -30,8 +31,6 @@ QOS = 0x03
 RETAIN_AS_PUBLISHED = 0x08
 IN_GROUP = "\1"  # between topic and group in the key of a claim
 REMOVE_AGAIN_SECONDS = 10.0
-PATIENCE = 20
-PATIENCE_SECONDS = 0.25
 
 
 def merge_claims(first: bytes, second: bytes) -> bytes:
@@ -47,19 +46,6 @@ def merge_claims(first: bytes, second: bytes) -> bytes:
             "in_flight": [runs[offset] for offset in sorted(runs)],
         }
     )
-
-
-async def patiently(work: Callable[[], Awaitable[None]]) -> None:
-    """Tries again for a while what the log cannot do yet."""
-    for _ in range(PATIENCE):
-        try:
-            await work()
-            return
-        except LogError as error:
-            if not error.is_retryable:
-                raise
-        await asyncio.sleep(PATIENCE_SECONDS)
-    await work()
 
 
 def may_receive(session: Session, topic: bytes) -> bool:
@@ -184,18 +170,30 @@ class SharedDelivery:
     def _topic_of(self, share_filter: bytes) -> str:
         return self._names.shared_topic(split_share(share_filter)[1]) or ""
 
-    async def prepare(self, share_filter: bytes) -> None:
-        """The topic of the filter is there, and a new group begins at its end. Raises LogError."""
-        name, plain = split_share(share_filter)
-        topic = self._names.shared_topic(plain)
-        if topic is None or name is None:
-            return
+    async def make(self, share_filter: bytes) -> None:
+        """The topic of the filter is there. Raises LogError."""
+        topic = self._topic_of(share_filter)
         while topic in self._removals:
             await asyncio.wait([self._removals[topic]])
-        if topic not in self._partitions:
+        if topic and topic not in self._partitions:
             await self.make_topic(topic)
-        # A topic that was made just now has no leader for a moment.
-        await patiently(lambda: self._begin_at_end(name, plain, topic))
+
+    async def begin(self, share_filter: bytes) -> None:
+        """A new group begins at the end of the topic. Raises LogError."""
+        name, plain = split_share(share_filter)
+        topic = self._names.shared_topic(plain)
+        if topic is not None and name is not None:
+            # A topic that was made just now has no leader for a moment.
+            await patiently(lambda: self._begin_at_end(name, plain, topic))
+
+    def unfed(self, filters: Iterable[bytes]) -> list[tuple[bytes, Feed]]:
+        """The topics of shared filters that nothing is written to from here yet: [(filter, feed)]."""
+        plain = {split_share(name)[1]: self._topic_of(name) for name in filters}
+        return [
+            (name, Feed(topic, self._partitions[topic]))
+            for name, topic in plain.items()
+            if topic in self._partitions and topic not in self._feeds
+        ]
 
     async def _begin_at_end(self, name: bytes, plain: bytes, topic: str) -> None:
         consumer = self._log.consumer(self._names.shared_group(name, plain))

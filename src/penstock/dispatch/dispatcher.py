@@ -14,7 +14,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
-from penstock._ext.connection import Feed, Hub, Round
+from penstock._ext.connection import Feed, Hub, Round, refill
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import RateLimited, get_logger
 from penstock.delivery.device import DeviceDelivery
@@ -46,9 +46,12 @@ JOIN_SECONDS = 0.05
 MOST_ROUNDS = 500
 STALL_SECONDS = 0.005
 CATCH_UP_SECONDS = 5.0
+TURN_SECONDS = 30.0
 
 
 Filled = tuple[Feed, int, RecordPack]
+SharedFeeds = list[tuple[bytes, Feed]]
+"""Topics of filters that clients share, which this broker does not write yet."""
 MakeTopic = Callable[[str], Awaitable[bool]]
 """Makes a client's topic again; False if nobody is to have it any more."""
 
@@ -310,9 +313,12 @@ class Dispatcher:
                 self._done.setdefault(place, 0 if committed is None else committed.offset)
         return {place: self._done[place] for place in places}
 
-    async def adopt(self, starts: Mapping[int, int], insert: Callable[[], None]) -> int:
+    async def adopt(
+        self, starts: Mapping[int, int], insert: Callable[[], None], feeds: SharedFeeds, filled_to: Mapping[int, int]
+    ) -> int:
         """Calls `insert` between two rounds, which puts sessions into the trie, marked as adopted; everything from
-        `starts` on that was dispatched here already is repeated for them. How many records were. Raises LogError."""
+        `starts` on that was dispatched here already is repeated for them, and from `filled_to` on for the shared feeds
+        that begin with them. How many records were repeated for the sessions. Raises LogError."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CATCH_UP_SECONDS
         while True:
@@ -321,12 +327,42 @@ class Dispatcher:
                 wanted = {place: starts[place.partition] for place in here if place.partition in starts}
                 # Who has been served elsewhere further than we are, waits until we are there.
                 if loop.time() > deadline or all(here[place] >= start for place, start in wanted.items()):
+                    await self.refill(feeds, filled_to)
                     insert()
                     missed = {place: (start, here[place]) for place, start in wanted.items() if start < here[place]}
                     return await self._repeat(missed) if missed else 0
             await asyncio.sleep(STALL_SECONDS)
 
-    async def _repeat(self, missed: Mapping[TopicPartition, tuple[int, int]]) -> int:
+    async def refill(self, feeds: SharedFeeds, starts: Mapping[int, int]) -> dict[int, int]:
+        """What is in the log from `starts` on and was dispatched here already is written to the feeds; where that ends.
+        Raises LogError."""
+        here = await self._where()
+        missed = {
+            place: (starts[place.partition], end)
+            for place, end in here.items()
+            if starts.get(place.partition, end) < end
+        }
+        if feeds and missed:
+            await self._repeat(missed, feeds)
+        return {place.partition: max(starts.get(place.partition, end), end) for place, end in here.items()}
+
+    @contextlib.asynccontextmanager
+    async def filling(self, feeds: SharedFeeds, starts: Mapping[int, int]) -> AsyncIterator[None]:
+        """Between two rounds, with all that `refill` writes written: feeds that begin within the context miss nothing
+        from `starts` on. Raises LogError."""
+        try:
+            async with asyncio.timeout(TURN_SECONDS):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise LogUnavailable("dispatch has been busy for too long with what is before") from None
+        try:
+            await self.refill(feeds, starts)
+            yield
+        finally:
+            self._turn.release()
+
+    async def _repeat(self, missed: Mapping[TopicPartition, tuple[int, int]], feeds: SharedFeeds | None = None) -> int:
+        """For adopted sessions or, where there are any, for the feeds."""
         consumer = self._log.consumer("")
         repeated = 0
         try:
@@ -342,11 +378,19 @@ class Dispatcher:
                 for item in fetched:
                     place = TopicPartition(item.topic, item.partition)
                     if place in left:
-                        self._hub.dispatch(
-                            item.pack, item.partition, dispatched, is_replay=True, is_adoption=True, until=left[place]
-                        )
                         repeated += item.pack.count
-                        await self._hand_over(dispatched)
+                        if feeds:
+                            await self._append(refill(self._hub, item.pack, item.partition, feeds, left[place]))
+                        else:
+                            self._hub.dispatch(
+                                item.pack,
+                                item.partition,
+                                dispatched,
+                                is_replay=True,
+                                is_adoption=True,
+                                until=left[place],
+                            )
+                            await self._hand_over(dispatched)
                         if item.next_offset >= left[place]:
                             del left[place]
                             await consumer.remove([place])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 from penstock._ext.connection import Hub, Session
 from penstock.core.errors import NotFoundError
@@ -50,7 +50,10 @@ class PersistentClients:
         connected_until: Callable[[str], int],
     ) -> None:
         self._hub = hub
+        self._log = log_provider
         self._on_type = on_type
+        # The dispatch groups of brokers that may have members of shares whose members are here, too.
+        self.other_groups: Callable[[], Iterable[str]] = list
         self._connected_until = connected_until
         self._changing: set[str] = set()  # DEVICE clients by their credentials, with a log that is not empty yet
         self._changer: asyncio.Task[None] | None = None
@@ -106,8 +109,10 @@ class PersistentClients:
         `insert` puts them into the trie and calls `inserted` for each. How many records were read again. Raises
         LogError."""
         await self.join()
-        await self.delivery.shared.learn(name for name in filters if name.startswith(b"$share/"))
-        return await self.dispatcher.adopt(starts, insert)
+        shared = [name for name in filters if name.startswith(b"$share/")]
+        await self.delivery.shared.learn(shared)
+        filled_to = await self._fill(shared, starts)
+        return await self.dispatcher.adopt(starts, insert, self.delivery.shared.unfed(shared), filled_to)
 
     def inserted(self, session: Session, connected_until: int) -> None:
         self.delivery.take(session)
@@ -129,6 +134,40 @@ class PersistentClients:
         while self.devices is not None and self.devices.is_storing(session):  # noqa: ASYNC110  # of many sessions at once
             await asyncio.sleep(STORED_SECONDS)
         return positions
+
+    # ---- shared topics that other brokers write, too ----
+
+    # Who reads such a topic takes for a repeat what comes after a later record of the log of all messages. So a broker
+    # may begin to write only when everything before is there: what another one has not surely written, which is what it
+    # has not committed, is written by this one first.
+
+    @contextlib.asynccontextmanager
+    async def sharing(self, filters: Sequence[bytes]) -> AsyncIterator[None]:
+        """The topics and groups of the filters are there. Clients become members within the context; nothing that the
+        groups are to have is missing then. Raises LogError."""
+        shared = self.delivery.shared
+        for name in filters:
+            await shared.make(name)
+        # Not for groups that are new, which begin behind it.
+        filled_to = await self._fill(filters, {})
+        for name in filters:
+            await shared.begin(name)
+        if not filled_to:
+            yield
+            return
+        async with self.dispatcher.filling(shared.unfed(filters), filled_to):
+            yield
+
+    async def _fill(self, filters: Iterable[bytes], starts: Mapping[int, int]) -> dict[int, int]:
+        """Writes to the topics that nothing was written to from here yet, from where the slowest broker is; how far."""
+        feeds = self.delivery.shared.unfed(filters)
+        if not feeds:
+            return {}
+        lowest = dict(starts)
+        for offsets in await asyncio.gather(*map(self._log.admin.group_offsets, self.other_groups())):
+            for place, committed in offsets.items():
+                lowest[place.partition] = min(lowest.get(place.partition, committed.offset), committed.offset)
+        return await self.dispatcher.refill(feeds, lowest) if lowest else {}
 
     # ---- CONNECT ----
 

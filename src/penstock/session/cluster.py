@@ -20,6 +20,7 @@ from penstock.partition.names import notifications_topic
 from penstock.partition.node import ClusterNode
 from penstock.partition.settings import QueueSettings
 from penstock.partition.topics import INSTANCE_CHANNELS
+from penstock.persistence.log_names import dispatch_group
 from penstock.persistence.session_records import RecordError
 from penstock.session.registry import SessionRegistry
 from penstock.session.take_over import Claim, TakeOver
@@ -69,6 +70,7 @@ class Cluster:
         self._applications = applications
         self._registry = registry
         self._node = node
+        self._prefix = settings.prefix
         self.shares = ShareTable(hub, log_provider, node, members.others, prefix=settings.prefix)
         self.take_over = TakeOver(
             log_provider,
@@ -117,6 +119,7 @@ class Cluster:
                     self.shares.joined(topic_filter)
         await self._patiently(self.take_over.start)
         self._applications.delivery.is_elsewhere = self.take_over.is_elsewhere
+        self._applications.other_groups = self._other_groups
         self._is_open = True
         await self._follow_members()
         self._looking = asyncio.get_running_loop().create_task(self._look_for_the_lost())
@@ -182,6 +185,11 @@ class Cluster:
                     log.warning("the sessions of a broker that is gone were taken up", node=name, sessions=count)
                 except (LogError, RecordError, TimeoutError) as error:
                     self._warn("the sessions of a broker that is gone cannot be taken up yet", error)
+
+    def _other_groups(self) -> list[str]:
+        """The dispatch groups of brokers that are here, and of those that are gone while nobody has their sessions."""
+        others = {*self._members.others(), *self.take_over.owners()} - {self._node, ""}
+        return [dispatch_group(name, self._prefix) for name in others]
 
     # ---- for the front-ends ----
 

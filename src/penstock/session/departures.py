@@ -140,6 +140,9 @@ class Departures:
     async def _lose(self, session: Session, node: str) -> None:
         log.warning("another broker has a client of this one", client_id=session.client_id, node=node)
         self.lost += 1
+        if self._registry.keeper is not None:
+            # The record is the other broker's: that the client has left here would take the session away from it.
+            self._registry.keeper.give_away(session)
         self._registry.disconnect(session)
         if self._registry.get(session.client_id) is session:
             await self._applications.give_away(session, lambda: self._registry.give_away(session))

@@ -335,9 +335,10 @@ class TakeOver:
         stored = {record.client_id: self._tail.get(SUBSCRIPTIONS, record.client_id.encode()) for record in records}
         filters = [
             topic_filter
-            for client_id, value in stored.items()
-            if value is not None
-            for topic_filter, _, _ in decode_subscriptions(client_id, value)
+            for record in records
+            if (value := stored[record.client_id]) is not None
+            and self._applications.delivery.serves(record.client_id, record.client_type, record.expiry_interval)
+            for topic_filter, _, _ in decode_subscriptions(record.client_id, value)
         ]
         sessions: list[tuple[Session, int]] = []
 

@@ -147,18 +147,16 @@ async def _prepare_shared(
     assert front.applications is not None
     session = connection.session
     try:
-        for topic_filter in filters:
-            await front.applications.delivery.shared.prepare(topic_filter)
+        async with front.applications.sharing(filters):
+            if connection.is_connected:
+                _subscribe(front, connection, packet, joined)
+            else:
+                _subscribe_absent(front, session, packet)
     except LogError as error:
-        log.warning("the topic of a shared subscription cannot be made", client_id=session.client_id, error=str(error))
+        log.warning("a shared subscription cannot be prepared", client_id=session.client_id, error=str(error))
         if connection.is_connected:
             refused = [int(Reason.UNSPECIFIED_ERROR)] * len(packet.entries)
             connection.send(build_suback(connection.version, packet.packet_id, refused))
-    else:
-        if connection.is_connected:
-            _subscribe(front, connection, packet, joined)
-        else:
-            _subscribe_absent(front, session, packet)
     finally:
         for topic_filter in filters:
             front.applications.delivery.shared.release(topic_filter)

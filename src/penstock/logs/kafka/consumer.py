@@ -291,7 +291,6 @@ class KafkaConsumer:
             if committed.offset < 0:
                 raise ValueError(f"{committed.offset} of {partition} is no offset")
         asked = [named(partition, one.offset, one.metadata) for partition, one in offsets.items()]
-
         if asked:
             await self._submit("commit offsets", lambda: self._commit(asked))
 
@@ -354,6 +353,9 @@ class KafkaConsumer:
             return await self._worker.submit(function)
         except KafkaException as error:
             raise to_log_error(error, doing) from None
+        except RuntimeError:
+            self._check_open()  # it was closed before it was the turn of this
+            raise
 
     # From here on in the thread.
 
