@@ -24,7 +24,9 @@ class World:
         self.stored: list[tuple[str, bytes]] = []
         self.committed: list[int] = []
         log = SimpleNamespace(
-            producer=SimpleNamespace(append=lambda _, part, __, done: self.appends.append((part, done))),
+            producer=SimpleNamespace(
+                append=lambda _, part, __, done: self.appends.append((part, done)), largest_record=0
+            ),
             admin=Reader(0, 0),
         )
         hub = SimpleNamespace(
