@@ -289,8 +289,6 @@ cdef int deliver(Hub hub, Session s, Routing* r, uint8_t qos, uint16_t flags, co
     return 0
 
 
-# The member of a share group that gets the message: the strategy's choice among those who can take it at once, else
-# the strategy's choice among those who keep it, else NULL.
 # How well it takes what nobody can take now: one that is there waits for room, one that is away needs QoS > 0 for it.
 cdef inline int fitness(const Member* member, uint8_t qos) noexcept:
     if (<Session> member.owner).connection is not None:
@@ -298,6 +296,8 @@ cdef inline int fitness(const Member* member, uint8_t qos) noexcept:
     return 1 if min(member.qos, qos) else 0
 
 
+# The member of a share group that gets the message: the strategy's choice among those who can take it at once, else
+# the strategy's choice among those who keep it, else NULL.
 cdef Member* choose_member(Hub hub, ShareGroup* group, uint64_t topic_hash, uint64_t client_hash, const uint8_t* topic,
                            uint32_t topic_size, uint8_t qos, bint with_log=False) except? NULL:
     cdef uint32_t start, i, n = group.count
