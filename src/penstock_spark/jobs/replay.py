@@ -226,8 +226,9 @@ def _check_place(progress: Progress, files: Files, source: Source) -> None:
     ends = ends_now(source.parse())
     if ends is None:
         return
-    for topic, places in (progress.ends or progress.done).items():
-        for number, offset in places.items():
+    # The state has them in the order of Spark's rows, which is any.
+    for topic, places in sorted((progress.ends or progress.done).items()):
+        for number, offset in sorted(places.items(), key=lambda place: int(place[0])):
             end = ends[topic].get(number, 0) if topic in ends else offset
             if offset > end:
                 raise CheckpointError(
