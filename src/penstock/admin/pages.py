@@ -44,7 +44,12 @@ def run_checks(checks: Mapping[str, Check]) -> dict[str, str]:
     return failing
 
 
-def build_app(metrics: MetricsPage, checks: Mapping[str, Check], others: Sequence[BaseRoute] = ()) -> Starlette:
+def build_app(
+    metrics: MetricsPage,
+    checks: Mapping[str, Check],
+    others: Sequence[BaseRoute] = (),
+    lesser_checks: Mapping[str, Check] | None = None,
+) -> Starlette:
     """The pages everybody may see, and `others` that look after themselves."""
 
     async def index(request: Request) -> Response:
@@ -58,8 +63,8 @@ def build_app(metrics: MetricsPage, checks: Mapping[str, Check], others: Sequenc
         return PlainTextResponse("ok\n", headers=_NO_STORE)
 
     async def readyz(request: Request) -> Response:
-        failing = run_checks(checks)
-        content = {"ready": not failing, "failing": failing}
+        failing, degraded = run_checks(checks), run_checks(lesser_checks or {})
+        content = {"ready": not failing, "failing": failing, **({"degraded": degraded} if degraded else {})}
         return JSONResponse(content, status_code=503 if failing else 200, headers=_NO_STORE)
 
     return Starlette(

@@ -53,7 +53,8 @@ class AdminServer:
 
     `data_dir` is where commands find the address and the token; without one there are no commands. `applications` does
     those about APPLICATION clients, `read_clients` and `read_shares` give their numbers, `sessions`, `retained` and
-    `queues` do the rest, `read_cut` is for backups. All may be set until it starts.
+    `queues` do the rest, `read_cut` is for backups; `lesser_checks` are those that keep nobody from connecting: /readyz
+    only names them. All may be set until it starts.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class AdminServer:
         self.read_groups: Callable[[], Iterable[GroupSample]] | None = None
         self.most_groups = 0
         self.read_cut: ReadCut | None = None
+        self.lesser_checks: Mapping[str, Callable[[], bool | str]] = {}
         self._stop: Callable[[], None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.address = settings.address
@@ -114,7 +116,7 @@ class AdminServer:
                 await super().startup(sockets)
                 is_up.set()
 
-        app = build_app(self._make_metrics(), self._checks, self._build_commands(listening))
+        app = build_app(self._make_metrics(), self._checks, self._build_commands(listening), self.lesser_checks)
         server = Server(
             uvicorn.Config(
                 app,

@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.cli.option_groups import with_options
 from penstock.cli.settings_options import Config, DataDir, Set, load_from_flags
+from penstock.core.data_dir import prepare_data_dir
 from penstock.core.errors import PenstockError, UsageError
 from penstock.core.logging import configure_logging
 from penstock.core.settings import Settings
@@ -67,14 +68,14 @@ def _open_beside(settings: Settings) -> Iterator[Log]:
 @contextlib.contextmanager
 def _open_as_broker(settings: Settings) -> Iterator[Log]:
     """As the composition root makes it, whether or not the broker itself is to log anything."""
-    root = import_module("penstock.app")
+    providers = import_module("penstock.providers")
     logging_all = msgspec.structs.replace(settings.ingest, log="all")
     settings = msgspec.structs.replace(settings, ingest=logging_all)
     if settings.log.provider == "embedded":
-        root.prepare_data_dir(settings.server.data_dir)
-    store = root.make_store(settings)
+        prepare_data_dir(settings.server.data_dir)
+    store = providers.make_store(settings)
     try:
-        yield root.make_log(settings, store)
+        yield providers.make_log(settings, store)
     finally:
         if store is not None:
             store.close()

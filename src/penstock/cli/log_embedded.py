@@ -80,6 +80,9 @@ class OutsideLog:
     def check(self) -> bool | str:
         return True
 
+    def check_readers(self) -> bool | str:
+        return True
+
     def counters(self) -> dict[str, int | float]:
         return {}
 

@@ -280,6 +280,11 @@ class Log(Protocol):
         """For readiness: True, or why it cannot take records now."""
         ...
 
+    def check_readers(self) -> bool | str:
+        """True, or which records cannot be read although the log has them: whoever reads there waits for somebody to
+        act, everybody else goes on."""
+        ...
+
     def counters(self) -> dict[str, int | float]: ...
 
 

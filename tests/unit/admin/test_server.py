@@ -164,6 +164,25 @@ def test_readiness_follows_its_checks_and_says_which_fail():
     serve(test, checks)
 
 
+def test_what_is_degraded_is_named_and_keeps_nobody_away():
+    state: dict[str, Any] = {"log": "a partition cannot be read"}
+
+    async def test() -> None:
+        server = AdminServer(AdminSettings(address="127.0.0.1:0"), {"listeners": lambda: True}, dict)
+        server.lesser_checks = {"log": lambda: state["log"]}
+        await server.start()
+        try:
+            status, _, body = await get(server, "/readyz")
+            assert status == 200
+            assert json.loads(body) == {"ready": True, "failing": {}, "degraded": {"log": "a partition cannot be read"}}
+            state["log"] = True
+            assert json.loads((await get(server, "/readyz"))[2]) == {"ready": True, "failing": {}}
+        finally:
+            await server.stop()
+
+    uvloop.run(test())
+
+
 def test_an_address_in_use_or_malformed_is_an_error_that_names_the_setting():
     async def test(server: AdminServer) -> None:
         for address, code in ((server.address, 71), ("nonsense", 78)):

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import get_logger
-from penstock.logs.base import Appended, Committed, LogError, TopicNotFound, TopicPartition, Watermarks
+from penstock.logs.base import Appended, Committed, LogDamaged, LogError, TopicNotFound, TopicPartition, Watermarks
 from penstock.logs.embedded import files
 from penstock.logs.embedded.admin import EmbeddedAdmin
 from penstock.logs.embedded.commit_thread import Call, Commit, CommitThread
+from penstock.logs.embedded.damage import MetDamage
 from penstock.logs.embedded.journal import Journal, replay
 from penstock.logs.embedded.maintenance import Maintenance
 from penstock.logs.embedded.offsets import GroupOffsets, KeyValue
@@ -69,6 +70,7 @@ class EmbeddedLog:
         self._admin = EmbeddedAdmin(self)
         self.maintenance = Maintenance(self, maintenance_interval)
         self._problem: str | None = None
+        self._damage = MetDamage(self.views)
         self._lock: files.DirectoryLock | None = None
         self._thread: CommitThread | None = None
         self._readers: ThreadPoolExecutor | None = None
@@ -154,6 +156,9 @@ class EmbeddedLog:
             return "the log is not open"
         return self._problem or True
 
+    def check_readers(self) -> bool | str:
+        return self._damage.describe() or True
+
     def counters(self) -> dict[str, int | float]:
         return {
             **self._counters,
@@ -168,6 +173,7 @@ class EmbeddedLog:
             "segments_held": self.maintenance.segments_held,
             "compactions": self.maintenance.compactions,
             "maintenance_failures": self.maintenance.failures,
+            "damaged_partitions": len(self._damage),
         }
 
     # topics
@@ -285,7 +291,13 @@ class EmbeddedLog:
             pack = run_at_once(view.reader.read(Request(partition.partition, offset, max_records, max_bytes)))
         except FileNotFoundError:
             return []  # retention was here first; the next poll sees where the partition begins now
-        return None if pack is None else self._close_gap(view, partition.partition, offset, pack)
+        except LogDamaged as error:
+            self._damage.note(partition, offset, error)
+            raise
+        if pack is None:
+            return None
+        self._damage.note_read(partition, offset)
+        return self._close_gap(view, partition.partition, offset, pack)
 
     async def read(self, partition: TopicPartition, offset: int, max_records: int, max_bytes: int) -> list[RecordPack]:
         view = self.find(partition.topic)
@@ -293,6 +305,10 @@ class EmbeddedLog:
             pack = await self._wait_for(view.reader.read(Request(partition.partition, offset, max_records, max_bytes)))
         except FileNotFoundError:
             return []
+        except LogDamaged as error:
+            self._damage.note(partition, offset, error)
+            raise
+        self._damage.note_read(partition, offset)
         return self._close_gap(view, partition.partition, offset, pack)
 
     @staticmethod

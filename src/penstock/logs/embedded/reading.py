@@ -3,6 +3,7 @@ the page cache on the loop, from a thread that may wait for the disk, or in anot
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import OrderedDict, deque
 from collections.abc import Generator, Sequence
@@ -75,6 +76,11 @@ class Windows:
     def add(self, window: Window) -> Window:
         self._kept.appendleft(window)
         return window
+
+    def forget(self, window: Window) -> None:
+        """It is not sound: perhaps it was only read wrongly, or its file is mended meanwhile."""
+        with contextlib.suppress(ValueError):  # others may have pushed it out
+            self._kept.remove(window)
 
 
 class Cursors:
@@ -187,6 +193,7 @@ class SegmentReader:
                     request.max_bytes,
                 )
             except DamagedBatch as error:
+                self._windows.forget(window)
                 raise damaged(self._topic, segment.path, window.start + error.position, str(error)) from None
             position = window.start + stop
         return position
