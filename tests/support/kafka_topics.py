@@ -9,8 +9,8 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-OWN_TOPICS = ("tbmq.", "penstock.")
-OWN_GROUPS = ("msg-all-", "application-", "penstock")
+OWN_TOPICS = ("tbmq.", "tb_", "penstock.")
+OWN_GROUPS = ("msg-all-", "application-", "tb_", "tb-", "penstock")
 SECONDS = 60.0
 
 

@@ -121,6 +121,9 @@ EXACT: dict[str, Meaning] = {
     "log_maintenance_failures": Meaning(
         "log_maintenance_failures", "counter", "Times a topic could not be compacted, or its old segments not removed."
     ),
+    "log_damaged_partitions": Meaning(
+        "log_damaged_partitions", "gauge", "Partitions with damaged records that a reader waits before."
+    ),
     "log_pending_bytes": Meaning("log_pending_bytes", "gauge", "Bytes appended to the log and not yet durable."),
     "log_pending_records": Meaning("log_pending_records", "gauge", "Records appended to Kafka and not yet durable."),
     "log_cached_bytes": Meaning("log_cached_bytes", "gauge", "Bytes of the newest records kept in memory."),
@@ -130,23 +133,14 @@ EXACT: dict[str, Meaning] = {
     "log_journal_rounds": Meaning("log_journal_rounds", "counter", "Commits of many topics that shared the journal."),
     "log_consumers": Meaning("log_consumers", "gauge", "Consumers of Kafka this broker has open."),
     "log_kafka_client_errors": Meaning("log_kafka_client_errors", "counter", "Errors librdkafka has reported."),
-    "log_kafka_queue_messages": Meaning("log_kafka_queue_messages", "gauge", "Records waiting in librdkafka."),
-    "log_kafka_queue_bytes": Meaning("log_kafka_queue_bytes", "gauge", "Bytes waiting in librdkafka."),
+    "log_kafka_queue_bytes": Meaning("log_kafka_queue_bytes", "gauge", "Bytes waiting in librdkafka to be sent."),
     "log_kafka_sent_records": Meaning("log_kafka_sent_records", "counter", "Records librdkafka has sent."),
     "log_kafka_sent_bytes": Meaning("log_kafka_sent_bytes", "counter", "Bytes librdkafka has sent."),
-    "log_kafka_brokers_known": Meaning("log_kafka_brokers_known", "gauge", "Kafka brokers known."),
-    "log_kafka_brokers_up": Meaning("log_kafka_brokers_up", "gauge", "Kafka brokers with a connection."),
-    "log_kafka_requests_waiting": Meaning(
-        "log_kafka_requests_waiting", "gauge", "Requests to Kafka without an answer."
+    "log_kafka_received_records": Meaning("log_kafka_received_records", "counter", "Records librdkafka has read."),
+    "log_kafka_received_bytes": Meaning("log_kafka_received_bytes", "counter", "Bytes librdkafka has read."),
+    "log_kafka_rebalances": Meaning(
+        "log_kafka_rebalances", "counter", "Rebalances of groups, as our members saw them."
     ),
-    "log_kafka_request_errors": Meaning("log_kafka_request_errors", "counter", "Requests to Kafka that failed."),
-    "log_kafka_request_retries": Meaning("log_kafka_request_retries", "counter", "Requests to Kafka sent again."),
-    "log_kafka_request_timeouts": Meaning("log_kafka_request_timeouts", "counter", "Requests not answered in time."),
-    "log_kafka_rtt_avg_ms": Meaning("log_kafka_rtt_avg_ms", "gauge", "Answer time of the slowest broker, mean, in ms."),
-    "log_kafka_rtt_p99_ms": Meaning(
-        "log_kafka_rtt_p99_ms", "gauge", "Answer time of the slowest broker, 99th percentile, in ms."
-    ),
-    "log_kafka_throttle_avg_ms": Meaning("log_kafka_throttle_avg_ms", "gauge", "How long Kafka makes us wait, in ms."),
     "events_recorded": Meaning("events_recorded", "counter", "Events of clients written to tbmq.events."),
     "events_lost": Meaning("events_lost", "counter", "Events the log did not take."),
     "application_clients": Meaning("application_clients", "gauge", "Persistent APPLICATION clients."),
@@ -260,6 +254,13 @@ EXACT: dict[str, Meaning] = {
     "take_over_asked": Meaning("take_over_asked", "counter", "Questions to other brokers who has a client."),
     "take_over_adopted": Meaning("take_over_adopted", "counter", "Sessions taken up from other brokers."),
     "take_over_given_away": Meaning("take_over_given_away", "counter", "Sessions given to other brokers."),
+    "housekeeper_noted": Meaning(
+        "housekeeper_noted", "counter", "Topics of ended sessions written down as tasks of the housekeeper."
+    ),
+    "housekeeper_put_off": Meaning(
+        "housekeeper_put_off", "counter", "Tasks that failed again and again, tried again an hour later."
+    ),
+    "housekeeper_unsent": Meaning("housekeeper_unsent", "gauge", "Tasks that wait for the log to take them."),
     "take_over_told": Meaning(
         "take_over_told", "counter", "Notices to brokers that did not answer that a client is here now."
     ),
@@ -279,6 +280,32 @@ BY_BEGINNING: dict[str, Meaning] = {
     "messages_sent_qos": Meaning("messages_sent", "counter", "PUBLISH packets sent, by QoS.", "qos"),
     "messages_dropped_": Meaning(
         "messages_dropped", "counter", "Messages not delivered to a subscriber, by cause.", "cause"
+    ),
+    "log_kafka_queue_messages_": Meaning(
+        "log_kafka_queue_messages", "gauge", "Records waiting in librdkafka: to be sent, or read ahead.", "kind"
+    ),
+    "log_kafka_brokers_known_": Meaning("log_kafka_brokers_known", "gauge", "Kafka brokers known.", "kind"),
+    "log_kafka_brokers_up_": Meaning("log_kafka_brokers_up", "gauge", "Kafka brokers with a connection.", "kind"),
+    "log_kafka_requests_waiting_": Meaning(
+        "log_kafka_requests_waiting", "gauge", "Requests to Kafka without an answer.", "kind"
+    ),
+    "log_kafka_request_errors_": Meaning(
+        "log_kafka_request_errors", "counter", "Requests to Kafka that failed.", "kind"
+    ),
+    "log_kafka_request_retries_": Meaning(
+        "log_kafka_request_retries", "counter", "Requests to Kafka sent again.", "kind"
+    ),
+    "log_kafka_request_timeouts_": Meaning(
+        "log_kafka_request_timeouts", "counter", "Requests not answered in time.", "kind"
+    ),
+    "log_kafka_rtt_avg_ms_": Meaning(
+        "log_kafka_rtt_avg_ms", "gauge", "Answer time of the slowest broker, mean, in ms.", "kind"
+    ),
+    "log_kafka_rtt_p99_ms_": Meaning(
+        "log_kafka_rtt_p99_ms", "gauge", "Answer time of the slowest broker, 99th percentile, in ms.", "kind"
+    ),
+    "log_kafka_throttle_avg_ms_": Meaning(
+        "log_kafka_throttle_avg_ms", "gauge", "How long Kafka makes us wait, in ms.", "kind"
     ),
     "calls_pending_": Meaning("calls_pending", "gauge", "Calls to other brokers that wait.", "channel"),
     "calls_completed_": Meaning("calls_completed", "counter", "Calls to other brokers that were answered.", "channel"),

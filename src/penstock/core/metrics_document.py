@@ -43,6 +43,12 @@ _CAUSES = {
     "([rate limits](flow-control.md#rate-limits)), `store_full` (stored for a DEVICE client or group, it gave way to\n"
     "newer ones)",
 }
+_NOTES = {
+    "The log": "The `kind` of a Kafka client is `producer`, `consumer` or `admin`: the sum of all clients of the kind\n"
+    "in this process, or the slowest of them, from what librdkafka reports every `kafka.statistics_interval_ms`\n"
+    "(consumers and admin: every second at most). A kind is there after its first report. The answer time of\n"
+    "consumers has the wait for new records in it, 100 ms where there are none.\n",
+}
 # Of the Prometheus client and of the build.
 _OTHERS = (
     ("penstock_build_info", "gauge", "version", "The version that runs; always 1."),
@@ -84,6 +90,7 @@ def render() -> str:
                 for name, causes in _CAUSES.items()
                 if _section_of(name) == title
             ]
+            parts += [f"\n{note}" for about, note in _NOTES.items() if about == title]
     return "".join(parts)
 
 

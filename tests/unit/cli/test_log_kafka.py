@@ -3,6 +3,9 @@
 import asyncio
 import json
 import os
+import signal
+import sys
+import time
 import uuid
 
 import pytest
@@ -11,7 +14,11 @@ from penstock.__main__ import main
 from penstock.logs.base import Committed, TopicPartition
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.settings import KafkaSettings
+from tests.support import forked
 from tests.support.kafka_fixtures import shared_cluster
+from tests.support.pages import commands_of
+
+SECONDS = 60
 
 
 @pytest.fixture
@@ -83,3 +90,35 @@ def test_groups(run, topic):
 def test_a_kafka_that_is_away(run):
     complaint = run("topics", "--set", "kafka.bootstrap_servers=127.0.0.1:9", fails=1)
     assert "cannot be reached" in complaint
+
+
+def show(words, tmp_path):
+    """What it prints; what goes on until Ctrl-C gets it as soon as there is a line."""
+    bootstrap = shared_cluster(1).bootstrap
+    words = [word.replace("127.0.0.1:9092", bootstrap) for word in words]
+    # Where the page names no address it is the usual one, which is another here.
+    environment = {**os.environ, "PENSTOCK_KAFKA__BOOTSTRAP_SERVERS": bootstrap, "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "penstock", *words[1:]]
+    path = tmp_path / "shown"
+    with path.open("wb") as shown:
+        process = forked.popen(command, cwd=tmp_path, env=environment, stdout=shown, stderr=shown)
+    deadline = time.monotonic() + SECONDS
+    try:
+        while process.poll() is None:
+            assert time.monotonic() < deadline, path.read_text()
+            if "-f" in words and "\n" in path.read_text():
+                process.send_signal(signal.SIGINT)
+                process.wait(SECONDS)
+            time.sleep(0.05)
+    finally:
+        if process.poll() is None:
+            process.kill()
+    assert process.returncode in ((0, 130) if "-f" in words else (0,)), path.read_text()
+    return path.read_text()
+
+
+def test_commands_of_the_documents(run, tmp_path):
+    run("append", "tbmq.msg.all", "--create", "2", "-m", "21.5", "-t", "plant/4/temp", "-q", "1")
+    shown = [show(command.words, tmp_path) for command in commands_of(__file__)]
+    assert "tbmq.msg.all" in shown[0]
+    assert "plant/4/temp  21.5" in shown[1]

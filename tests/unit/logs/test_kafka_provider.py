@@ -99,7 +99,8 @@ def test_the_list_of_topics_is_remembered_until_we_change_it(kafka: KafkaCluster
 
 def test_headers_times_tombstones_and_empty_values_survive(kafka: KafkaCluster, topic: str) -> None:
     async def scenario() -> None:
-        async with opened(kafka) as log:
+        # Kafka of the tests looks for what is over its age every two seconds, and these records are.
+        async with opened(kafka, topic_properties="retention.ms:-1") as log:
             odd = RecordPack()
             odd.append(b"value", b"key", [("name", b"\x00"), ("name", b"again")], timestamp=1_700_000_000_000)
             odd.append(None, b"gone", timestamp=1_700_000_000_001)
@@ -170,24 +171,6 @@ def test_the_loop_goes_on_while_records_are_written_and_polled(kafka: KafkaClust
             await load.stop()
             await polling
             assert longest < 1.0  # a call that waits would wait for some seconds
-
-    uvloop.run(scenario())
-
-
-def test_statistics_become_counters(kafka: KafkaCluster, topic: str) -> None:
-    async def scenario() -> None:
-        async with opened(kafka, statistics_interval_ms=100) as log:
-            counters = log.counters()
-            async with asyncio.timeout(60):
-                # statistics come every 100 ms and may be older than what was sent last
-                while not (
-                    counters["kafka_brokers_up"] and counters["kafka_rtt_avg_ms"] and counters["kafka_sent_records"]
-                ):
-                    await log.producer.send(topic, 0, pack_of(b"x", b"y"))
-                    counters = log.counters()
-            assert counters["appended_records"] >= 2
-            assert counters["kafka_sent_records"] >= 2
-            assert counters["kafka_brokers_known"] == 1
 
     uvloop.run(scenario())
 

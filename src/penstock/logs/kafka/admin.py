@@ -72,6 +72,10 @@ class KafkaAdmin:
         self._changes.forget_client()
         await asyncio.to_thread(last.clear)  # waits for librdkafka's threads
 
+    def serve_callbacks(self) -> None:
+        """Nothing else polls this client."""
+        self._client.poll(0)
+
     async def create(
         self, topic: str, partitions: int = 1, properties: Mapping[str, str] | None = None, *, exist_ok: bool = True
     ) -> None:

@@ -34,7 +34,7 @@ from penstock.logs.base import (
 from penstock.logs.kafka.errors import is_passing, to_log_error
 from penstock.logs.kafka.health import Health
 from penstock.logs.kafka.questions import Questions, named, text
-from penstock.logs.kafka.shelf import LARGEST_FETCH, MOVES, Shelf
+from penstock.logs.kafka.shelf import LARGEST_FETCH, MOVES, Seen, Shelf
 from penstock.logs.kafka.worker import Worker
 
 log = get_logger("penstock.logs.kafka")
@@ -74,8 +74,7 @@ class KafkaConsumer:
         self._is_cooperative = is_cooperative
         self._worker = Worker(f"kafka-consumer-{group}")
         self._shelf = Shelf()
-        self._topics: set[str] = set()  # every topic and partition it was ever given, as long as it is one
-        self._numbers: set[int] = set()
+        self._seen = Seen()
         self._is_subscribed = False
         self._is_polling = False
         self._fetching: asyncio.Future[Found] | None = None
@@ -101,7 +100,7 @@ class KafkaConsumer:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         self._check_unsubscribed()
         wanted = sorted(set(partitions))
-        self._note_topics(wanted)
+        self._seen.add(wanted)
         positions = {partition: place.position for partition, place in self._shelf.places.items()}
         for partition in positions:
             self._shelf.drop(partition)
@@ -112,7 +111,7 @@ class KafkaConsumer:
     async def add(self, starts: Mapping[TopicPartition, int]) -> None:
         self._check_unsubscribed()
         check_new(starts, self._shelf.places)
-        self._note_topics(starts)
+        self._seen.add(starts)
         added = [self._shelf.add(one, start if start >= 0 else None, next(MOVES)) for one, start in starts.items()]
         moves = {place.partition: place.move for place in added}
         try:
@@ -161,8 +160,7 @@ class KafkaConsumer:
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
         self._is_subscribed = True
         names = sorted(set(topics))
-        # a pattern stands for topics that are not known here
-        self._topics |= {*names, ""} if any(name.startswith("^") for name in names) else set(names)
+        self._seen.add_subscribed(names)
         self._worker.submit(lambda: self._join(names))
 
     async def poll(
@@ -307,6 +305,11 @@ class KafkaConsumer:
         positions = {partition: place.position for partition, place in self._shelf.places.items()}
         return await self._submit("measure the lag", lambda: self._questions.lag(positions))
 
+    def serve_callbacks(self) -> None:
+        """librdkafka's reports and errors wait for a poll, and pile up in a consumer that is only asked things."""
+        if not (self._shelf.places or self._is_subscribed or self._is_closing):
+            self._worker.submit(self._poll_unassigned)
+
     async def close(self) -> None:
         """Who processes the partitions is told to give them back and may commit for the last time."""
         if self._is_closing:
@@ -339,13 +342,6 @@ class KafkaConsumer:
         if self._is_subscribed:
             raise LogError("the consumer has subscribed: its group decides what it has")
 
-    def _note_topics(self, partitions: Iterable[TopicPartition]) -> None:
-        for topic, number in partitions:
-            if len(self._topics) < 2:
-                self._topics.add(topic)
-            if len(self._numbers) < 2:
-                self._numbers.add(number)
-
     async def _submit(self, doing: str, function: Callable[[], Answer]) -> Answer:
         if self._is_closed:
             raise LogError("the consumer is closed")
@@ -362,6 +358,10 @@ class KafkaConsumer:
     def _join(self, names: list[str]) -> None:
         self._names = names
         self._client.subscribe(names, on_assign=self._take, on_revoke=self._give_back, on_lost=self._give_back)
+
+    def _poll_unassigned(self) -> None:
+        if not self._applied:  # or it would read records
+            self._client.poll(0)
 
     def _replace_client(self) -> None:
         """librdkafka fails for good when its place in the group was given to another of the same instance id. That may
@@ -445,7 +445,7 @@ class KafkaConsumer:
 
     def _convert(self, messages: list[Message], found: Found) -> int:
         """Adds the messages to what was found; how many there were. They are gone before there are new ones."""
-        packs, errors = packs_of(self._without_revoked(messages), *self._only(), LARGEST_FETCH)
+        packs, errors = packs_of(self._without_revoked(messages), *self._seen.only(), LARGEST_FETCH)
         for topic, number, pack in packs:
             partition = TopicPartition(topic, number)
             found.append((self._moves.get(partition), partition, pack))
@@ -454,12 +454,6 @@ class KafkaConsumer:
         elif errors:
             self._raise(errors[0])
         return len(messages)
-
-    def _only(self) -> tuple[str | None, int]:
-        """The topic, and the partition, if this consumer never had another: then no message can be of another."""
-        topic = next(iter(self._topics)) if len(self._topics) == 1 else None
-        is_alone = topic is not None and not self._is_subscribed and len(self._numbers) == 1
-        return topic, next(iter(self._numbers)) if is_alone else -1
 
     def _read(self, most: int, seconds: float) -> list[Message]:
         if self._failure is not None:

@@ -7,7 +7,9 @@ import contextlib
 import logging
 import time
 import uuid
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaException
@@ -22,7 +24,7 @@ from penstock.logs.kafka.consumer import KafkaConsumer
 from penstock.logs.kafka.health import Health
 from penstock.logs.kafka.producer import KafkaProducer
 from penstock.logs.kafka.settings import Property, admin_config, consumer_config, producer_config
-from penstock.logs.kafka.statistics import Statistics
+from penstock.logs.kafka.statistics import ClientStatistics, StatisticsByKind
 
 log = get_logger("penstock.logs.kafka")
 CLIENT_LOGGER = logging.getLogger("penstock.logs.kafka.client")
@@ -54,12 +56,14 @@ class KafkaLog:
         for properties that librdkafka does not know or take."""
         self._settings = settings = settings or KafkaSettings()
         self._health = Health()
-        self._statistics = Statistics()
+        self._statistics = StatisticsByKind()
+        self._producer_statistics = self._statistics.add(ClientStatistics("producer"))
         self._executor = ThreadPoolExecutor(4, "kafka-admin")
         self._check_consumer_settings()
         try:
-            client = AdminClient(admin_config(settings))
-            self._admin = KafkaAdmin(settings, client, self._executor)
+            admin_statistics = self._statistics.add(ClientStatistics("admin"))
+            config: dict[str, Any] = self._with_statistics(admin_config(settings), admin_statistics)
+            self._admin = KafkaAdmin(settings, AdminClient(config), self._executor)
             self._producer = KafkaProducer(settings, self._new_producer, self._admin.open, self._health, self._executor)
         except KafkaException as error:
             raise _settings_error(error) from None
@@ -107,20 +111,30 @@ class KafkaLog:
         # librdkafka wants a group's name even from who has none.
         name = group or f"penstock-reader-{uuid.uuid4()}"
         config = consumer_config(self._settings, name, instance_id, reset)
+        statistics = ClientStatistics("consumer")
+
+        def forget(consumer: KafkaConsumer) -> None:
+            self._consumers.discard(consumer)
+            self._statistics.remove(statistics)
+
         consumer = KafkaConsumer(
-            lambda: self._new_consumer(config),
+            lambda: self._new_consumer(self._with_statistics(config, statistics)),
             group,
             auto_offset_reset=reset,
             max_poll_records=self._settings.max_poll_records,
-            on_close=self._consumers.discard,
+            on_close=forget,
             health=self._health,
             is_cooperative="cooperative" in str(config["partition.assignment.strategy"]),
         )
         self._consumers.add(consumer)
+        self._statistics.add(statistics)
         return consumer
 
     def check(self) -> bool | str:
         return self._health.reason or True
+
+    def check_readers(self) -> bool | str:
+        return True
 
     def counters(self) -> dict[str, int | float]:
         return {
@@ -135,9 +149,13 @@ class KafkaLog:
         }
 
     async def _keep_watch(self) -> None:
-        """Notices when Kafka comes back, and tells once what in it is not safe."""
+        """Notices when Kafka comes back, and tells once what in it is not safe. Reports of clients that nobody polls
+        would pile up in them."""
         has_looked = False
         while True:
+            self._admin.serve_callbacks()
+            for consumer in self._consumers:
+                consumer.serve_callbacks()
             if self._health.reason is not None:
                 await self._probe()
             if self._health.reason is None and not has_looked:
@@ -180,13 +198,15 @@ class KafkaLog:
         return True
 
     def _new_producer(self) -> confluent_kafka.Producer:
-        config: dict[str, object] = {**producer_config(self._settings)}
+        config = self._with_statistics(producer_config(self._settings), self._producer_statistics)
         config["error_cb"] = self._on_producer_error
-        if self._settings.statistics_interval_ms:
-            config["stats_cb"] = self._on_statistics
         return confluent_kafka.Producer(config, logger=CLIENT_LOGGER)
 
-    def _new_consumer(self, config: dict[str, Property]) -> confluent_kafka.Consumer:
+    def _with_statistics(self, config: Mapping[str, Property], statistics: ClientStatistics) -> dict[str, object]:
+        """For a new client."""
+        return {**config, "stats_cb": statistics.begin()} if self._settings.statistics_interval_ms else {**config}
+
+    def _new_consumer(self, config: Mapping[str, object]) -> confluent_kafka.Consumer:
         try:
             return confluent_kafka.Consumer({**config, "error_cb": self._health.on_error}, logger=CLIENT_LOGGER)
         except KafkaException as error:
@@ -198,12 +218,6 @@ class KafkaLog:
 
     def _on_producer_error(self, error: confluent_kafka.KafkaError) -> None:
         self._producer.on_client_error(error)
-
-    def _on_statistics(self, text: str) -> None:
-        try:
-            self._statistics = Statistics.parse(text)
-        except ValueError:
-            log.exception("kafka statistics")
 
 
 def _settings_error(error: KafkaException) -> SettingsError:

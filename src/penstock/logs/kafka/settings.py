@@ -15,6 +15,8 @@ from penstock.logs.base import parse_properties
 
 Property = str | int | float | bool
 
+# Between two reports of a client that is no producer.
+LEAST_INTERVAL_MS = 1_000
 TAKEN_OUT = ("partitions", "replication.factor")
 
 # Names of the Java client for things that librdkafka has under another name.
@@ -109,6 +111,7 @@ def consumer_config(
         "fetch.queue.backoff.ms": 10,
         # What is read ahead; librdkafka's default is four times as much for each consumer.
         "queued.max.messages.kbytes": 16_384,
+        "statistics.interval.ms": _rare_statistics(settings),
     }
     if instance_id is not None:
         config["group.instance.id"] = instance_id
@@ -121,7 +124,14 @@ def consumer_config(
 def admin_config(settings: KafkaSettings) -> dict[str, Property]:
     # Nobody polls this client for its log lines, and the producer's say the same.
     quiet: dict[str, Property] = {"log_level": 0}
+    quiet["statistics.interval.ms"] = _rare_statistics(settings)
     return _base(settings) | quiet | translated("admin", settings.common) | translated("admin", settings.admin)
+
+
+def _rare_statistics(settings: KafkaSettings) -> int:
+    """There are many consumers, and a report is as long as a consumer has partitions."""
+    interval = settings.statistics_interval_ms
+    return max(interval, LEAST_INTERVAL_MS) if interval else 0
 
 
 def _base(settings: KafkaSettings) -> dict[str, Property]:
