@@ -1,10 +1,13 @@
 """One TOML file, overridden by the environment, overridden by flags; every mistake is named."""
 
+import re
+
 import pytest
 
 from penstock.core.errors import SettingsError
 from penstock.core.settings import flatten, load_settings
-from penstock.core.settings.schema import sections
+from penstock.core.settings.aliases import ALIASES, MEANINGLESS
+from penstock.core.settings.schema import find_key, sections
 
 
 @pytest.fixture
@@ -135,14 +138,87 @@ def test_names_of_the_seeds_are_aliases():
     loaded = load_settings(None, environ)
     limits = loaded.settings.limits
     assert (limits.write_high_watermark, limits.write_low_watermark) == (2000 * 1024, 1000 * 1024)
-    assert (limits.max_inflight, limits.max_keep_alive, limits.topic_alias_maximum) == (17, 300, 10)
+    assert (limits.receive_maximum, limits.max_keep_alive, limits.topic_alias_maximum) == (17, 300, 10)
     assert limits.max_session_expiry == 604800
     assert loaded.settings.mqtt.shared_strategy == "round-robin"
-    assert loaded.origins["limits.max_inflight"] == "environment MQTT_MAX_IN_FLIGHT_MSGS"
-    ours = load_settings(None, {**environ, "PENSTOCK_LIMITS__MAX_INFLIGHT": "18"})
-    assert ours.settings.limits.max_inflight == 18
+    assert loaded.origins["limits.receive_maximum"] == "environment MQTT_MAX_IN_FLIGHT_MSGS"
+    ours = load_settings(None, {**environ, "PENSTOCK_LIMITS__RECEIVE_MAXIMUM": "18"})
+    assert ours.settings.limits.receive_maximum == 18
     with pytest.raises(SettingsError, match=r"MQTT_TOPIC_ALIAS_MAX \(setting limits.topic_alias_maximum\) = 'x'"):
         load_settings(None, {"MQTT_TOPIC_ALIAS_MAX": "x"})
+
+
+# Every environment name of the original that its description (section 5 of the reference) says to keep.
+NAMES_OF_THE_ORIGINAL = [
+    "TB_APP_PERSISTED_MSG_PACK_PROCESSING_TIMEOUT",
+    "TB_APP_PERSISTED_MSG_ACK_STRATEGY_TYPE",
+    "TB_APP_PERSISTED_MSG_ACK_STRATEGY_RETRIES",
+    "TB_APP_PERSISTED_MSG_CLIENT_ID_VALIDATION",
+    "TB_APP_PERSISTED_MSG_SHARED_TOPIC_VALIDATION",
+    "TB_APP_PERSISTED_MSG_POLL_INTERVAL",
+    "TB_KAFKA_APP_PERSISTED_MSG_TOPIC_PROPERTIES",
+    "TB_KAFKA_APP_PERSISTED_MSG_ADDITIONAL_CONSUMER_CONFIG",
+    "TB_KAFKA_APP_PERSISTED_MSG_SHARED_TOPIC_PROPERTIES",
+    "TB_KAFKA_APP_PERSISTED_MSG_SHARED_ADDITIONAL_CONSUMER_CONFIG",
+    "MQTT_APP_MSG_WRITE_AND_FLUSH",
+    "MQTT_APP_BUFFERED_MSG_COUNT",
+    "NETTY_WRITE_BUFFER_HIGH_WATER_MARK",
+    "NETTY_WRITE_BUFFER_LOW_WATER_MARK",
+    "MQTT_PERSISTENT_SESSION_DEVICE_PERSISTED_MESSAGES_LIMIT",
+    "MQTT_PERSISTENT_SESSION_DEVICE_PERSISTED_MESSAGES_TTL",
+    "MQTT_PERSISTENT_MSG_WRITE_AND_FLUSH",
+    "MQTT_PERSISTENT_BUFFERED_MSG_COUNT",
+    "TB_KAFKA_DEVICE_PERSISTED_MSG_TOPIC",
+    "TB_KAFKA_DEVICE_PERSISTED_MSG_TOPIC_PROPERTIES",
+    "TB_DEVICE_PERSISTED_MSG_CONSUMERS_COUNT",
+    "TB_DEVICE_PERSISTED_MSG_THREADS_COUNT",
+    "TB_DEVICE_PERSISTED_MSG_POLL_INTERVAL",
+    "TB_DEVICE_PERSISTED_MSG_PACK_PROCESSING_TIMEOUT",
+    "TB_DEVICE_PERSISTED_MSG_ACK_STRATEGY_TYPE",
+    "TB_DEVICE_PERSISTED_MSG_ACK_STRATEGY_RETRIES",
+    "TB_DEVICE_PERSISTED_MSG_ACK_STRATEGY_PAUSE_BETWEEN_RETRIES",
+    "TB_KAFKA_MSG_ALL_TOPIC",
+    "TB_KAFKA_MSG_ALL_TOPIC_PROPERTIES",
+    "TB_MSG_ALL_CONSUMERS_COUNT",
+    "TB_MSG_ALL_PACK_PROCESSING_TIMEOUT",
+    "TB_MSG_ALL_ACK_STRATEGY_TYPE",
+    "TB_MSG_ALL_ACK_STRATEGY_RETRIES",
+    "TB_KAFKA_PERSISTED_DOWNLINK_MSG_TOPIC_PREFIX",
+    "MQTT_MAX_IN_FLIGHT_MSGS",
+    "MQTT_PRE_CONNECT_QUEUE_MAX_SIZE",
+    "MQTT_FLOW_CONTROL_ENABLED",
+    "MQTT_FLOW_CONTROL_TIMEOUT",
+    "MQTT_FLOW_CONTROL_TTL",
+    "MQTT_FLOW_CONTROL_DELAYED_QUEUE_MAX_SIZE",
+    "MQTT_FLOW_CONTROL_MQTT_3X_RECEIVE_MAX",
+    "MQTT_CLIENT_SESSION_EXPIRY_CRON",
+    "MQTT_CLIENT_SESSION_EXPIRY_MAX_EXPIRY_INTERVAL",
+    "MQTT_CLIENT_SESSION_EXPIRY_TTL",
+    "MQTT_SHARED_SUBSCRIPTIONS_PROCESSING_TYPE",
+    "REDIS_LETTUCE_CMDS_AUTO_FLUSH_ENABLED",
+    "REDIS_LETTUCE_BUFFERED_CMDS_COUNT",
+    "REDIS_LETTUCE_FLUSH_INTERVAL_MS",
+    "MQTT_KEEP_ALIVE_MAX_KEEP_ALIVE_SEC",
+    "MQTT_TOPIC_ALIAS_MAX",
+    "MQTT_TOPIC_MIN_LENGTH_FOR_ALIAS_REPLACEMENT",
+]
+
+
+@pytest.mark.parametrize("name", NAMES_OF_THE_ORIGINAL)
+def test_every_name_of_the_original_is_an_alias_or_said_to_have_no_effect(name):
+    assert (name in ALIASES) != (name in MEANINGLESS)
+    if name in ALIASES:
+        assert find_key(ALIASES[name].key) is not None
+        return
+    loaded = load_settings(None, {name: "1"})
+    assert loaded.warnings == [f"environment {name} has no effect: {MEANINGLESS[name]}"]
+    for key in re.findall(r"[a-z]+\.[a-z_]+", MEANINGLESS[name]):
+        assert find_key(key) is not None, "the reason names a setting that exists"
+
+
+def test_messages_that_wait_for_room_have_the_bound_of_the_original():
+    loaded = load_settings(None, {"MQTT_FLOW_CONTROL_DELAYED_QUEUE_MAX_SIZE": "17"})
+    assert loaded.settings.limits.max_queued_messages == 17
 
 
 @pytest.mark.parametrize(

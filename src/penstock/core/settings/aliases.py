@@ -44,7 +44,8 @@ ALIASES = {
     "TB_KAFKA_PREFIX": Alias("queue.prefix", _same),
     "TB_KAFKA_MSG_ALL_TOPIC": Alias("ingest.topic", _same),
     "TB_KAFKA_MSG_ALL_TOPIC_PROPERTIES": Alias("ingest.properties", _same),
-    "MQTT_MAX_IN_FLIGHT_MSGS": Alias("limits.max_inflight", _same),
+    "MQTT_MAX_IN_FLIGHT_MSGS": Alias("limits.receive_maximum", _same),
+    "MQTT_FLOW_CONTROL_DELAYED_QUEUE_MAX_SIZE": Alias("limits.max_queued_messages", _same),
     "MQTT_KEEP_ALIVE_MAX_KEEP_ALIVE_SEC": Alias("limits.max_keep_alive", _same),
     "MQTT_TOPIC_ALIAS_MAX": Alias("limits.topic_alias_maximum", _same),
     "MQTT_CLIENT_SESSION_EXPIRY_MAX_EXPIRY_INTERVAL": Alias("limits.max_session_expiry", _same),
@@ -82,4 +83,47 @@ MEANINGLESS = {
         ),
         "the commands of one turn of the loop are always sent together",
     ),
+    **dict.fromkeys(
+        ("MQTT_PERSISTENT_MSG_WRITE_AND_FLUSH", "MQTT_PERSISTENT_BUFFERED_MSG_COUNT"),
+        "what one turn of the loop has for a client is always written together",
+    ),
+    **dict.fromkeys(
+        ("TB_KAFKA_DEVICE_PERSISTED_MSG_TOPIC", "TB_KAFKA_DEVICE_PERSISTED_MSG_TOPIC_PROPERTIES"),
+        "messages of DEVICE clients have no topic of their own, they are stored out of ingest.topic",
+    ),
+    **dict.fromkeys(
+        (
+            "TB_DEVICE_PERSISTED_MSG_CONSUMERS_COUNT",
+            "TB_DEVICE_PERSISTED_MSG_THREADS_COUNT",
+            "TB_DEVICE_PERSISTED_MSG_POLL_INTERVAL",
+        ),
+        "no consumer stands between ingest.topic and the store of DEVICE clients",
+    ),
+    **dict.fromkeys(
+        (
+            "TB_DEVICE_PERSISTED_MSG_PACK_PROCESSING_TIMEOUT",
+            "TB_DEVICE_PERSISTED_MSG_ACK_STRATEGY_TYPE",
+            "TB_DEVICE_PERSISTED_MSG_ACK_STRATEGY_RETRIES",
+            "TB_DEVICE_PERSISTED_MSG_ACK_STRATEGY_PAUSE_BETWEEN_RETRIES",
+        ),
+        "what the store of DEVICE clients does not take is tried again until it does",
+    ),
+    "TB_MSG_ALL_CONSUMERS_COUNT": "a broker reads all its partitions with one consumer",
+    **dict.fromkeys(
+        (
+            "TB_MSG_ALL_PACK_PROCESSING_TIMEOUT",
+            "TB_MSG_ALL_ACK_STRATEGY_TYPE",
+            "TB_MSG_ALL_ACK_STRATEGY_RETRIES",
+        ),
+        "what cannot be stored for a client is tried again until it can",
+    ),
+    "TB_KAFKA_PERSISTED_DOWNLINK_MSG_TOPIC_PREFIX": "brokers have no downlink topics, each reads ingest.topic itself",
+    "MQTT_PRE_CONNECT_QUEUE_MAX_SIZE": "nothing more is read from a client until its CONNECT is answered",
+    "MQTT_FLOW_CONTROL_ENABLED": "the Receive Maximum of a client is always obeyed",
+    "MQTT_FLOW_CONTROL_TIMEOUT": "what waits is sent as soon as an acknowledgement makes room",
+    "MQTT_FLOW_CONTROL_TTL": "what waits goes when it expires or its queue is full, not by its age",
+    "MQTT_FLOW_CONTROL_MQTT_3X_RECEIVE_MAX": "limits.max_inflight is for clients of every version",
+    "MQTT_CLIENT_SESSION_EXPIRY_CRON": "a session ends at its time, nobody has to come by",
+    "MQTT_CLIENT_SESSION_EXPIRY_TTL": "limits.max_session_expiry is for sessions of MQTT 3.x, too",
+    "MQTT_TOPIC_MIN_LENGTH_FOR_ALIAS_REPLACEMENT": "every topic for which an alias is shorter may get one",
 }

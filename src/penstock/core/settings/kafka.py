@@ -77,7 +77,9 @@ class KafkaSettings(Section, frozen=True):
         about("properties by the name of a topic, or by the beginning of names with a * at the end"),
     ] = field(default_factory=dict)
     create_topics: Annotated[bool, about("create topics on first use")] = True
-    statistics_interval_ms: Annotated[Natural, about("time between librdkafka's statistics, 0 = none, in ms")] = 5_000
+    statistics_interval_ms: Annotated[
+        Natural, about("time between librdkafka's statistics, 0 = none, in ms; at least 1000 for all but the producer")
+    ] = 5_000
     common: Annotated[dict[str, str], about("any librdkafka property, for all clients")] = field(default_factory=dict)
     producer: Annotated[dict[str, str], about("the same, for the producer")] = field(default_factory=dict)
     consumer: Annotated[dict[str, str], about("the same, for consumers")] = field(default_factory=dict)
