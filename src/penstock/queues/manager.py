@@ -15,11 +15,12 @@ from penstock._ext.segment import RecordPack
 from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler
 from penstock.core.settings.queues import QueueManagerSettings
-from penstock.logs.base import Appended, Consumer, Log, LogError, TopicNotFound
+from penstock.logs.base import Appended, Consumer, Log, LogError
 from penstock.partition.node import ClusterNode
 from penstock.queues import state as names
 from penstock.queues.dead_letters import REASONS
 from penstock.queues.definitions import QueueDefinition, QueueError, changed, check, decode, encode, ephemeral
+from penstock.queues.deletions import Deletions
 from penstock.queues.fetcher import Fetcher
 from penstock.queues.figures import Figures
 from penstock.queues.following import Follower
@@ -80,6 +81,7 @@ class QueueManager:
         self._tasks: set[asyncio.Task[None]] = set()
         self._upkeep = Upkeep(self)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._deletions = Deletions(self)
         self._is_started = False
         self.is_closing = False
         self._follower: Follower | None = None
@@ -226,12 +228,13 @@ class QueueManager:
         check(definition)
         if definition.name in self.queues:
             raise QueueError(f"there is a queue {definition.name!r} already")
+        self._deletions.check_free(definition.name)
         if len(self.queues) >= self.settings.max_queues:
             raise QueueError(f"there are {len(self.queues)} queues, as many as queue_manager.max_queues allows")
         queue = self._open(definition)
         if definition.durable:
             async with self.turn_of(queue.topic):  # behind the end of an earlier one of this name
-                await self._store(definition.name, encode(definition))
+                await self.store_definition(definition.name, encode(definition))
         await self._join_late(queue)
         return queue
 
@@ -239,11 +242,13 @@ class QueueManager:
         """A queue that another node made. May be called again after it has raised LogError."""
         queue = self.queues.get(definition.name)
         if queue is None:
+            if definition.name in self._deletions:
+                raise LogError(f"the queue {definition.name!r} of before is still being deleted here")
             queue = self._open(definition)
             queue.is_current = False
         await self._join_late(queue)
 
-    async def _store(self, name: str, definition: bytes | None) -> None:
+    async def store_definition(self, name: str, definition: bytes | None) -> None:
         if self._follower is not None:
             self._follower.wrote(name, definition)
         self.state.store([(names.DEFINITIONS, name.encode(), definition)])
@@ -257,7 +262,7 @@ class QueueManager:
         await queue.alter_log(definition)
         self.apply(queue, definition)
         if definition.durable:
-            await self._store(definition.name, encode(definition))
+            await self.store_definition(definition.name, encode(definition))
 
     def apply(self, queue: Queue, definition: QueueDefinition) -> None:
         queue.configure(definition)
@@ -266,27 +271,12 @@ class QueueManager:
             group.core.wake()
 
     async def delete(self, name: str) -> None:
-        """The queue, its messages and its groups. A crash in between leaves a queue without messages, never messages
-        that would be in the next queue of this name."""
+        """The queue, its messages and its groups."""
         queue = self.find(name)
         async with self.turn_of(queue.topic):
             if self.queues.get(name) is not queue:
                 return  # somebody else was quicker
-            groups = list(queue.groups.values())
-            self.state.save([group.core for group in groups])  # so that all that is stored of them is known
-            await self.forget(queue)
-            try:
-                await queue.log.admin.delete(queue.topic)
-            except TopicNotFound:
-                pass  # nobody has used it yet
-            except LogError as error:
-                log.warning("the log of a deleted queue cannot be removed", queue=name, error=str(error))
-            if queue.definition.durable:
-                for group in groups:
-                    self.state.remove_group(group.core)
-                kinds = (names.REMOVED, names.DEAD)
-                self.state.store([(names.STATE, names.state_key(name, "", kind), None) for kind in kinds])
-                await self._store(name, None)
+            await self._deletions.run(queue)
 
     async def forget(self, queue: Queue) -> None:
         """It is there no more; its log and its state are another's to remove."""
@@ -316,6 +306,8 @@ class QueueManager:
 
     def _make_ephemeral(self, name: str) -> Queue | None:
         if not self.settings.auto_create or len(self.queues) >= self.settings.max_queues or is_dead_letters(name):
+            return None
+        if name in self._deletions:
             return None
         queue = self._open(self._configured.get(name) or ephemeral(name))
         self.spawn(self._join_late(queue))

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core.settings.queues import QueueManagerSettings
 from penstock.logs.base import Appended, LogError, LogUnavailable
-from penstock.queues.definitions import QueueDefinition, Replication, Retention
+from penstock.queues.definitions import QueueDefinition, QueueError, Replication, Retention
 from penstock.queues.sizes import Sizes
 from tests.support.queue_world import QueueWorld, in_world, record_of
 
@@ -32,6 +32,40 @@ def test_a_queue_deleted_while_its_log_is_made_leaves_nobody_waiting():
         queue.append_pack(record_of("$queue/slow", b"2"), told.append)
         world.log.admin.create = create  # type: ignore[method-assign]
         assert [type(result) for result in told] == [Appended, Appended]
+
+    in_world(work)
+
+
+def test_a_queue_whose_log_cannot_be_removed_keeps_its_name_until_it_can(monkeypatch: pytest.MonkeyPatch):
+    """Or the messages of the old one would be in the next one of this name."""
+    monkeypatch.setattr("penstock.queues.deletions.AGAIN_SECONDS", 0.05)
+
+    async def work(world: QueueWorld) -> None:
+        manager = world.manager
+        queue = await manager.create(QueueDefinition(name="orders"))
+        done: asyncio.Future[Appended | LogError] = asyncio.get_running_loop().create_future()
+        queue.append_pack(record_of("$queue/orders", b"old"), done.set_result)
+        assert isinstance(await done, Appended)
+        delete = world.log.admin.delete
+
+        async def broken(_: str) -> None:
+            raise LogUnavailable("away")
+
+        world.log.admin.delete = broken  # type: ignore[method-assign] # the fault this is about
+        await manager.delete("orders")
+        with pytest.raises(QueueError, match="still being deleted"):
+            await manager.create(QueueDefinition(name="orders"))
+        with pytest.raises(LogError, match="still being deleted"):
+            await manager.adopt(QueueDefinition(name="orders"))
+        definitions, _, _ = await manager.state.load()
+        assert "orders" in {key.decode() if isinstance(key, bytes) else key for key in definitions}
+        world.log.admin.delete = delete  # type: ignore[method-assign]
+        async with asyncio.timeout(30):
+            while "orders" in manager._deletions:  # noqa: ASYNC110  # nobody tells when it changes
+                await asyncio.sleep(0.01)
+        again = await manager.create(QueueDefinition(name="orders"))
+        await again.make()
+        assert again.depth == 0
 
     in_world(work)
 
