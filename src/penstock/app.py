@@ -10,6 +10,7 @@ from importlib import import_module
 
 import msgspec
 
+from penstock import providers
 from penstock._ext.connection import Connection, Hub, Session
 from penstock._ext.packets import Reason, split_share
 from penstock.access import AccessControl
@@ -44,7 +45,6 @@ from penstock.persistence.log_names import LogNames
 from penstock.persistence.received import ReceivedIds
 from penstock.persistence.retained import restore_retained
 from penstock.persistence.sessions import SessionKeeper
-from penstock.providers import check_topic, make_device_store, make_log, make_node, make_state_store, make_store
 from penstock.queues.control import QueueControl
 from penstock.queues.definitions import configured
 from penstock.queues.manager import QueueManager
@@ -79,16 +79,19 @@ class Broker:
         self.hub.trie.checks_acl = bool(settings.access.acl_file)
         self.admission = Admission(settings.limits, settings.listeners)
         prepare_data_dir(settings.server.data_dir)
-        self.store = make_store(settings)
-        self.log = make_log(settings, self.store)
-        self.state = make_state_store(settings, self.log, loop)
+        self.store = providers.make_store(settings)
+        self.log = providers.make_log(settings, self.store)
+        self.state = providers.make_state_store(settings, self.log, loop)
         node = settings.server.node_id if settings.log.provider == "kafka" else ""
         self.keeper = SessionKeeper(self.state, self.hub.trie, loop, node=node)
         self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop, self.keeper)
-        self.device_store = make_device_store(settings, self.log)
+        self.device_store = providers.make_device_store(settings, self.log)
         self.received = ReceivedIds(self.state, is_shared=bool(node), node=node)
         self.applications = self._make_applications()
-        self.node = make_node(settings, self.log, loop)
+        self.node = providers.make_node(settings, self.log, loop)
+        self.housekeeper = providers.make_housekeeper(settings, self.log, self.node)
+        if self.applications is not None and self.housekeeper is not None:
+            self.applications.keep_house(self.housekeeper)
         self.queues = self._make_queues()
         self.frontend = MqttFrontend(
             settings=settings,
@@ -204,6 +207,8 @@ class Broker:
             await self.ingest.stop()
         if self.events is not None:
             await self.events.stop()
+        if self.housekeeper is not None:
+            await self.housekeeper.stop()
         if self.cluster is not None:
             await self.cluster.stop()
         if self.applications is not None:
@@ -283,6 +288,8 @@ class Broker:
             await self.queues.restore_members(self.registry.get)
         if self.cluster is not None:
             await self.cluster.open()
+        if self.housekeeper is not None:
+            await self.housekeeper.start()
         log.info("sessions restored", sessions=count, seconds=round(self._loop.time() - started, 3))
 
     async def _restore_late(self) -> None:
@@ -308,14 +315,13 @@ class Broker:
         if self._restoring is not None and not self._restoring.done():
             self._restoring.cancel()
             await asyncio.wait([self._restoring])
-        try:
-            async with asyncio.timeout(max(self.settings.server.drain_seconds, 1.0)):
-                try:
-                    await self.keeper.close()
-                finally:
-                    await self.state.close()
-        except (StoreError, TimeoutError) as error:
-            log.error("the last changes of sessions are lost", reason=str(error) or self.state.check())
+        seconds = max(self.settings.server.drain_seconds, 1.0)
+        for close in (self.keeper.close, self.state.close):
+            try:
+                async with asyncio.timeout(seconds):
+                    await close()
+            except (StoreError, TimeoutError) as error:
+                log.error("the last changes of sessions are lost", reason=str(error) or self.state.check())
 
     async def _close_log(self, log_provider: Log) -> None:
         """The embedded log is closed whatever it takes; one that cannot be reached gets as long as a drain."""
@@ -508,6 +514,7 @@ class Broker:
         if self.datasub is not None:
             admin.read_groups = self.datasub.metrics.samples
             admin.most_groups = settings.data_subscription.group_metrics
+        admin.lesser_checks = {"log": self._check_readers}
         admin.read_cut = self.log.cut if isinstance(self.log, EmbeddedLog) else None
         return admin
 
@@ -538,6 +545,7 @@ class Broker:
             "loop_lag": self._lag,
             **({} if self.log is None else {f"log_{name}": value for name, value in self.log.counters().items()}),
             **({} if self.node is None else self.node.counters()),
+            **({} if self.housekeeper is None else self.housekeeper.counters()),
             **({} if self.cluster is None else self.cluster.counters()),
             **({} if self.events is None else self.events.counters()),
             **({} if self.applications is None else self.applications.counters()),
@@ -551,6 +559,9 @@ class Broker:
 
     def _check_log(self) -> bool | str:
         return True if self.log is None else self.log.check()
+
+    def _check_readers(self) -> bool | str:
+        return True if self.log is None else self.log.check_readers()
 
     def _check_devices(self) -> bool | str:
         devices = None if self.applications is None else self.applications.devices
@@ -577,11 +588,11 @@ def check(settings: Settings) -> None:
     ingest, application = settings.ingest, settings.application
     is_kafka = settings.log.provider == "kafka"
     topic = LogNames(settings).ingest_topic
-    check_topic("ingest.properties", ingest.properties, topic, ingest.partitions, is_kafka=is_kafka)
+    providers.check_topic("ingest.properties", ingest.properties, topic, ingest.partitions, is_kafka=is_kafka)
     for name, partitions in (("topic_properties", 1), ("shared_topic_properties", application.shared_partitions)):
         key, text = f"application.{name}", getattr(application, name)
         largest = settings.kafka.max_request_size
-        check_topic(key, text, "tbmq.msg.app", partitions, is_kafka=is_kafka, is_queue=True, largest=largest)
+        providers.check_topic(key, text, "tbmq.msg.app", partitions, is_kafka=is_kafka, is_queue=True, largest=largest)
     if is_kafka:
         check_node(settings.server.node_id)
         import_module("penstock.logs.kafka.settings").producer_config(settings.kafka)

@@ -16,6 +16,7 @@ from penstock.logs.memory import MemoryLog
 from penstock.logs.topics import TopicConfig, check_properties
 from penstock.partition.node import ClusterNode
 from penstock.partition.settings import parse_settings
+from penstock.persistence.housekeeper import Housekeeper
 from penstock.persistence.log_names import LogNames
 from penstock.persistence.state_log import StateLog
 from penstock.stores.base import StateStore
@@ -105,3 +106,10 @@ def make_node(settings: Settings, log_provider: Log | None, scheduler: Scheduler
         return None
     is_clustered = settings.log.provider == "kafka"
     return ClusterNode(log_provider, queues, settings.server.node_id, scheduler, is_clustered=is_clustered)
+
+
+def make_housekeeper(settings: Settings, log_provider: Log | None, node: ClusterNode | None) -> Housekeeper | None:
+    if log_provider is None or node is None:
+        return None
+    options = parse_settings(settings.queue).core.housekeeper
+    return Housekeeper(node.queues, log_provider, options, is_alone=settings.log.provider != "kafka")

@@ -19,7 +19,7 @@ from penstock.rpc.wire import Request
 from tests.contract.providers import PROVIDERS, Provider
 
 
-@pytest.fixture(params=["memory", "embedded", "kafka"])
+@pytest.fixture(params=["memory", "embedded", "kafka", "kafka-cluster"])
 def provider(request: pytest.FixtureRequest, tmp_path: Path) -> Provider:
     return PROVIDERS[request.param](request, tmp_path)
 

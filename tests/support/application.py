@@ -24,7 +24,7 @@ import pytest
 
 from penstock._ext.envelope import Envelope, decode
 from penstock.core.settings.kafka import KafkaSettings
-from penstock.logs.base import EARLIEST, TopicPartition
+from penstock.logs.base import EARLIEST, TopicNotFound, TopicPartition
 from penstock.logs.embedded import open_reader
 from tests.support.broker import IS_MOSQUITTO, REPOSITORY, Broker, free_port, toml_value
 from tests.support.forked import run
@@ -35,6 +35,7 @@ from tests.support.packets import V5
 from tests.support.raw_client import RawClient
 
 PREFIX = "tbmq.msg.app."
+HOUSEKEEPER = "tb_housekeeper"
 SHARED_PREFIX = "tbmq.msg.app.shared."
 APPLICATIONS = ("app*",)
 COMMON = {"sys.interval": 0, "ingest.partitions": 4}
@@ -180,6 +181,17 @@ class AppBroker(Broker):
             self._looker = confluent_kafka.Consumer({**servers, "group.id": "looker", "log_level": 0})
         place = confluent_kafka.TopicPartition(topic, 0)
         return int(self._looker.get_watermark_offsets(place, timeout=30)[1])
+
+    def tasks(self) -> int:
+        """Of the housekeeper, that were ever written down."""
+        names = [f"{HOUSEKEEPER}.{number}" for number in range(10)]
+        if self.cluster is not None:
+            names = sorted(own_topics(self.cluster.bootstrap).intersection(names))
+        count = 0
+        for name in names:
+            with contextlib.suppress(TopicNotFound):
+                count += self.end_offset(name)
+        return count
 
     def await_records(self, topic: str, count: int) -> list[Envelope]:
         return until(lambda: len(found := self.records(topic)) >= count and found, 30.0, f"{count} records in {topic}")

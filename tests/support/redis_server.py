@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import random
 import shutil
 import socket
 import subprocess
@@ -18,17 +19,15 @@ START_SECONDS = 60.0
 
 
 def free_port(room: int = 0) -> int:
-    """A port that is free now; with `room`, the port so much higher is free, too (the bus of a cluster)."""
+    """A port that is free now; with `room`, the port so much higher is free, too (the bus of a cluster). Both are then
+    where no connection of others has its end by chance."""
     while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
+        with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError):
+            first.bind(("127.0.0.1", random.randrange(10_500, 19_500) if room else 0))
             port: int = first.getsockname()[1]
-            if room and port + room > 65_535:
-                continue
-            with contextlib.suppress(OSError):
-                if room:
-                    second.bind(("127.0.0.1", port + room))
-                return port
+            if room:
+                second.bind(("127.0.0.1", port + room))
+            return port
 
 
 def require_redis() -> None:

@@ -14,8 +14,13 @@ if TYPE_CHECKING:
     import pytest
 
 TOGETHER = ("tests/spark", "tests/contract", "tests/wire/cluster", "tests/wire/datasub", "tests/wire/queues")
-# Those with a Kafka of three brokers, beside tests/contract.
-OF_UNITS = {"tests/unit/logs/test_kafka_cluster.py": "tests/contract"}
+OF_UNITS = {
+    # A Kafka of three brokers, beside tests/contract.
+    "tests/unit/logs/test_kafka_cluster.py": "tests/contract",
+    # Those with the executable, which the first of them makes.
+    "tests/dist/test_binary_cluster.py": "tests/dist/test_binary.py",
+    "tests/dist/test_service.py": "tests/dist/test_binary.py",
+}
 # What is not named comes behind them, long files first.
 ORDER = (
     "tests/spark",
@@ -42,8 +47,10 @@ LONG = {
     "tests/adversity/test_memory.py": 47,
     "tests/adversity/test_queue_crash.py": 127,
     "tests/dist/test_binary.py": 90,
-    "tests/dist/test_packages.py": 20,
+    "tests/dist/test_binary_cluster.py": 15,
+    "tests/dist/test_packages.py": 25,
     "tests/unit/docs/test_commands.py": 40,
+    "tests/unit/docs/test_tree.py": 60,
     "tests/unit/ext/test_envelope.py": 20,
     "tests/unit/source/test_style.py": 50,
     "tests/wire/test_access_reload.py": 34,

@@ -12,10 +12,12 @@ What is shared among such clients is in shared.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any
 
 from penstock._ext.connection import Feed, Hub, Lane, Session, read_context
+from penstock.core.errors import PenstockError
 from penstock.core.logging import get_logger
 from penstock.core.settings.application import ApplicationSettings
 from penstock.delivery.contexts import OWN, Contexts, make_key
@@ -24,8 +26,9 @@ from penstock.delivery.pack_reader import PackReader
 from penstock.delivery.patience import patiently
 from penstock.delivery.retained_appends import RetainedAppends
 from penstock.delivery.shared import SharedDelivery
-from penstock.logs.base import Consumer, Log, LogError, TopicNotFound, TopicPartition, parse_properties
+from penstock.logs.base import Consumer, Log, TopicNotFound, TopicPartition, parse_properties
 from penstock.persistence.application_names import ApplicationNames
+from penstock.persistence.housekeeper import CLIENT, DELETED, JOIN, SHARE, Note, Task, Use
 
 log = get_logger("penstock.application")
 
@@ -61,8 +64,11 @@ class ApplicationDelivery:
         self._starts: dict[str, int] = {}  # where a new session begins in a topic that was there
         self._preparing: dict[str, int] = {}  # client ids whose topic is being made, and for how many connections
         self._removals: dict[str, asyncio.Task[None]] = {}
+        self._asking: set[str] = set()  # topics to be removed, while the other brokers are asked
         self._tasks: set[asyncio.Task[Any]] = set()
         self._asker: Consumer | None = None
+        self.note: Note | None = None  # writes down for the housekeeper what is left to be removed
+        self.use_elsewhere: Callable[[Task], Awaitable[Use]] | None = None  # of what is to be removed, by other brokers
         self.is_elsewhere: Callable[[str], bool] | None = None  # whether another broker has a session of the client
         self.on_share: Callable[[bytes], None] | None = None  # told of every shared filter, whoever subscribes to it
 
@@ -126,8 +132,7 @@ class ApplicationDelivery:
     async def _prepare(self, client_id: str, is_new: bool) -> None:
         topic = self._names.client_topic(client_id)
         assert topic is not None
-        while topic in self._removals:
-            await asyncio.wait([self._removals[topic]])
+        await self._removed(topic)
         if topic not in self._topics:
             await self._log.admin.create(topic, 1, self._properties)
             self._topics[topic] = client_id
@@ -240,31 +245,102 @@ class ApplicationDelivery:
         topic = self._names.client_topic(client_id)
         return [] if topic is None else [make_key(OWN, client_id, topic, 0)]
 
-    def _remove_unused(self, client_id: str) -> None:
+    def _remove_unused(self, client_id: str, *, is_noted: bool = False, kind: str = CLIENT) -> None:
         topic = self._names.client_topic(client_id)
-        if topic is None or client_id in self._sessions or topic in self._removals or client_id in self._preparing:
+        if topic is None or topic in self._removals or self._is_used(client_id):
             return
         if self.is_elsewhere is not None and self.is_elsewhere(client_id):
+            self._topics.pop(topic, None)
             return  # it has come back at another broker, which goes on with the topic
-        self._removals[topic] = self._spawn(self._remove(topic, client_id))
+        if self.note is not None and not is_noted:
+            self.note(kind, client_id, topic)  # should this broker not live to see the end of it
+        self._removals[topic] = self._spawn(self._remove(Task(CLIENT, client_id, topic)))
 
-    async def _remove(self, topic: str, client_id: str) -> None:
+    def _is_used(self, client_id: str) -> bool:
+        return client_id in self._sessions or client_id in self._preparing
+
+    async def _removed(self, topic: str) -> None:
+        while topic in self._removals:
+            await asyncio.wait([self._removals[topic]])
+
+    async def _remove(self, task: Task) -> None:
         try:
-            await self._log.admin.delete(topic)
-            log.info("the topic of an APPLICATION client was removed", client_id=client_id, topic=topic)
-        except TopicNotFound:
-            pass
-        except LogError as error:
+            await self._delete_unused(task)
+        except (PenstockError, TimeoutError) as error:
+            if self.note is not None and self.use_elsewhere is not None:
+                log.debug("the topic of a client is left to the housekeeper", topic=task.topic, error=str(error))
+                return
             log.warning(
                 "the topic of a client cannot be removed, it is tried again",
-                client_id=client_id,
-                topic=topic,
+                client_id=task.name,
+                topic=task.topic,
                 error=str(error),
             )
-            asyncio.get_running_loop().call_later(REMOVE_AGAIN_SECONDS, self._remove_unused, client_id)
+            again = partial(self._remove_unused, task.name, is_noted=True)
+            asyncio.get_running_loop().call_later(REMOVE_AGAIN_SECONDS, again)
+
+    async def _delete_unused(self, task: Task) -> None:
+        """Raises PenstockError and TimeoutError."""
+        try:
+            if await self._is_unused(task):
+                await self._log.admin.delete(task.topic)
+                log.info("the topic of an APPLICATION client was removed", client_id=task.name, topic=task.topic)
+        except TopicNotFound:
+            pass
         finally:
-            self._topics.pop(topic, None)
-            self._removals.pop(topic, None)
+            self._topics.pop(task.topic, None)
+            self._removals.pop(task.topic, None)
+
+    # ---- what was left behind, here or by another broker ----
+
+    async def tidy(self, task: Task) -> None:
+        """The housekeeper's turn. Raises PenstockError where it has to be tried again."""
+        if task.kind == DELETED:
+            task = Task(CLIENT, task.name, task.topic, task.at)
+        elif self.settings.remove_topics != "session-end":
+            return  # it did not say so when the session ended, or at another broker
+        if task.kind == SHARE:
+            await self.shared.removals.tidy(task.name.encode(), task.topic)
+            return
+        if not self._names.is_client_topic(task.topic, task.name):
+            log.warning("not the topic of this client, it stays", client_id=task.name, topic=task.topic)
+            return
+        await self._removed(task.topic)
+        if self._is_used(task.name):
+            return
+        removal = self._removals[task.topic] = self._spawn(self._delete_unused(task))
+        removal.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(removal)
+
+    async def _is_unused(self, task: Task) -> bool:
+        """Whether nobody has the topic, of all brokers; until it is gone others wait for it."""
+        if self.use_elsewhere is None:
+            return True
+        self._asking.add(task.topic)
+        try:
+            return await self.use_elsewhere(task) is Use.NONE
+        finally:
+            self._asking.discard(task.topic)
+
+    async def use_of(self, task: Task) -> Use:
+        """Asked by another broker, which is going to remove it. What is being removed here is gone first; not what that
+        broker is asked for at the same time, or both would wait."""
+        if task.kind == JOIN:
+            await self.shared.removals.called_off(task.topic.split())
+            return Use.NONE
+        if task.kind == SHARE:
+            await self.shared.removals.done_for_question(task.topic)
+            return self.shared.use_of(task.name.encode(), task.topic)
+        if task.topic not in self._asking:
+            await self._removed(task.topic)
+        return Use.ALL if self._is_used(task.name) else Use.NONE
+
+    async def removed(self, client_id: str) -> None:
+        """Nothing of an earlier session of the client is being removed here any more."""
+        await asyncio.sleep(0)  # a session that has ended just now begins with it in the next iteration of the loop
+        topic = self._names.client_topic(client_id)
+        if topic is not None:
+            await self._removed(topic)
 
     async def make_again(self, topic: str) -> bool:
         """The dispatcher found a topic missing: somebody removed it under a session that lives."""
@@ -378,7 +454,5 @@ class ApplicationDelivery:
 
     async def remove_topic(self, client_id: str) -> None:
         """Now, whatever the settings say."""
-        self._remove_unused(client_id)
-        topic = self._names.client_topic(client_id)
-        if topic in self._removals:
-            await asyncio.wait([self._removals[topic]])
+        self._remove_unused(client_id, kind=DELETED)
+        await self.removed(client_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,16 +21,18 @@ from penstock.delivery.contexts import CLAIMED, OFFERED, SHARED, Contexts, make_
 from penstock.delivery.lane_book import LaneBook, Place
 from penstock.delivery.pack_reader import PackReader, ReaderPool
 from penstock.delivery.patience import patiently
+from penstock.delivery.share_removal import ShareRemovals
 from penstock.delivery.shares import share_out
 from penstock.logs.base import Committed, Log, LogError, TopicNotFound, TopicPartition, parse_properties
 from penstock.persistence.application_names import ApplicationNames
+from penstock.persistence.housekeeper import Use
 
 log = get_logger("penstock.application")
 
 QOS = 0x03
 RETAIN_AS_PUBLISHED = 0x08
+TOPICS_AT_ONCE = 1_000
 IN_GROUP = "\1"  # between topic and group in the key of a claim
-REMOVE_AGAIN_SECONDS = 10.0
 
 
 def merge_claims(first: bytes, second: bytes) -> bytes:
@@ -106,7 +108,8 @@ class SharedDelivery:
         self._closed: dict[bytes, set[int]] = {}  # partitions that change hands now: packet ids not sent on it
         self._reserved: dict[bytes, int] = {}  # filters that are being prepared, and for how many clients
         self.is_elsewhere: Callable[[bytes], bool] | None = None  # whether other brokers have members of a group
-        self._removals: dict[str, asyncio.Task[None]] = {}
+        self.before_joining: Callable[[Sequence[str]], Awaitable[None]] | None = None  # tells other brokers of topics
+        self.removals = ShareRemovals(log_provider, names, settings, self.use_of)
         self._tasks: set[asyncio.Task[None]] = set()
         self._warnings = RateLimited(interval=10.0)
 
@@ -114,6 +117,7 @@ class SharedDelivery:
         for share in list(self._shares.values()):
             await share.reader.stop()
         await self._claim_readers.stop()
+        self.removals.stop()
         for task in list(self._tasks):
             task.cancel()
 
@@ -162,10 +166,33 @@ class SharedDelivery:
         if left:
             self._reserved[share_filter] = left
             return
-        name, plain = split_share(share_filter)
         topic = self._topic_of(share_filter)
-        if share_filter not in self._shares and topic in self._partitions and name is not None:
-            self._clean_up(self._names.shared_group(name, plain), topic, None)
+        is_elsewhere = self.is_elsewhere is not None and self.is_elsewhere(share_filter)
+        if share_filter not in self._shares and topic in self._partitions and not is_elsewhere:
+            self._clean_up(share_filter, topic, None)
+
+    @contextlib.asynccontextmanager
+    async def held(self, filters: Sequence[bytes]) -> AsyncIterator[None]:
+        """For sessions that come from another broker with these filters: nobody removes anything of them meanwhile."""
+        for name in filters:
+            self._reserved[name] = self._reserved.get(name, 0) + 1
+        try:
+            await self.kept(filters)
+            yield
+        finally:
+            for name in filters:
+                self._reserved[name] -= 1
+                if not self._reserved[name]:
+                    del self._reserved[name]
+
+    async def kept(self, filters: Iterable[bytes]) -> None:
+        """Returns when nobody removes their topics and groups any more, at no broker. They are reserved."""
+        topics = sorted({self._topic_of(name) for name in filters} - {""})
+        for topic in topics:
+            await self.removals.done(topic)
+        if self.before_joining is not None:
+            for first in range(0, len(topics), TOPICS_AT_ONCE):
+                await self.before_joining(topics[first : first + TOPICS_AT_ONCE])
 
     def _topic_of(self, share_filter: bytes) -> str:
         return self._names.shared_topic(split_share(share_filter)[1]) or ""
@@ -173,8 +200,7 @@ class SharedDelivery:
     async def make(self, share_filter: bytes) -> None:
         """The topic of the filter is there. Raises LogError."""
         topic = self._topic_of(share_filter)
-        while topic in self._removals:
-            await asyncio.wait([self._removals[topic]])
+        await self.removals.done(topic)
         if topic and topic not in self._partitions:
             await self.make_topic(topic)
 
@@ -302,6 +328,8 @@ class SharedDelivery:
             try:
                 share.starts[partition] = await share.reader.committed(TopicPartition(share.topic, partition)) or 0
             except LogError as error:
+                if self._shares.get(share.share_filter) is not share:
+                    return  # it has ended meanwhile
                 log.warning("the offset of a shared topic is not known", topic=share.topic, error=str(error))
                 share.starts[partition] = 0
         share.partitions.update(partitions)
@@ -355,6 +383,7 @@ class SharedDelivery:
             if share.members:
                 self._share_out(share)
             else:
+                self.removals.moved_away(share.share_filter)
                 self._close(share)
 
     def _close(self, share: Share) -> None:
@@ -375,51 +404,22 @@ class SharedDelivery:
         self._hub.feed_group(share.share_filter, None)
         self._contexts.remove(self._contexts.keys(SHARED, share.group))
         self._closed.clear()
-        self._clean_up(share.group, share.topic, share.reader)
+        self._clean_up(share.share_filter, share.topic, share.reader)
 
-    def _clean_up(self, group: str, topic: str, reader: PackReader[Lane] | None) -> None:
-        is_used = any(other.topic == topic for other in self._shares.values())
-        is_used = is_used or any(self._topic_of(name) == topic for name in self._reserved)
-        if not is_used:
+    def _clean_up(self, share_filter: bytes, topic: str, reader: PackReader[Lane] | None) -> None:
+        if self.use_of(share_filter, topic) is Use.NONE:
             self._feeds.pop(topic, None)
             self._partitions.pop(topic, None)
-        before = self._removals.get(topic)
-        self._removals[topic] = self._spawn(self._remove(group, topic, reader, before, keeps_topic=is_used))
+        self.removals.begin(share_filter, topic, None if reader is None else reader.stop())
 
-    def _clean_up_again(self, group: str, topic: str) -> None:
-        is_used = any(share.group == group for share in self._shares.values())
-        if not is_used and not any(self._topic_of(name) == topic for name in self._reserved):
-            self._clean_up(group, topic, None)
-
-    async def _remove(
-        self,
-        group: str,
-        topic: str,
-        reader: PackReader[Lane] | None,
-        before: asyncio.Task[None] | None,
-        *,
-        keeps_topic: bool,
-    ) -> None:
-        try:
-            if before is not None:
-                await asyncio.wait([before])
-            if reader is not None:
-                await reader.stop()
-            if self._settings.remove_topics == "session-end":
-                await self._log.admin.delete_group(group)
-                if not keeps_topic:
-                    await self._log.admin.delete(topic)
-                    log.info("the topic of a shared subscription was removed", topic=topic)
-        except TopicNotFound:
-            pass
-        except LogError as error:
-            log.warning(
-                "the topic of a shared subscription cannot be removed, it is tried again", topic=topic, error=str(error)
-            )
-            asyncio.get_running_loop().call_later(REMOVE_AGAIN_SECONDS, self._clean_up_again, group, topic)
-        finally:
-            if self._removals.get(topic) is asyncio.current_task():
-                del self._removals[topic]
+    def use_of(self, share_filter: bytes, topic: str) -> Use:
+        """Of a shared filter and its topic, by the clients of this node."""
+        held = (self._reserved, self.removals.moving())
+        if share_filter in self._shares or any(share_filter in names for names in held):
+            return Use.ALL
+        is_read = any(other.topic == topic for other in self._shares.values())
+        is_read = is_read or any(self._topic_of(name) == topic for names in held for name in names)
+        return Use.TOPIC if is_read else Use.NONE
 
     # ---- partitions ----
 

@@ -18,6 +18,7 @@ from penstock.delivery.device import DeviceDelivery
 from penstock.dispatch.dispatcher import Dispatcher
 from penstock.logs.base import Log, LogError
 from penstock.persistence.application_names import ApplicationNames
+from penstock.persistence.housekeeper import CLIENT, DELETED, SHARE, Housekeeper
 from penstock.stores.base import StateStore
 
 log = get_logger("penstock.application")
@@ -66,6 +67,12 @@ class PersistentClients:
         self.delivery = ApplicationDelivery(hub, log_provider, Contexts(state, scheduler), names, settings)
         self.overview = ApplicationOverview(self.delivery, log_provider, end_session)
 
+    def keep_house(self, housekeeper: Housekeeper) -> None:
+        """What sessions leave behind is removed, whoever lives to do it."""
+        self.delivery.note = self.delivery.shared.removals.note = housekeeper.note
+        for kind in (CLIENT, DELETED, SHARE):
+            housekeeper.serve(kind, self.delivery.tidy)
+
     async def _make_again(self, topic: str) -> bool:
         return await self.delivery.make_again(topic)
 
@@ -110,9 +117,10 @@ class PersistentClients:
         LogError."""
         await self.join()
         shared = [name for name in filters if name.startswith(b"$share/")]
-        await self.delivery.shared.learn(shared)
-        filled_to = await self._fill(shared, starts)
-        return await self.dispatcher.adopt(starts, insert, self.delivery.shared.unfed(shared), filled_to)
+        async with self.delivery.shared.held(shared):
+            await self.delivery.shared.learn(shared)
+            filled_to = await self._fill(shared, starts)
+            return await self.dispatcher.adopt(starts, insert, self.delivery.shared.unfed(shared), filled_to)
 
     def inserted(self, session: Session, connected_until: int) -> None:
         self.delivery.take(session)
@@ -146,6 +154,7 @@ class PersistentClients:
         """The topics and groups of the filters are there. Clients become members within the context; nothing that the
         groups are to have is missing then. Raises LogError."""
         shared = self.delivery.shared
+        await shared.kept(filters)
         for name in filters:
             await shared.make(name)
         # Not for groups that are new, which begin behind it.

@@ -17,9 +17,11 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from penstock._ext.connection import Hub
+from penstock._ext.packets import split_share
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import RateLimited, get_logger
 from penstock.logs.base import Appended, Log, LogError
+from penstock.persistence.housekeeper import Use
 from penstock.persistence.state_tail import StateTail
 
 log = get_logger("penstock.cluster")
@@ -35,11 +37,20 @@ Count = tuple[int, int]
 
 
 class ShareTable:
-    """`others` are the brokers that are alive, without this one."""
+    """`others` are the brokers that are alive, without this one; `has_sessions`: whether sessions of a broker that is
+    away wait for it, or for another to take them up."""
 
     def __init__(
-        self, hub: Hub, log_provider: Log, node: str, others: Callable[[], Iterable[str]], *, prefix: str = ""
+        self,
+        hub: Hub,
+        log_provider: Log,
+        node: str,
+        others: Callable[[], Iterable[str]],
+        *,
+        has_sessions: Callable[[str], bool],
+        prefix: str = "",
     ) -> None:
+        self._has_sessions = has_sessions
         self._topic = f"{prefix}.{TOPIC}" if prefix else TOPIC
         self._hub = hub
         self._log = log_provider
@@ -47,6 +58,7 @@ class ShareTable:
         self._others = others
         self._tail = StateTail(log_provider, [TOPIC], f"shares of {node}", self._on_change, prefix=prefix)
         self._of: dict[bytes, dict[str, Count]] = {}
+        self._sharing: dict[bytes, set[bytes]] = {}  # by what is shared: the filters with the names of the groups
         self._mine: dict[bytes, None] = {}  # filters with members here; those looked at last are at the end
         self._told: dict[bytes, Count] = {}
         self._given: dict[bytes, tuple[int, int, int]] = {}
@@ -79,8 +91,18 @@ class ShareTable:
             self._recalculate(share_filter)
 
     def is_elsewhere(self, share_filter: bytes) -> bool:
-        """Whether other brokers have members of the group."""
-        return bool(self._living(share_filter))
+        """Whether other brokers have members of the group; those that are away may come back to it."""
+        alive = set(self._others())
+        counts = self._of.get(share_filter, {})
+        return any(name != self._node and (name in alive or self._has_sessions(name)) for name in counts)
+
+    async def use_of(self, share_filter: bytes) -> Use:
+        """By other brokers, as it is written down; the topic is one for all groups of a filter. Raises LogError."""
+        await self._tail.catch_up()
+        if self.is_elsewhere(share_filter):
+            return Use.ALL
+        groups = self._sharing.get(split_share(share_filter)[1], ())
+        return Use.TOPIC if any(map(self.is_elsewhere, groups)) else Use.NONE
 
     def _on_change(self, _topic: str, key: bytes, value: bytes | None) -> None:
         node, _, share_filter = key.partition(b"\0")
@@ -89,10 +111,19 @@ class ShareTable:
             counts.pop(node.decode(), None)
             if not counts:
                 del self._of[share_filter]
+                self._forget_sharing(share_filter)
         else:
+            self._sharing.setdefault(split_share(share_filter)[1], set()).add(share_filter)
             connected, _, everybody = value.partition(b" ")
             counts[node.decode()] = int(connected), int(everybody)
         self._recalculate(share_filter)
+
+    def _forget_sharing(self, share_filter: bytes) -> None:
+        plain = split_share(share_filter)[1]
+        groups = self._sharing.get(plain, set())
+        groups.discard(share_filter)
+        if not groups:
+            self._sharing.pop(plain, None)
 
     def _living(self, share_filter: bytes) -> dict[str, Count]:
         counts = self._of.get(share_filter)

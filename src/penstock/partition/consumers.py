@@ -25,6 +25,10 @@ GroupOf = Callable[[TopicPartitionInfo | None], str]
 _log = get_logger("penstock.consumers")
 
 
+class GivenBack(Exception):
+    """Raised by a handler that cannot do with the pack now: it comes again after the pause, and nobody is alarmed."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
     is_per_partition: bool = True
@@ -116,6 +120,9 @@ class _Runner:
             # Who has lost the partitions meanwhile must not move the offsets of the new owner.
             if self._claims.holds(self._names):
                 await consumer.commit(positions_after(packs))
+        except GivenBack:
+            await self._pause()
+            await self._rewind(consumer, packs)
         except Exception as error:  # whatever a handler raises means the same here: not done, so again
             _log.error("a pack failed, it comes again", group=self._group, error=repr(error))
             await self._pause()

@@ -198,7 +198,9 @@ class LogDiscovery:
 
     def holds(self, names: Collection[str]) -> bool:
         mine = self.me.service_id
-        return not self._is_blind() and all(self._table.holder(name) == mine for name in names)
+        # What was released is not held any more, though it may take a moment until that is read back.
+        is_mine = all(name in self._claims and self._table.holder(name) == mine for name in names)
+        return is_mine and not self._is_blind()
 
     def _forget_claims(self, names: Collection[str]) -> None:
         for name in names:
@@ -206,6 +208,11 @@ class LogDiscovery:
 
     def _is_blind(self) -> bool:
         return self._clock() - self._heard_myself_at > self._timeout
+
+    def _is_deaf(self) -> bool:
+        """Not even itself is heard, so that the others are not says nothing of them. Long before the timeout: whoever
+        was heard a little earlier than this member must not be missed first."""
+        return self._clock() - self._heard_myself_at > self._timeout / 2
 
     # Writing
 
@@ -237,7 +244,7 @@ class LogDiscovery:
 
     async def _expel_the_silent(self) -> None:
         """The first of the living does it for all. Only the record takes their claims away, for everybody at once."""
-        if self._is_blind():
+        if self._is_deaf():
             return
         now = self._clock()
         silent = [name for name in self._table.silent(now) if name != self.me.service_id]
@@ -273,7 +280,7 @@ class LogDiscovery:
             for fetched in packs:
                 for record in fetched.pack:
                     self._read(record)
-            if not self._is_blind():
+            if not self._is_deaf():
                 self._table.silent(self._clock())
             self._changed.set()
             self._tell()
@@ -308,7 +315,7 @@ class LogDiscovery:
                 self.conflicts += 1
                 _log.error("another process has this member's id", service_id=self.me.service_id)
             return
-        if self._is_blind():
+        if self._is_deaf():
             # What the others wrote meanwhile is only now being read.
             self._table.give_time(self._clock())
         self._heard_myself_at = self._clock()

@@ -126,6 +126,12 @@ class QueueFactory:
         assert found is not None
         return self._producer(found.topic)
 
+    async def make_topics(self, key: QueueKey) -> None:
+        """All partitions of a queue, before the first message: it need not wait for its topic then. Raises LogError."""
+        for info in self.partitions.partitions(key):
+            if (creation := self._ensure_topic(info)) is not None:
+                await creation
+
     def notifications_producer(self, service_type: ServiceType) -> QueueProducer:
         """Where a message goes is `partitions.notifications(service_type, service_id)`."""
         self._check(any(service_type in role.sends_to for role in self._roles), f"notify {service_type}")
@@ -162,6 +168,22 @@ class QueueFactory:
             options,
             claims=self._claims,
             ensure_topic=self._ensure_topic,
+        )
+
+    def topic_manager(
+        self, base: str, service_type: ServiceType, handler: Handler, options: ConsumerOptions | None = None
+    ) -> ConsumerManager:
+        """Of a topic of the table that is no queue of its own; from `update` with `topic(base)` on."""
+        self._check(service_type in self._service_types, f"consume {base}")
+        group = group_name(service_type, base, prefix=self._settings.prefix)
+        return ConsumerManager(
+            self._log, lambda _: group, handler, options, claims=self._claims, ensure_topic=self._ensure_topic
+        )
+
+    def topic(self, base: str) -> TopicPartitionInfo:
+        """A topic of the table that has one partition."""
+        return TopicPartitionInfo(
+            topic_name(base, prefix=self._settings.prefix), partition=0, use_internal_partition=True
         )
 
     def notifications_consumer(self, service_type: ServiceType) -> QueueConsumer:

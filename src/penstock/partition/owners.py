@@ -12,9 +12,11 @@ from typing import Literal
 from uuid import UUID
 
 from penstock._ext.partition import hash_key, partition_of_number, uuid_input
-from penstock.partition.model import EDGE, MAIN, QueueKey, ServiceInfo, ServiceType
+from penstock.partition.model import EDGE, HOUSEKEEPER, MAIN, QueueKey, ServiceInfo, ServiceType
 
 Rule = Literal["round-robin", "rendezvous"]
+CORE_QUEUES = (MAIN, EDGE, HOUSEKEEPER)
+
 ProfileOf = Callable[[UUID], UUID | None]
 Owners = tuple[str, ...]
 
@@ -77,7 +79,7 @@ def servers_of(key: QueueKey, members: Sequence[ServiceInfo]) -> list[ServiceInf
         return able
     if key.service_type is ServiceType.TASK_PROCESSOR:
         return [member for member in able if key.queue in member.task_types]
-    if key.is_isolated or key.queue not in ((MAIN, EDGE) if key.service_type is ServiceType.TB_CORE else (MAIN,)):
+    if key.is_isolated or key.queue not in (CORE_QUEUES if key.service_type is ServiceType.TB_CORE else (MAIN,)):
         return []
     return able
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from penstock.partition.model import EDGE, QueueKey, ServiceType
+from penstock.partition.model import EDGE, HOUSEKEEPER, QueueKey, ServiceType
 from penstock.partition.packs.queues import PackQueue
-from penstock.partition.settings import ChangeSettings, NotificationSettings, QueueSettings, RuleEngineQueue
+from penstock.partition.settings import (
+    ChangeSettings,
+    HousekeeperSettings,
+    NotificationSettings,
+    QueueSettings,
+    RuleEngineQueue,
+)
 from penstock.partition.topics import default_queues
 
 CORE_PACK_SECONDS = 2.0
@@ -20,6 +26,8 @@ def pack_queues(settings: QueueSettings) -> dict[QueueKey, PackQueue]:
         if queue.key.service_type is ServiceType.TB_RULE_ENGINE:
             options = rule_engine[queue.key.queue]
             found[queue.key] = _of(options, queue.key.queue, queue.topic, queue.partitions)
+        elif queue.key.queue == HOUSEKEEPER:
+            found[queue.key] = _of(settings.core.housekeeper, queue.topic, queue.topic, queue.partitions)
         else:
             seconds = _pack_seconds(queue.key)
             found[queue.key] = PackQueue(str(queue.key), queue.topic, queue.partitions, pack_seconds=seconds)
@@ -37,7 +45,10 @@ def change_queue(settings: QueueSettings, name: str) -> PackQueue:
 
 
 def _of(
-    options: RuleEngineQueue | NotificationSettings | ChangeSettings, name: str, topic: str, partitions: int = 1
+    options: RuleEngineQueue | NotificationSettings | ChangeSettings | HousekeeperSettings,
+    name: str,
+    topic: str,
+    partitions: int = 1,
 ) -> PackQueue:
     return PackQueue(
         name,

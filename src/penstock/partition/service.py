@@ -205,6 +205,10 @@ class HashPartitionService:
     def my_partitions(self, key: QueueKey) -> frozenset[TopicPartitionInfo]:
         return self._mine.get(key, frozenset())
 
+    def partitions(self, key: QueueKey) -> tuple[TopicPartitionInfo, ...]:
+        """All of a queue, whoever owns them."""
+        return self._partitions(key)
+
     def owners(self, key: QueueKey) -> tuple[tuple[str, ...], ...]:
         """For each partition the ids of its owners."""
         return self._ownership.owners.get(key, ())

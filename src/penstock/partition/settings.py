@@ -31,6 +31,15 @@ class TopicOnly(Section, frozen=True):
     topic: Name
 
 
+class HousekeeperSettings(Section, frozen=True):
+    """What is to be removed, and how often that is tried."""
+
+    topic: Annotated[Name, Meta(description="base topic")] = "tb_housekeeper"
+    submit_strategy: OrderedSubmit = field(default=OrderedSubmit(), name="submit-strategy")
+    processing_strategy: PatientAck = field(default=PatientAck(), name="processing-strategy")
+    pack_seconds: PackSeconds = field(default=30.0, name="pack-processing-timeout")
+
+
 class CoreQueueSettings(Section, frozen=True):
     """Core services."""
 
@@ -40,7 +49,7 @@ class CoreQueueSettings(Section, frozen=True):
     usage_stats_topic: Annotated[Name, Meta(description="usage statistics")] = field(
         default="tb_usage_stats", name="usage-stats-topic"
     )
-    housekeeper: TopicOnly = TopicOnly(topic="tb_housekeeper")
+    housekeeper: HousekeeperSettings = HousekeeperSettings()
 
 
 class RuleEngineQueue(Section, frozen=True):

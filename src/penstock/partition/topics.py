@@ -12,7 +12,7 @@ from uuid import UUID
 
 from penstock.core.errors import SettingsError
 from penstock.logs.base import Admin, parse_properties
-from penstock.partition.model import EDGE, MAIN, Queue, QueueKey, ServiceType
+from penstock.partition.model import EDGE, HOUSEKEEPER, MAIN, Queue, QueueKey, ServiceType
 from penstock.partition.names import topic_name
 from penstock.partition.settings import QueueSettings
 
@@ -121,6 +121,7 @@ def default_queues(settings: QueueSettings) -> list[Queue]:
     return [
         queue(CORE, MAIN, core.topic, core.partitions),
         queue(CORE, EDGE, edge.topic, edge.partitions),
+        queue(CORE, HOUSEKEEPER, core.housekeeper.topic, core.partitions),
         queue(ServiceType.TB_VC_EXECUTOR, MAIN, settings.vc.topic, settings.vc.partitions),
         queue(ServiceType.EDQS, MAIN, f"{edqs.topic}.events", edqs.partitions, use_internal_partition=True),
         *(

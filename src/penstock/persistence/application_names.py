@@ -61,6 +61,13 @@ class ApplicationNames:
             return None
         return self.shared_topics + self._filter_name(topic_filter)
 
+    def is_client_topic(self, topic: str, client_id: str) -> bool:
+        """Whether it is that of the client, or was with other settings."""
+        return topic == self.client_topics + self._client_name(client_id)
+
+    def is_shared_topic(self, topic: str, topic_filter: bytes) -> bool:
+        return topic == self.shared_topics + self._filter_name(topic_filter)
+
     def shared_group(self, share: bytes, topic_filter: bytes) -> str:
         """The group of all clients that share this filter under this name."""
         topic = self.shared_topics + self._filter_name(topic_filter)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from penstock._ext.acl import AclProgram
 from penstock._ext.connection import Hub
@@ -20,6 +20,7 @@ from penstock.partition.names import notifications_topic
 from penstock.partition.node import ClusterNode
 from penstock.partition.settings import QueueSettings
 from penstock.partition.topics import INSTANCE_CHANNELS
+from penstock.persistence.housekeeper import SHARE, Task, Undecided, Use
 from penstock.persistence.log_names import dispatch_group
 from penstock.persistence.session_records import RecordError
 from penstock.session.registry import SessionRegistry
@@ -71,7 +72,6 @@ class Cluster:
         self._registry = registry
         self._node = node
         self._prefix = settings.prefix
-        self.shares = ShareTable(hub, log_provider, node, members.others, prefix=settings.prefix)
         self.take_over = TakeOver(
             log_provider,
             hub,
@@ -84,6 +84,14 @@ class Cluster:
             heard_at=members.heard_at,
             program_for=program_for,
         )
+        self.shares = ShareTable(
+            hub,
+            log_provider,
+            node,
+            members.others,
+            has_sessions=self.take_over.has_sessions,
+            prefix=settings.prefix,
+        )
         # A broker that is started again has its sessions for itself until then.
         self._adopt_after = settings.cluster.adopt_after
         self._has_own_queues = has_own_queues
@@ -93,6 +101,9 @@ class Cluster:
         self._looking: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
         self._warnings = RateLimited(interval=10.0)
+        delivery = applications.delivery
+        delivery.use_elsewhere = delivery.shared.removals.use_elsewhere = self._use_elsewhere
+        delivery.shared.before_joining = self._before_joining
         hub.join(number_of(node))
         members.partitions.listen(ServiceListChanged, self._on_members)
 
@@ -185,6 +196,19 @@ class Cluster:
                     log.warning("the sessions of a broker that is gone were taken up", node=name, sessions=count)
                 except (LogError, RecordError, TimeoutError) as error:
                     self._warn("the sessions of a broker that is gone cannot be taken up yet", error)
+
+    async def _use_elsewhere(self, task: Task) -> Use:
+        """Of what is to be removed, by any other broker. Raises PenstockError: not known."""
+        if not self._is_open:
+            raise Undecided("the cluster is not joined yet")
+        use = await self.take_over.use_of(task)
+        if use < Use.ALL and task.kind == SHARE:
+            use = max(use, await self.shares.use_of(task.name.encode()))
+        return use
+
+    async def _before_joining(self, topics: Sequence[str]) -> None:
+        if self._is_open:
+            await self.take_over.before_joining(topics)
 
     def _other_groups(self) -> list[str]:
         """The dispatch groups of brokers that are here, and of those that are gone while nobody has their sessions."""

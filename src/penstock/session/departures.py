@@ -17,7 +17,6 @@ import msgspec
 
 from penstock._ext.connection import Session
 from penstock._ext.segment import Record
-from penstock.core.errors import PenstockError
 from penstock.core.logging import RateLimited, get_logger
 from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.logs.base import LogError
@@ -26,16 +25,13 @@ from penstock.partition.messages import QueueMessage, decode_message, encode_key
 from penstock.partition.model import ServiceType
 from penstock.partition.packs.message import PackMessage
 from penstock.partition.packs.processor import Decoded
+from penstock.persistence.housekeeper import Undecided
 from penstock.session.registry import SessionRegistry
 
 log = get_logger("penstock.cluster")
 
 TRANSPORT = ServiceType.TB_TRANSPORT
 MOST_REMEMBERED = 10_000
-
-
-class Undecided(PenstockError):
-    """It is not written down yet who has the session."""
 
 
 class Notice(msgspec.Struct, array_like=True, frozen=True):

@@ -14,11 +14,12 @@ the same client at the same time, the later one gets it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -30,6 +31,7 @@ from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.logs.base import Log, LogError
 from penstock.partition.factory import QueueFactory
 from penstock.persistence import received
+from penstock.persistence.housekeeper import CLIENT, JOIN, SHARE, Task, Undecided, Use
 from penstock.persistence.log_names import dispatch_group
 from penstock.persistence.session_records import (
     SESSIONS,
@@ -97,6 +99,25 @@ class _Batch:
     done: asyncio.Task[None] | None = None
 
 
+class Holders(Generic[K]):
+    """Which broker has what, and which brokers have anything: both are asked often, of very many."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[K, str] = {}
+        self.counts: Counter[str] = Counter()
+
+    def put(self, key: K, node: str | None) -> None:
+        """That broker has it or, with None, nobody."""
+        before = self.by_key.pop(key, None)
+        if before is not None:
+            self.counts[before] -= 1
+            if not self.counts[before]:
+                del self.counts[before]
+        if node is not None:
+            self.by_key[key] = node
+            self.counts[node] += 1
+
+
 class TakeOver:
     """`queues` makes what brokers tell each other through; `others`: the brokers alive, without this one; `heard_at`:
     when one of them was heard last, on the monotonic clock."""
@@ -126,9 +147,9 @@ class TakeOver:
         self._others = others
         self._heard_at = heard_at
         self._program_for = program_for
-        self._owners: dict[str, str] = {}
-        self._will_owners: dict[bytes, str] = {}
-        self._will_counts: Counter[str] = Counter()
+        self._sessions: Holders[str] = Holders()
+        self._owners = self._sessions.by_key
+        self._wills: Holders[bytes] = Holders()
         tables = [SESSIONS, SUBSCRIPTIONS, WILLS, received.TABLE, contexts.TABLE]
         self._tail = StateTail(log_provider, tables, f"sessions of {node}", self._on_change, prefix=prefix)
         self._calls = InstanceCalls(log_provider, queues.calls("sessions"), self._answer)
@@ -146,6 +167,8 @@ class TakeOver:
         self._void: dict[tuple[str, str], int] = {}  # claims of other brokers that were given up for ours
         self._silent: dict[str, float] = {}  # brokers that did not answer, since when
         self._batches: dict[str, _Batch] = {}
+        self._catch_up: asyncio.Task[None] | None = None
+        self._next_catch_up: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_open = False
         self.asked = self.adopted = self.given_away = 0
@@ -284,7 +307,7 @@ class TakeOver:
         starts = await self._committed_by(node)
         for first in range(0, len(records), ADOPTED_AT_ONCE):
             await self._adopt(records[first : first + ADOPTED_AT_ONCE], starts)
-        left = [key for key, owner in self._will_owners.items() if owner == node]
+        left = [key for key, owner in self._wills.by_key.items() if owner == node]
         for first in range(0, len(left), WILLS_AT_ONCE):
             self._publish_wills(left[first : first + WILLS_AT_ONCE])
             await self._published()
@@ -292,19 +315,83 @@ class TakeOver:
 
     def owners(self) -> set[str]:
         """Brokers that have sessions or wills, as far as is written down."""
-        return {*self._owners.values(), *self._will_counts}
+        return {*self._sessions.counts, *self._wills.counts}
+
+    def has_sessions(self, node: str) -> bool:
+        return node in self._sessions.counts
+
+    # ---- what sessions have left behind ----
+
+    async def use_of(self, task: Task) -> Use:
+        """By any broker: all are asked, and for what nobody serves now there are the records. Raises PenstockError
+        where one does not answer: it may be about to use it."""
+        if not self.is_open or (task.kind == CLIENT and task.name in self._claims):
+            raise Undecided(f"it is not known yet who has {task.name!r}")
+        if task.kind == SHARE and (lost := self._sessions.counts.keys() - {self._node, "", *self._others()}):
+            raise Undecided(f"sessions of {', '.join(lost)} may share it, and nobody has them yet")
+        data = msgspec.msgpack.encode(task)
+        others = list(self._others())
+        answers = await asyncio.gather(*(self._calls.ask(name, data, ASK_SECONDS) for name in others))
+        use = max((Use(msgspec.msgpack.decode(answer, type=int)) for answer in answers), default=Use.NONE)
+        if use is Use.ALL or task.kind != CLIENT:
+            return use
+        async with asyncio.timeout(CATCH_UP_SECONDS):
+            await self._caught_up()
+        value = self._tail.get(SESSIONS, task.name.encode())
+        if value is None:
+            return use
+        record = decode_session(task.name, value)
+        if not self._applications.delivery.serves(task.name, record.client_type, record.expiry_interval):
+            return use
+        if record.node in (self._node, *others):
+            # It says that it has no such client: the end of the session is not in the records yet, or its new type.
+            raise Undecided(f"the session of {task.name!r} is still in the records of {record.node}")
+        return Use.ALL
+
+    async def before_joining(self, topics: Sequence[str]) -> None:
+        """Other brokers do not remove these topics of shares, or have done it. Who does not answer is not waited for
+        any longer than that."""
+        data = msgspec.msgpack.encode(Task(JOIN, "", " ".join(topics)))
+        names = [name for name in self._others() if self._silent.get(name, 0.0) <= self._heard_at(name)]
+        for name, answer in zip(names, await asyncio.gather(*(self._tell(name, data) for name in names)), strict=True):
+            if isinstance(answer, RequestTimeout):
+                self._silent[name] = time.monotonic()
+
+    async def _tell(self, name: str, data: bytes) -> Exception | None:
+        try:
+            await self._calls.ask(name, data, ASK_SECONDS)
+        except (RpcError, LogError) as error:
+            log.warning("a broker does not answer, a share begins without it", node=name, error=str(error))
+            return error
+        return None
+
+    async def _caught_up(self) -> None:
+        """As `catch_up`, once for all that come while another one is under way."""
+        if self._next_catch_up is None:
+            self._next_catch_up = self._spawn(self._catch_up_after(self._catch_up))
+        await asyncio.shield(self._next_catch_up)
+
+    async def _catch_up_after(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        self._catch_up, self._next_catch_up = self._next_catch_up, None
+        await self._tail.catch_up()
+
+    async def _tell_use(self, task: Task) -> Use:
+        use = await self._applications.delivery.use_of(task)
+        return Use.ALL if task.kind == CLIENT and task.name in self._claims else use
 
     # ---- wills of sessions that ended with their connection to a broker that is gone ----
 
     def _left_wills_of(self, client_id: str, alive: set[str]) -> list[bytes]:
-        keys = [will_key(client_id, node) for node in self._will_counts if node != self._node and node not in alive]
-        return [key for key in keys if key in self._will_owners]
+        keys = [will_key(client_id, node) for node in self._wills.counts if node != self._node and node not in alive]
+        return [key for key in keys if key in self._wills.by_key]
 
     def _publish_wills(self, keys: list[bytes]) -> None:
         """They leave their records when they are in the log: whoever is killed in between, they are published rather
         twice than never."""
         for key in keys:
-            self._own_will(key, None)
+            self._wills.put(key, None)
             try:
                 record = decode_will(key, self._tail.get(WILLS, key) or b"")
             except RecordError as error:
@@ -319,17 +406,6 @@ class TakeOver:
             await self._keeper.remove_wills(keys)
         except StoreError as error:
             log.warning("wills that were published are still in their records", wills=len(keys), error=str(error))
-
-    def _own_will(self, key: bytes, node: str | None) -> None:
-        """Another broker has a will for the client, or, with None, it is gone."""
-        before = self._will_owners.pop(key, None)
-        if before is not None:
-            self._will_counts[before] -= 1
-            if not self._will_counts[before]:
-                del self._will_counts[before]
-        if node is not None:
-            self._will_owners[key] = node
-            self._will_counts[node] += 1
 
     async def _adopt(self, records: list[SessionRecord], starts: dict[int, int]) -> None:
         stored = {record.client_id: self._tail.get(SUBSCRIPTIONS, record.client_id.encode()) for record in records}
@@ -372,12 +448,29 @@ class TakeOver:
     # ---- a client goes ----
 
     async def _answer(self, request: Request) -> bytes:
-        ask = msgspec.msgpack.decode(request.data, type=Ask)
+        # Two kinds of questions. Who knows the first one only takes the other for none, and not for a claim.
+        fields = msgspec.msgpack.decode(request.data)
+        if len(fields) > len(Ask.__struct_fields__):
+            return msgspec.msgpack.encode(int(await self._tell_use(msgspec.convert(fields, Task))))
+        ask = msgspec.convert(fields, Ask)
+        answer = await self._answer_claim(ask)
+        if not answer.had:
+            await self._removed(ask.client_id)  # it may have ended meanwhile
+        return msgspec.msgpack.encode(answer)
+
+    async def _removed(self, client_id: str) -> None:
+        """Or the topic of the earlier session would go when the client has it again."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ASK_SECONDS):
+                await self._applications.delivery.removed(client_id)
+
+    async def _answer_claim(self, ask: Ask) -> Answer:
+        await self._removed(ask.client_id)
         mine = self._claims.get(ask.client_id)
         answer = Answer()
         is_later = mine is not None and (mine.at, self._node) > (ask.at, ask.node)
         if is_later or self._void.get((ask.client_id, ask.node), 0) >= ask.at:
-            return msgspec.msgpack.encode(answer)  # that one has to let go, and is asked to
+            return answer  # that one has to let go, and is asked to
         session = self._registry.get(ask.client_id)
         if mine is not None:
             mine.is_lost = True
@@ -385,7 +478,7 @@ class TakeOver:
             answer = await self._give_away(session)
         if mine is not None:
             answer.yielded = mine.at
-        return msgspec.msgpack.encode(answer)
+        return answer
 
     async def _give_away(self, session: Session) -> Answer:
         """The client is disconnected; a session that outlives that is stored and let go."""
@@ -423,18 +516,18 @@ class TakeOver:
     def _on_change(self, table: str, key: bytes, value: bytes | None) -> None:
         """Another broker may have taken a session up while this one was thought to be dead."""
         if table == WILLS:
-            self._own_will(key, None if value is None else node_of_will(key))
+            self._wills.put(key, None if value is None else node_of_will(key))
         if table != SESSIONS:
             return
         client_id = key.decode(errors="replace")
         if value is None:
-            self._owners.pop(client_id, None)
+            self._sessions.put(client_id, None)
             return
         try:
             owner = decode_session(client_id, value).node
         except RecordError:
             return  # of a newer broker, and told at the start
-        self._owners[client_id] = owner
+        self._sessions.put(client_id, owner)
         self._check_owner(client_id, owner)
 
     def _check_owner(self, client_id: str, owner: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from penstock._ext.connection import read_context, write_context
 from penstock.delivery.contexts import OWN, TABLE, make_key
 from penstock.logs.base import LogError, LogUnavailable
+from penstock.persistence.housekeeper import CLIENT, DELETED, SHARE, Task, Undecided, Use
 from penstock.stores.memory_state import MemoryStateStore
 from tests.support.app_node import Node, Reader, SlowStore, restart, run
 from tests.support.lanes import PUBACK, PUBLISH, PUBREC, PUBREL, Packet
@@ -159,6 +160,150 @@ def test_a_topic_that_cannot_be_removed_now(comes_back: str, monkeypatch: pytest
         else:
             await asyncio.sleep(0.5)
             assert TOPIC in node.log.topics
+
+    run(scenario)
+
+
+LEFT = Task(CLIENT, "a", TOPIC)
+
+
+@pytest.mark.parametrize("use", Use)
+def test_a_topic_that_was_left_behind(use: Use) -> None:
+    """Nobody here has the client: the topic goes, unless another broker uses it."""
+
+    async def scenario(node: Node) -> None:
+        async def use_elsewhere(task: Task) -> Use:
+            assert task == LEFT
+            return use
+
+        await node.log.admin.create(TOPIC)
+        node.delivery.use_elsewhere = use_elsewhere
+        await node.delivery.tidy(LEFT)
+        assert (TOPIC in node.log.topics) is (use is not Use.NONE)
+        await node.delivery.tidy(LEFT)  # a task may come twice
+
+    run(scenario)
+
+
+def test_a_client_that_has_come_back_keeps_its_topic() -> None:
+    async def scenario(node: Node) -> None:
+        client = await node.connect("a")
+        await node.delivery.tidy(LEFT)
+        assert await node.delivery.use_of(LEFT) is Use.ALL
+        await node.subscribe(client, b"t")
+        await node.publish("t", [1])
+        assert await Reader(client).until(1) == [1]
+
+    run(scenario)
+
+
+def test_a_client_that_comes_while_its_topic_is_looked_at_waits() -> None:
+    """Others are asked whether they use it: who connects meanwhile has a topic after that, and everything in it."""
+
+    async def scenario(node: Node) -> None:
+        asked, answered = asyncio.Event(), asyncio.Event()
+
+        async def use_elsewhere(_: Task) -> Use:
+            asked.set()
+            await answered.wait()
+            return Use.NONE
+
+        await node.log.admin.create(TOPIC)
+        node.delivery.use_elsewhere = use_elsewhere
+        tidying = asyncio.ensure_future(node.delivery.tidy(LEFT))
+        await asked.wait()
+        connecting = asyncio.ensure_future(node.connect("a"))
+        await asyncio.sleep(0.05)
+        assert not connecting.done()
+        answered.set()
+        await tidying
+        client = await connecting
+        await node.subscribe(client, b"t")
+        await node.publish("t", [1])
+        assert await Reader(client).until(1) == [1]
+
+    run(scenario)
+
+
+def test_what_cannot_be_decided_stays_and_is_tried_again() -> None:
+    async def scenario(node: Node) -> None:
+        async def use_elsewhere(_: Task) -> Use:
+            raise Undecided("a broker does not answer")
+
+        await node.log.admin.create(TOPIC)
+        node.delivery.use_elsewhere = use_elsewhere
+        with pytest.raises(Undecided):
+            await node.delivery.tidy(LEFT)
+        assert TOPIC in node.log.topics
+        await node.connect("a")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("topic", ["tbmq.msg.all", "tbmq.msg.app.b", "tbmq.msg.app.shared.a"])
+def test_a_task_about_a_topic_that_is_not_of_its_client_removes_nothing(topic: str) -> None:
+    """Whoever wrote it: only what the client's own session would have had can go."""
+
+    async def scenario(node: Node) -> None:
+        await node.log.admin.create(topic)
+        await node.delivery.tidy(Task(CLIENT, "a", topic))
+        await node.delivery.tidy(Task(SHARE, "$share/group/a/b", topic))
+        assert topic in node.log.topics
+
+    run(scenario)
+
+
+def test_what_the_settings_keep_goes_only_when_somebody_deletes_it() -> None:
+    async def scenario(node: Node) -> None:
+        await node.log.admin.create(TOPIC)
+        await node.delivery.tidy(LEFT)
+        assert TOPIC in node.log.topics
+        await node.delivery.tidy(Task(DELETED, "a", TOPIC))
+        assert TOPIC not in node.log.topics
+
+    run(scenario, remove_topics="never")
+
+
+@pytest.mark.parametrize("use", [Use.NONE, Use.ALL, None])
+def test_a_session_ends_while_another_broker_may_have_the_client(use: Use | None) -> None:
+    """Its topic goes at once only if nobody has it; what is not known is left to the housekeeper."""
+
+    async def scenario(node: Node) -> None:
+        asked = 0
+
+        async def use_elsewhere(task: Task) -> Use:
+            nonlocal asked
+            asked += 1
+            # The other broker asks as well, and is not kept waiting.
+            assert await asyncio.wait_for(node.delivery.use_of(task), 30) is Use.NONE
+            if use is None:
+                raise Undecided("a broker does not answer")
+            return use
+
+        noted: list[tuple[str, str, str]] = []
+        node.delivery.note = lambda *task: noted.append(task)
+        node.delivery.use_elsewhere = use_elsewhere
+        client = await node.connect("a")
+        node.end(client.session)
+        await node.delivery.removed("a")
+        assert (asked, noted) == (1, [(CLIENT, "a", TOPIC)])
+        assert (TOPIC in node.log.topics) is (use is not Use.NONE)
+
+    run(scenario)
+
+
+def test_the_end_of_a_session_is_noted_for_the_housekeeper_once() -> None:
+    async def scenario(node: Node) -> None:
+        noted: list[tuple[str, str, str]] = []
+        node.delivery.note = lambda *task: noted.append(task)
+        client = await node.connect("a")
+        node.end(client.session)
+        await node.until(lambda: TOPIC not in node.log.topics)
+        assert noted == [(CLIENT, "a", TOPIC)]
+        await node.connect("a")
+        await node.connect("a", clean=True)  # the next one has the topic already
+        await asyncio.sleep(0.05)
+        assert len(noted) == 1
 
     run(scenario)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
 from penstock._ext.connection import read_context, write_context
 from penstock.delivery.contexts import CLAIMED, OWN, SHARED, TABLE, make_key
 from penstock.logs.base import LogUnavailable
+from penstock.persistence.housekeeper import JOIN, SHARE, Task, Undecided, Use
 from penstock.stores.memory_state import MemoryStateStore
 from tests.support.app_node import Node, Reader, restart, run
 from tests.support.lanes import PUBCOMP, PUBLISH, PUBREC, PUBREL, LaneClient, Packet
@@ -329,7 +331,7 @@ def test_the_topic_was_removed_by_somebody() -> None:
 
 @pytest.mark.parametrize("comes_back", [False, True])
 def test_a_topic_that_cannot_be_removed_now(comes_back: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.delivery.shared.REMOVE_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr("penstock.delivery.share_removal.REMOVE_AGAIN_SECONDS", 0.2)
 
     async def scenario(node: Node) -> None:
         client = await join(node, "a")
@@ -343,7 +345,7 @@ def test_a_topic_that_cannot_be_removed_now(comes_back: bool, monkeypatch: pytes
 
         node.log.admin.delete = broken  # the fault this is about
         node.unsubscribe(client, FILTER)
-        await node.until(lambda: tries == 1 and not node.delivery.shared._removals)
+        await node.until(lambda: tries == 1 and not node.delivery.shared.removals._removals)
         node.log.admin.delete = delete
         if comes_back:
             await node.subscribe(client, FILTER)
@@ -352,6 +354,136 @@ def test_a_topic_that_cannot_be_removed_now(comes_back: bool, monkeypatch: pytes
             assert sorted(await Reader(client).until(5)) == list(range(5))
         else:
             await node.until(lambda: TOPIC not in node.log.topics)
+
+    run(scenario, shared_partitions=2)
+
+
+def test_the_topic_stays_while_another_group_reads_it_at_another_broker() -> None:
+    """The topic is one for all groups of a filter; what waits there for others must not go with this one."""
+
+    async def scenario(node: Node) -> None:
+        async def use_elsewhere(task: Task) -> Use:
+            assert task == Task(SHARE, FILTER.decode(), TOPIC)
+            return Use.TOPIC
+
+        shared = node.delivery.shared
+        shared.removals.use_elsewhere = use_elsewhere
+        client = await join(node, "a")
+        await settled(node, 2)
+        node.unsubscribe(client, FILTER)
+        await node.until(lambda: not shared.removals._removals)
+        assert TOPIC in node.log.topics
+
+    run(scenario, shared_partitions=2)
+
+
+@pytest.mark.parametrize("use", Use)
+def test_what_a_share_left_behind(use: Use) -> None:
+    async def scenario(node: Node) -> None:
+        async def use_elsewhere(task: Task) -> Use:
+            assert task == Task(SHARE, FILTER.decode(), TOPIC)
+            return use
+
+        deleted: list[str] = []
+
+        async def delete_group(group: str) -> None:
+            deleted.append(group)
+
+        node.log.admin.delete_group = delete_group
+        await node.log.admin.create(TOPIC, 2)
+        node.delivery.shared.removals.use_elsewhere = use_elsewhere
+        await node.delivery.tidy(Task(SHARE, FILTER.decode(), TOPIC))
+        assert (TOPIC in node.log.topics) is (use > Use.NONE)
+        assert bool(deleted) is (use < Use.ALL)
+
+    run(scenario, shared_partitions=2)
+
+
+@pytest.mark.parametrize("way", ["shares it", "is about to", "joins meanwhile"])
+def test_the_last_member_leaves_while_another_broker_gets_one(way: str) -> None:
+    """Nothing goes: not at once, and not when it is the housekeeper's turn."""
+
+    async def scenario(node: Node) -> None:
+        removals = node.delivery.shared.removals
+
+        async def use_elsewhere(task: Task) -> Use:
+            if way == "joins meanwhile":
+                await node.delivery.use_of(Task(JOIN, "", f"other {TOPIC}"))
+                return Use.NONE
+            if way == "is about to":
+                raise Undecided("a broker does not answer")
+            return Use.ALL
+
+        async def delete_group(group: str) -> None:
+            raise AssertionError(group)
+
+        noted: list[tuple[str, str, str]] = []
+        removals.note = lambda *task: noted.append(task)
+        removals.use_elsewhere = use_elsewhere
+        client = await join(node, "a")
+        await settled(node, 2)
+        node.log.admin.delete_group = delete_group
+        node.unsubscribe(client, FILTER)
+        await removals.done(TOPIC)
+        assert noted == [(SHARE, FILTER.decode(), TOPIC)]
+        with contextlib.nullcontext() if way == "shares it" else pytest.raises(Undecided):
+            await node.delivery.tidy(Task(*noted[0]))
+        assert TOPIC in node.log.topics
+
+    run(scenario, shared_partitions=2)
+
+
+def test_who_joins_elsewhere_waits_for_what_is_being_deleted() -> None:
+    async def scenario(node: Node) -> None:
+        deleting, may_go_on = asyncio.Event(), asyncio.Event()
+        delete = node.log.admin.delete
+
+        async def slow(topic: str) -> None:
+            deleting.set()
+            await may_go_on.wait()
+            await delete(topic)
+
+        node.log.admin.delete = slow
+        client = await join(node, "a")
+        await settled(node, 2)
+        node.unsubscribe(client, FILTER)
+        await deleting.wait()
+        joining = asyncio.ensure_future(node.delivery.use_of(Task(JOIN, "", TOPIC)))
+        await asyncio.sleep(0.05)
+        assert not joining.done()
+        may_go_on.set()
+        await joining
+        assert TOPIC not in node.log.topics
+
+    run(scenario, shared_partitions=2)
+
+
+def test_a_share_that_moves_to_another_broker_is_in_use_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(node: Node) -> None:
+        client = await join(node, "a")
+        await settled(node, 2)
+        node.delivery.moved_away(client.session)
+        task = Task(SHARE, FILTER.decode(), TOPIC)
+        assert await node.delivery.use_of(task) is Use.ALL
+        monkeypatch.setattr("penstock.delivery.share_removal.MOVE_SECONDS", 0.0)
+        node.delivery.shared.removals.moved_away(FILTER)
+        assert await node.delivery.use_of(task) is Use.NONE
+
+    run(scenario, shared_partitions=2)
+
+
+def test_a_share_that_lives_is_not_tidied_up() -> None:
+    async def scenario(node: Node) -> None:
+        client = await join(node, "a")
+        task = Task(SHARE, FILTER.decode(), TOPIC)
+        assert await node.delivery.use_of(task) is Use.ALL
+        assert (
+            await node.delivery.use_of(Task(SHARE, f"$share/other/{FILTER.decode().split('/', 2)[2]}", TOPIC))
+            is Use.TOPIC
+        )
+        await node.delivery.tidy(task)
+        await node.publish("s", range(5))
+        assert sorted(await Reader(client).until(5)) == list(range(5))
 
     run(scenario, shared_partitions=2)
 

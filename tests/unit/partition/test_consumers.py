@@ -10,11 +10,12 @@ import pytest
 from penstock._ext.segment import RecordPack
 from penstock.logs.base import Fetched, TopicNotFound, TopicPartition
 from penstock.logs.memory import MemoryLog
-from penstock.partition.consumers import ConsumerManager, ConsumerOptions
+from penstock.partition.consumers import ConsumerManager, ConsumerOptions, GivenBack
 from penstock.partition.discovery import LogDiscovery
 from penstock.partition.model import ServiceInfo, ServiceType, TopicPartitionInfo
 from penstock.partition.settings import QueueSettings
 from penstock.partition.topic_creator import TopicCreator
+from tests.support.memory_log import with_memory_log
 from tests.support.waiting import until
 
 INFOS = [TopicPartitionInfo("tb_core", partition=i) for i in range(4)]
@@ -47,15 +48,12 @@ async def put(log: MemoryLog, info: TopicPartitionInfo, *values: bytes) -> None:
 
 
 def with_log(scenario: Callable[[MemoryLog], Awaitable[None]]) -> None:
-    async def run() -> None:
-        log = MemoryLog()
-        await log.start()
+    async def run(log: MemoryLog) -> None:
         for info in INFOS:
             await log.admin.create(info.full_topic_name)
         await scenario(log)
-        await log.close()
 
-    asyncio.run(run())
+    with_memory_log(run)
 
 
 @pytest.mark.parametrize("options", [QUICK, SHARED], ids=["per-partition", "shared"])
@@ -82,6 +80,29 @@ def test_consumes_what_it_is_given_and_commits(options: ConsumerOptions) -> None
         assert (await log.admin.group_offsets(group))[TopicPartition("tb_core.2", 0)].offset == 2
 
     with_log(scenario)
+
+
+def test_a_pack_that_is_given_back_comes_again_and_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(log: MemoryLog) -> None:
+        handled = Handled()
+        times = 0
+
+        async def not_yet() -> None:
+            nonlocal times
+            times += 1
+            if times < 3:
+                raise GivenBack
+
+        handled.before = not_yet
+        manager = ConsumerManager(log, group_of, handled, QUICK)
+        await put(log, INFOS[0], b"x")
+        manager.update(INFOS[:1])
+        await until(lambda: handled.values == [b"x"])
+        await manager.stop()
+        assert times == 3
+
+    with_log(scenario)
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
 
 
 def test_of_many_updates_the_last_wins() -> None:

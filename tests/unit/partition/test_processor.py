@@ -10,12 +10,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from uuid import UUID
 
+import pytest
+
 from penstock._ext.segment import RecordPack
 from penstock.logs.base import TopicPartition
 from penstock.logs.memory import MemoryLog
 from penstock.partition.messages import QueueMessage, encode_message
 from penstock.partition.packs.aside import dead_letter_topic
-from penstock.partition.packs.message import PackMessage
+from penstock.partition.packs.message import NotYet, PackMessage
 from penstock.partition.packs.processor import PackProcessor
 from penstock.partition.packs.queues import AckSettings, AckStrategy, PackQueue, SubmitSettings, SubmitStrategy
 
@@ -197,6 +199,22 @@ def test_a_message_never_runs_twice_at_the_same_time() -> None:
             assert processor.counters()["tmpTimeout"] == 1
 
     asyncio.run(run())
+
+
+def test_what_has_to_wait_is_tried_again_and_nobody_is_warned(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        async def handler(message: PackMessage) -> None:
+            if message.attempts < 3:
+                raise NotYet("soon")
+
+        queue = replace(QUEUE, ack=AckSettings(strategy=AckStrategy.RETRY_FAILED, retries=5, pause=0.01))
+        async with running(queue, handler, [(0, b"x")]) as (_, processor, committed), asyncio.timeout(30):
+            while await committed() < 1:  # noqa: ASYNC110  # nobody tells when it changes
+                await asyncio.sleep(0.01)
+            assert processor.counters()["tmpFailed"] == 2
+
+    asyncio.run(run())
+    assert not [record for record in caplog.records if "failed" in record.message]
 
 
 def test_late_successes_still_count() -> None:

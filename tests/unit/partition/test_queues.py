@@ -23,20 +23,11 @@ from penstock.partition.service import HashPartitionService
 from penstock.partition.settings import QueueSettings
 from penstock.partition.topic_creator import TopicCreator
 from penstock.partition.topics import default_queues, notification_bases
+from tests.support.memory_log import with_memory_log
 from tests.support.waiting import until
 
 CORE, RULE_ENGINE = ServiceType.TB_CORE, ServiceType.TB_RULE_ENGINE
 TPI = TopicPartitionInfo("tb_core", partition=0)
-
-
-def with_log(scenario: Callable[[MemoryLog], Awaitable[None]]) -> None:
-    async def run() -> None:
-        log = MemoryLog()
-        await log.start()
-        await scenario(log)
-        await log.close()
-
-    asyncio.run(run())
 
 
 def new_factory(log: MemoryLog, *types: ServiceType, service_id: str = "n1", prefix: str = "") -> QueueFactory:
@@ -72,7 +63,7 @@ def test_send_and_read_back_in_order() -> None:
         assert received[0].producer_id == "n1"
         assert received[0].headers["own"] == b"x"
 
-    with_log(scenario)
+    with_memory_log(scenario)
 
 
 def test_one_pack_per_partition_and_iteration() -> None:
@@ -93,7 +84,7 @@ def test_one_pack_per_partition_and_iteration() -> None:
         await producer.stop()
         assert appended == [("tb_core.0", 25), ("tb_core.1", 25)]
 
-    with_log(scenario)
+    with_memory_log(scenario)
 
 
 def test_too_large_is_refused_at_send() -> None:
@@ -103,7 +94,7 @@ def test_too_large_is_refused_at_send() -> None:
             producer.send(TPI, QueueMessage(uuid4(), bytes(1_001)))
         assert producer.pending_bytes == 0
 
-    with_log(scenario)
+    with_memory_log(scenario)
 
 
 def test_a_full_producer_refuses_or_waits() -> None:
@@ -116,7 +107,7 @@ def test_a_full_producer_refuses_or_waits() -> None:
             producer.send(TPI, QueueMessage("k", bytes(900)))
         await asyncio.wait_for(producer.send_and_wait(TPI, QueueMessage("k", bytes(900))), 30)
 
-    with_log(scenario)
+    with_memory_log(scenario)
 
 
 def test_failures_reach_the_sender() -> None:
@@ -134,7 +125,7 @@ def test_failures_reach_the_sender() -> None:
         with pytest.raises(ProducerStopped):
             creating.send(TPI, QueueMessage("k", b""))
 
-    with_log(scenario)
+    with_memory_log(scenario)
 
 
 def test_send_to_all_makes_correlated_copies() -> None:
@@ -152,7 +143,7 @@ def test_send_to_all_makes_correlated_copies() -> None:
         assert len({copy.key for copy in found.values()}) == 3
         assert len({copy.headers["correlationId"] for copy in found.values()}) == 1
 
-    with_log(scenario)
+    with_memory_log(scenario)
 
 
 def test_an_undecodable_record_costs_its_batch_nothing() -> None:
@@ -170,7 +161,7 @@ def test_an_undecodable_record_costs_its_batch_nothing() -> None:
         assert [message.key for message in await consumer.poll()] == ["a", "b"]
         assert (consumer.undecodable, aside) == (1, ["the record at offset 1 has no key"])
 
-    with_log(scenario)
+    with_memory_log(scenario)
 
 
 def test_commit_unsubscribe_and_stop() -> None:
@@ -195,7 +186,7 @@ def test_commit_unsubscribe_and_stop() -> None:
         again.subscribe()
         assert [message.key for message in await again.poll()] == ["2"]
 
-    with_log(scenario)
+    with_memory_log(scenario)
 
 
 def test_two_internal_topics_in_one_consumer() -> None:
@@ -211,7 +202,7 @@ def test_two_internal_topics_in_one_consumer() -> None:
         keys = [message.key for _ in range(2) for message in await consumer.poll(timeout=0.1)]
         assert sorted(keys) == ["edqs.events", "edqs.state"]
 
-    with_log(scenario)
+    with_memory_log(scenario)
 
 
 def test_factory_of_a_core_talks_to_a_rule_engine() -> None:
@@ -231,7 +222,7 @@ def test_factory_of_a_core_talks_to_a_rule_engine() -> None:
         assert notified.group == "prod.tb-rule-engine-notifications-node-re-1"
         assert [message.data for message in await notified.poll()] == [b"to you"]
 
-    with_log(scenario)
+    with_memory_log(scenario)
 
 
 def test_factory_gives_one_partition_or_a_topic_of_the_table() -> None:
@@ -243,7 +234,7 @@ def test_factory_gives_one_partition_or_a_topic_of_the_table() -> None:
         assert {info.full_topic_name for info in consumer.partitions} == {"tb_core.3"}
         assert factory.topic_producer("tb_usage_stats").default_topic == "tb_usage_stats"
 
-    with_log(scenario)
+    with_memory_log(scenario)
 
 
 def test_request_channels() -> None:
@@ -258,7 +249,7 @@ def test_request_channels() -> None:
         edqs = new_factory(log, CORE).requests("edqs")
         assert (edqs.request_topic, edqs.limits.timeout) == ("edqs.requests", 20.0)
 
-    with_log(scenario)
+    with_memory_log(scenario)
 
 
 async def ignore(message: PackMessage) -> None: ...
@@ -292,7 +283,7 @@ def test_messages_of_a_queue_are_handled_as_its_settings_say() -> None:
         assert handled == [b"Main"]  # what is behind one that comes again waits for it
         await asyncio.gather(*(manager.stop() for manager in managers))
 
-    with_log(scenario)
+    with_memory_log(scenario)
 
 
 def test_notifications_are_handled_in_the_order_of_each_originator() -> None:
@@ -321,7 +312,7 @@ def test_notifications_are_handled_in_the_order_of_each_originator() -> None:
         await until_true(lambda: consumer.committed([group]), lambda found: found[group] == Committed(4))
         await manager.stop()
 
-    with_log(scenario)
+    with_memory_log(scenario)
 
 
 async def until_true(ask: Callable[[], Awaitable[Any]], is_right: Callable[[Any], bool]) -> None:
@@ -352,4 +343,4 @@ def test_a_factory_gives_only_what_its_service_needs() -> None:
         monolith.producer(ServiceType.TB_VC_EXECUTOR)
         monolith.responder("transport-api")
 
-    with_log(scenario)
+    with_memory_log(scenario)

@@ -10,6 +10,7 @@ import pytest
 from penstock.partition.events import EventBus, Listener
 from penstock.partition.model import (
     EDGE,
+    HOUSEKEEPER,
     SYSTEM_TENANT,
     ClusterTopologyChange,
     OtherServiceShutdown,
@@ -79,8 +80,9 @@ def test_alone_everything_is_mine() -> None:
     assert node.mine() == list(range(10))
     change = node.seen(PartitionChange)
     assert [event.service_type for event in change] == [CORE, RULE_ENGINE]
-    assert change[0].partitions.keys() == {QueueKey(CORE), QueueKey(CORE, EDGE)}
-    assert change[0].old_partitions == {QueueKey(CORE): frozenset(), QueueKey(CORE, EDGE): frozenset()}
+    of_core = {QueueKey(CORE), QueueKey(CORE, EDGE), QueueKey(CORE, HOUSEKEEPER)}
+    assert change[0].partitions.keys() == of_core
+    assert change[0].old_partitions == dict.fromkeys(of_core, frozenset())
     assert [event.sequence for event in node.events] == sorted(event.sequence for event in node.events)
 
 

@@ -68,6 +68,7 @@ def test_default_queues() -> None:
     assert {name: (queue.topic, queue.partitions, queue.use_internal_partition) for name, queue in queues.items()} == {
         "TB_CORE/Main": ("tb_core", 10, False),
         "TB_CORE/Edge": ("tb_edge", 10, False),
+        "TB_CORE/Housekeeper": ("tb_housekeeper", 10, False),
         "TB_VC_EXECUTOR/Main": ("tb_version_control", 10, False),
         "EDQS/Main": ("edqs.events", 12, True),
         "TASK_PROCESSOR/export": ("export", 12, True),

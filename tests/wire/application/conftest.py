@@ -16,13 +16,14 @@ OpenApp = Callable[..., RawClient]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Both logs; a module about what does not depend on the log says PROVIDERS = ["embedded"].
+    """Both logs; a module about what does not depend on the log says PROVIDERS = ["embedded"], a test a mark.
 
     What is sent to a client of either version does not depend on the log: on Kafka one of them is enough.
     """
     if "provider" not in metafunc.fixturenames:
         return
-    providers = getattr(metafunc.module, "PROVIDERS", ["embedded", "kafka"])
+    mark = metafunc.definition.get_closest_marker("providers")
+    providers = mark.args if mark is not None else getattr(metafunc.module, "PROVIDERS", ["embedded", "kafka"])
     if "version" not in metafunc.fixturenames:
         metafunc.parametrize("provider", providers, scope="module")
         return

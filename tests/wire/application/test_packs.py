@@ -5,7 +5,6 @@ import pytest
 from tests.support.application import until
 from tests.support.packets import V5, PacketType
 
-PROVIDERS = ["embedded"]  # the rules of packs do not depend on the log; recovery and sharing are tested on both
 SETTINGS = {"application.max_poll_records": 5, "application.packs_in_flight": 1, "application.pack_timeout": 60}
 
 

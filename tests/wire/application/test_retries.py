@@ -6,7 +6,6 @@ import pytest
 
 from tests.support.packets import V5, V311, PacketType
 
-PROVIDERS = ["embedded"]
 TIMEOUT = 0.3
 SETTINGS = {
     "application.max_poll_records": 5,

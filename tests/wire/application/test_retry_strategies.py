@@ -7,7 +7,6 @@ import pytest
 from tests.support.application import running_app_broker
 from tests.support.packets import V5, V311, PacketType
 
-PROVIDERS = ["embedded"]
 TIMEOUT = 0.4
 PACKS = {"application.max_poll_records": 5, "application.packs_in_flight": 1, "application.retry_pause": 0}
 
@@ -18,9 +17,9 @@ def settings():
 
 
 @pytest.fixture
-def module_broker(settings, tmp_path_factory):
+def module_broker(settings, provider, tmp_path_factory):
     """A broker of its own for each test here."""
-    with running_app_broker(tmp_path_factory.mktemp("broker"), "embedded", {**PACKS, **settings}) as broker:
+    with running_app_broker(tmp_path_factory.mktemp("broker"), provider, {**PACKS, **settings}) as broker:
         yield broker
 
 
@@ -64,6 +63,7 @@ def test_pause_between_retries(open_app, backlog):
     assert time.monotonic() - start > 0.5
 
 
+@pytest.mark.providers("embedded")
 @pytest.mark.parametrize(
     "settings",
     [
@@ -83,6 +83,7 @@ def test_modes_of_writing(open_app, backlog, publisher, topic, version):
         client.expect_publish(topic, b"live %d" % number, ack=True)
 
 
+@pytest.mark.providers("embedded")
 @pytest.mark.parametrize("settings", [{"application.max_clients": 2}])
 def test_most_applications(broker, open_app, connect, new_name):
     """max_clients: a further persistent APPLICATION is refused with a reason, others are not."""

@@ -5,13 +5,11 @@ import pytest
 from tests.support.application import running_app_broker, topic_of
 from tests.support.packets import V5
 
-PROVIDERS = ["embedded"]
-
 
 @pytest.fixture
-def module_broker(request, tmp_path_factory):
+def module_broker(request, provider, tmp_path_factory):
     settings = request.param
-    with running_app_broker(tmp_path_factory.mktemp("broker"), "embedded", settings) as broker:
+    with running_app_broker(tmp_path_factory.mktemp("broker"), provider, settings) as broker:
         yield broker
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from penstock.core.errors import PenstockError
+
 
 class State(Enum):
     WAITING = "waiting"  # not submitted in this round
@@ -15,6 +17,10 @@ class State(Enum):
     FAILED = "failed"
     TIMED_OUT = "timed out"
     SKIPPED = "skipped"  # failed or timed out for good; nobody sends it again
+
+
+class NotYet(PenstockError):
+    """Raised by a handler for what has to wait a little: tried again as any failure is, but nothing is wrong."""
 
 
 @dataclass(slots=True, eq=False)
@@ -31,3 +37,5 @@ class PackMessage:
     state: State = State.WAITING
     reason: str = ""
     """Why it failed the last time."""
+    has_to_wait: bool = False
+    """That was no failure, see NotYet."""

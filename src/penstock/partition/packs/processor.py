@@ -17,7 +17,7 @@ from penstock.core.logging import RateLimited, get_logger
 from penstock.logs.base import Committed, Consumer, Fetched, LogError, TopicPartition
 from penstock.partition.messages import UndecodableMessage, decode_message
 from penstock.partition.packs.aside import Aside, DeadLetter, SetAside
-from penstock.partition.packs.message import PackMessage, State
+from penstock.partition.packs.message import NotYet, PackMessage, State
 from penstock.partition.packs.pack import Pack, RoundResult
 from penstock.partition.packs.queues import PackQueue
 from penstock.partition.packs.statistics import QueueStatistics
@@ -163,6 +163,7 @@ class PackProcessor:
             if error is None:
                 self.statistics.add_late(message)
             return
+        message.has_to_wait = isinstance(error, NotYet)
         follow = pack.on_success(message) if error is None else pack.on_failure(message, repr(error))
         self._submit(pack, follow)
         if pack.is_round_over:
@@ -179,7 +180,7 @@ class PackProcessor:
         """Why did this pack not get through: the key, the place and the handler of one of the messages."""
         for event, messages in (
             ("messages timed out", result.timed_out + result.to_retry_timed_out),
-            ("messages failed", result.failed + result.to_retry_failed),
+            ("messages failed", result.failed + tuple(m for m in result.to_retry_failed if not m.has_to_wait)),
         ):
             if not messages or (suppressed := self._warnings.try_pass(event)) is None:
                 continue
