@@ -11,11 +11,11 @@ struct histogram {
     uint64_t bins[HIST_BINS], count, max;
 };
 
-static inline void histogram_record(struct histogram *h, uint64_t ns) {
+static inline void histogram_record(struct histogram *h, uint64_t ns, uint64_t count) {
     int shift = ns < HIST_STEPS ? -1 : 63 - __builtin_clzll(ns) - 6;
     uint64_t bin = shift < 0 ? ns : (uint64_t)(shift + 1) * HIST_STEPS + (ns >> shift) - HIST_STEPS;
-    h->bins[bin < HIST_BINS ? bin : HIST_BINS - 1]++;
-    h->count++;
+    h->bins[bin < HIST_BINS ? bin : HIST_BINS - 1] += count;
+    h->count += count;
     if (ns > h->max) h->max = ns;
 }
 

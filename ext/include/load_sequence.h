@@ -39,4 +39,14 @@ static inline enum arrival stream_arrive(struct stream *s, uint64_t seq) {
     return ARRIVED_LATE;
 }
 
+/* As many messages as that, the next ones in order. */
+static inline void stream_arrive_in_order(struct stream *s, uint64_t count) {
+    while (count) {
+        uint64_t first = s->next % 64, n = count < 64 - first ? count : 64 - first;
+        *stream_word(s, s->next) |= ~0ull >> (64 - n) << first;
+        s->next += n;
+        count -= n;
+    }
+}
+
 #endif

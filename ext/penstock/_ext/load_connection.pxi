@@ -89,18 +89,21 @@ cdef int send_subscribe(Worker worker, Client* c) except -1:
 
 
 cdef int put_bytes(Worker worker, Client* c, bytes packet) except -1:
+    c.prepared = 0
     memcpy(buffer_reserve(&c.out, len(packet)), <const uint8_t*> packet, len(packet))
     return 0
 
 
 cdef int put_packet(Worker worker, Client* c, int first) except -1 nogil:
     cdef uint8_t* p = buffer_reserve(&c.out, 2)
+    c.prepared = 0
     p[0], p[1] = <uint8_t> first, 0
     return 0
 
 
 cdef inline int put_ack(Worker worker, Client* c, int packet_type, const uint8_t* packet_id) except -1 nogil:
     cdef uint8_t* p = buffer_reserve(&c.out, 4)
+    c.prepared = 0
     p[0] = <uint8_t> (packet_type << 4 | (2 if packet_type == PUBREL else 0))
     p[1], p[2], p[3] = 2, packet_id[0], packet_id[1]
     return 0
@@ -149,6 +152,9 @@ cdef int flush(Worker worker, Client* c) except -1 nogil:
     c.out.start = c.out.end = 0
     if worker.keeps_no_buffer:
         buffer_free(&c.out)
+    elif not c.is_subscriber and worker.spare.data == NULL:
+        worker.spare, c.out.data, c.out.capacity = c.out, NULL, 0
+        worker.spare_prepared, worker.spare_pattern_size = c.prepared, c.pattern_size
     return want_out(worker, c, False)
 
 
@@ -218,7 +224,7 @@ cdef int become_ready(Worker worker, Client* c, uint64_t now) except -1 nogil:
         return 0
     if worker.is_measuring:
         worker.seat.total.measured += 1
-        histogram_record(worker.seat.latency, now - c.since)
+        histogram_record(worker.seat.latency, now - c.since, 1)
     if worker.is_abrupt and c.tls == NULL:
         load_reset(c.fd)
         c.state = DEAD
@@ -267,7 +273,7 @@ cdef int on_suback(Worker worker, Client* c, bytes body, uint64_t now) except -1
 
 
 cdef int on_publish(Worker worker, Client* c, int first, const uint8_t* p, const uint8_t* end,
-                    uint64_t now) except -1 nogil:
+                    Run* run, uint64_t now) except -1 nogil:
     cdef int qos = first >> 1 & 3, k
     cdef uint32_t properties = 0
     p += 2 + get_be16(p)
@@ -285,16 +291,18 @@ cdef int on_publish(Worker worker, Client* c, int first, const uint8_t* p, const
         p += properties
     worker.seat.total.downgraded += qos < worker.qos
     if end - p == <int64_t> worker.size:
-        count_arrival(worker, c, p, now)
+        count_arrival(worker, c, p, run, now)
     else:
         worker.seat.total.corrupt += 1
     return 0
 
 
-cdef inline void count_arrival(Worker worker, Client* subscriber, const uint8_t* payload, uint64_t now) noexcept nogil:
+cdef inline void count_arrival(Worker worker, Client* subscriber, const uint8_t* payload, Run* run,
+                               uint64_t now) noexcept nogil:
     cdef uint64_t stamp
     cdef uint32_t publisher, seq
     cdef int how
+    cdef Arrivals* arrivals
     memcpy(&stamp, payload, 8)
     memcpy(&publisher, payload + 8, 4)
     memcpy(&seq, payload + 12, 4)
@@ -302,16 +310,67 @@ cdef inline void count_arrival(Worker worker, Client* subscriber, const uint8_t*
             worker.size > STAMP_SIZE and payload[worker.size - 1] != c"x"):
         worker.seat.total.corrupt += 1
         return
-    how = stream_arrive(worker.common.streams[subscriber.index if worker.scenario == FANOUT else publisher], seq)
-    worker.seat.total.received += 1
+    if run.count and seq == run.next and publisher == run.publisher and stamp == run.stamp:
+        run.next += 1
+        run.count += 1
+        return
+    note_run(worker, subscriber, run, now)
+    arrivals = worker.common.streams[subscriber.index if worker.scenario == FANOUT else publisher]
+    if seq == arrivals.next:
+        run.arrivals, run.count, run.stamp, run.publisher, run.next = arrivals, 1, stamp, publisher, seq + 1
+        return
+    how = stream_arrive(arrivals, seq)
     if how == ARRIVED_TWICE:
         worker.seat.total.twice += 1
     elif how == ARRIVED_LATE and worker.in_order:
         worker.seat.total.late += 1
+    count_received(worker, subscriber, 1, stamp, now)
+
+
+cdef inline void count_received(Worker worker, Client* subscriber, uint64_t count, uint64_t stamp,
+                                uint64_t now) noexcept nogil:
+    worker.seat.total.received += count
     if worker.is_measuring:
-        worker.seat.total.measured += 1
-        subscriber.received += 1
-        histogram_record(worker.seat.latency, now - stamp if now > stamp else 0)
+        worker.seat.total.measured += count
+        subscriber.received += count
+        histogram_record(worker.seat.latency, now - stamp if now > stamp else 0, count)
+
+
+# Takes the messages from p on that begin as the one before them, which is of the run, and go on with it: all but what
+# changes has been looked at already. Returns where they end.
+cdef const uint8_t* follow_run(Worker worker, Client* c, const uint8_t* p, const uint8_t* end, int head, uint32_t body,
+                               Run* run) except NULL nogil:
+    cdef int64_t size = 1 + head + <int64_t> body, payload_at = size - worker.size
+    cdef const uint8_t* first = p - size
+    cdef const uint8_t* payload
+    cdef int qos = first[0] >> 1 & 3, no_properties = 1 if worker.version == 5 else 0
+    cdef uint64_t stamp
+    cdef uint32_t publisher, seq
+    if qos < worker.qos or worker.settle >= 0 or (
+            payload_at != 1 + head + 2 + get_be16(first + 1 + head) + (2 if qos else 0) + no_properties):
+        return p
+    while end - p >= size and memcmp(p, first, 8) == 0:     # its type, its lengths
+        payload = p + payload_at
+        memcpy(&stamp, payload, 8)
+        memcpy(&publisher, payload + 8, 4)
+        memcpy(&seq, payload + 12, 4)
+        if seq != run.next or publisher != run.publisher or stamp != run.stamp or (
+                no_properties and (payload - 1)[0]) or (
+                worker.size > STAMP_SIZE and payload[worker.size - 1] != c"x"):
+            break
+        if qos:
+            put_ack(worker, c, PUBACK if qos == 1 else PUBREC, payload - 2 - no_properties)
+        run.next += 1
+        run.count += 1
+        p += size
+    return p
+
+
+cdef void note_run(Worker worker, Client* subscriber, Run* run, uint64_t now) noexcept nogil:
+    if run.count:
+        stream_arrive_in_order(run.arrivals, run.count)
+        count_received(worker, subscriber, run.count, run.stamp, now)
+        run.count = 0
 
 
 cdef int count_ack(Worker worker, Client* c) except -1 nogil:
@@ -326,11 +385,12 @@ cdef int count_ack(Worker worker, Client* c) except -1 nogil:
 
 
 cdef int on_packet(Worker worker, Client* c, int first, const uint8_t* body, const uint8_t* end,
-                   uint64_t now) except -1 nogil:
+                   Run* run, uint64_t now) except -1 nogil:
     cdef int kind = first >> 4
-    cdef bint is_refused = end - body > 2 and body[2] >= FIRST_ERROR_CODE
+    cdef bint is_refused
     if kind == PUBLISH:
-        return on_publish(worker, c, first, body, end, now)
+        return on_publish(worker, c, first, body, end, run, now)
+    is_refused = end - body > 2 and body[2] >= FIRST_ERROR_CODE
     if kind == PUBACK or kind == PUBCOMP:
         worker.seat.total.refused += is_refused
         return count_ack(worker, c)
@@ -377,6 +437,7 @@ cdef int on_readable(Worker worker, Client* c) except -1 nogil:
     cdef uint64_t now, received = worker.seat.total.received
     cdef uint32_t size = 0
     cdef int head
+    cdef Run run
     cdef const uint8_t* p = worker.read_buffer
     cdef const uint8_t* end
     if c.held_size:
@@ -394,14 +455,20 @@ cdef int on_readable(Worker worker, Client* c) except -1 nogil:
         return 0
     now = now_ns()
     end = p + c.held_size + k
+    run.count = 0
     while c.state != DEAD and end - p >= 2:
-        head = get_varint(p + 1, end, &size)
+        head, size = 1, p[1]
+        if size >= 0x80:
+            head = get_varint(p + 1, end, &size)
         if head < 0:
             fail(b"what answers there does not speak MQTT")
         if head == 0 or end - p - 1 - head < <int64_t> size:
             break
-        on_packet(worker, c, p[0], p + 1 + head, p + 1 + head + size, now)
+        on_packet(worker, c, p[0], p + 1 + head, p + 1 + head + size, &run, now)
         p += 1 + head + size
+        if run.count:
+            p = follow_run(worker, c, p, end, head, size, &run)
+    note_run(worker, c, &run, now)
     if worker.seat.total.received != received:
         poke(&worker.common.last_progress, now)
         worker.has_news = True

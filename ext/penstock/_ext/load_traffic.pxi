@@ -62,36 +62,53 @@ cdef uint64_t slowest_of(const Common* common) noexcept nogil:
     return least
 
 
+# What has arrived of a publisher's messages, or is not waited for any more.
+cdef inline uint64_t done_of(Worker worker, const Client* c) noexcept nogil:
+    cdef uint64_t seen = slowest_of(worker.common) if worker.scenario == FANOUT else peek(&c.arrivals.next)
+    return seen if seen > c.released else c.released
+
+
 cdef uint64_t room_of(Worker worker, const Client* c) noexcept nogil:
-    cdef uint64_t room = UINT64_MAX, other, seen
+    cdef uint64_t room = UINT64_MAX, other
     if worker.count:
         room = worker.count - c.sent if worker.count > c.sent else 0
     if worker.qos:
         other = remaining(worker.window, c.sent, c.acked)
         room = other if other < room else room
-    if worker.e2e:
-        seen = slowest_of(worker.common) if worker.scenario == FANOUT else peek(&c.arrivals.next)
-        other = remaining(worker.e2e, c.sent, seen if seen > c.released else c.released)
+    if worker.e2e and not worker.in_turn:
+        other = remaining(worker.e2e, c.sent, done_of(worker, c))
         room = other if other < room else room
     return room
 
 
 cdef int put_messages(Worker worker, Client* c, uint64_t count, uint64_t now) except -1 nogil:
-    cdef uint8_t* p = buffer_reserve(&c.out, <uint32_t> (count * c.pattern_size))
-    cdef uint32_t seq
+    # Its fields would be read again after each byte that is written.
+    cdef const uint8_t* pattern = c.pattern
+    cdef uint32_t size = c.pattern_size, id_at = c.id_at, stamp_at = c.stamp_at, digits_at = c.digits_at
+    cdef uint32_t seq = <uint32_t> c.sent, head = stamp_at + (STAMP_SIZE if worker.size else 0)
+    cdef bint has_id = worker.qos > 0, has_stamp = worker.size > 0
+    cdef uint64_t i, prepared = 0
+    cdef uint8_t* p
+    if c.out.data == NULL:
+        c.out, worker.spare.data, worker.spare.capacity = worker.spare, NULL, 0
+        c.prepared = worker.spare_prepared if worker.spare_pattern_size == size else 0
+    if c.out.end == 0:
+        prepared = c.prepared       # whoever wrote them: behind the stamp all are alike
+    p = buffer_reserve(&c.out, <uint32_t> (count * size))
+    c.prepared = 0 if p != c.out.data else (prepared if prepared > count else count)
+    c.sent += count
     worker.seat.total.published += count
-    for _ in range(count):
-        memcpy(p, c.pattern, c.pattern_size)
-        if worker.qos:
-            put_be16(p + c.id_at, next_packet_id(c))
-        seq = <uint32_t> c.sent
-        c.sent += 1
-        if worker.size:
-            memcpy(p + c.stamp_at, &now, 8)
-            memcpy(p + c.stamp_at + 12, &seq, 4)
-        if c.digits_at:
-            put_digits(p + c.digits_at, seq)
-        p += c.pattern_size
+    for i in range(count):
+        load_copy(p, pattern, head if i < prepared else size)
+        if has_id:
+            put_be16(p + id_at, next_packet_id(c))
+        if has_stamp:
+            memcpy(p + stamp_at, &now, 8)
+            memcpy(p + stamp_at + 12, &seq, 4)
+        if digits_at:
+            put_digits(p + digits_at, seq)
+        seq += 1
+        p += size
     return 0
 
 
@@ -111,15 +128,60 @@ cdef uint64_t batch_of(Worker worker, uint64_t limit) noexcept nogil:
     return limit if limit < BATCH else BATCH
 
 
+# Of a publisher whose acknowledgements wait in the socket.
+cdef int read_acks(Worker worker, Client* c) except -1 nogil:
+    if c.reads_late and c.sent - c.acked > worker.window // 2:
+        on_readable(worker, c)
+        read_late(worker, c, c.sent - c.acked <= worker.window // 2)
+    return 0
+
+
+# The publishers share what all of them may have under way, of large messages less: one after another sends at least a
+# quarter of it, unless it has no more or that is more than is written at a time, and at most what there is room for.
+cdef int pump_in_turn(Worker worker) except -1 nogil:
+    cdef uint64_t limit = worker.e2e * <uint64_t> worker.publisher_count, under_way = 0, left, batch, room, most
+    cdef int i, skipped = 0
+    cdef Client* c
+    if worker.publisher_count == 0:
+        return 0
+    for i in range(worker.publisher_count):
+        c = &worker.publishers[i]
+        room = done_of(worker, c)
+        under_way += c.sent - room if c.sent > room else 0
+    most = TURN_CHUNK // worker.publishers[0].pattern_size or 1
+    limit = limit if limit < TURN_CHUNKS * most else TURN_CHUNKS * most
+    left = remaining(limit, under_way, 0)
+    batch = limit // 4 or 1
+    batch = batch if batch < most else most
+    if worker.qos and worker.window // 2 < batch:
+        batch = worker.window // 2 or 1     # so much read_acks makes room for
+    while skipped < worker.publisher_count:
+        c = &worker.publishers[worker.turn % <uint32_t> worker.publisher_count]
+        read_acks(worker, c)
+        room = room_of(worker, c)
+        room = left if left < room else room
+        room = most if most < room else room
+        if room < batch and not (worker.count and room == worker.count - c.sent):
+            if left < batch:
+                return 0        # its turn comes when more has arrived
+            room = 0
+        worker.turn += 1
+        skipped += 1
+        if room and c.state == READY and buffer_size(&c.out) == 0:
+            put_messages(worker, c, room, now_ns())
+            flush(worker, c)
+            left -= room
+            skipped = 0
+    return 0
+
+
 cdef int pump(Worker worker, Client* c) except -1 nogil:
     cdef uint64_t limit = worker.window if worker.qos else UINT64_MAX, batch, most, room
     if worker.e2e and worker.e2e < limit:
         limit = worker.e2e
     batch = batch_of(worker, limit)
     most = CHUNK // c.pattern_size if c.pattern_size < CHUNK else 1
-    if c.reads_late and c.sent - c.acked > worker.window // 2:
-        on_readable(worker, c)
-        read_late(worker, c, c.sent - c.acked <= worker.window // 2)
+    read_acks(worker, c)
     while c.state == READY and buffer_size(&c.out) == 0:
         room = room_of(worker, c)
         if room == 0 or (room < batch and not (worker.count and room == worker.count - c.sent)):
@@ -162,6 +224,9 @@ cdef int64_t drive_publishers(Worker worker) except -1 nogil:
     cdef int i
     if worker.rate > 0:
         return pace(worker)
+    if worker.in_turn:
+        pump_in_turn(worker)
+        return SECOND // 100
     for i in range(worker.publisher_count):
         pump(worker, &worker.publishers[i])
     if not worker.e2e and not worker.qos:

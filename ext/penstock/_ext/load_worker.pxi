@@ -81,14 +81,18 @@ cdef class Worker:
     cdef uint64_t window, e2e, count, options_count, keep_alive, warmup, duration
     cdef double rate
     cdef bint is_measuring, is_published, in_order, subscribes, is_abrupt, has_queue, has_session, keeps_no_buffer
-    cdef bint has_news, waits_for_others
+    cdef bint has_news, waits_for_others, in_turn
     cdef Client* clients
     cdef Client* publishers         # behind the subscribers in `clients`
     cdef uint8_t* read_buffer
+    cdef Buffer spare               # of the publisher that has written all: the next one fills what is in the caches
+    cdef uint64_t spare_prepared    # messages in it
+    cdef uint32_t spare_pattern_size
     cdef int* pids
     cdef int pid_count
     cdef uint64_t planned, pings, releases, news
     cdef uint64_t started_at, measure_from, measure_until, drain, connect_until
+    cdef uint64_t received_before   # the last rest
     cdef uint32_t turn
     cdef Usage before, opened, first, last
 
@@ -115,6 +119,7 @@ cdef class Worker:
         # Members of a shared subscription are not ordered among each other, and retained messages are not at all.
         self.in_order = options.subs == 1 and not options.retain
         self.keeps_no_buffer = self.scenario == IDLE
+        self.in_turn = options.in_turn and not options.rate
         self.drain = <uint64_t> (options.drain * 1e9)
         self.tls = options.tls
         self.tls_view = PyMemoryView_FromMemory(<char*> self.read_buffer, READ_MAX, 0x200)
@@ -149,6 +154,7 @@ cdef class Worker:
             free(self.clients[i].unsettled)
             buffer_free(&self.clients[i].out)
         free(self.clients)
+        buffer_free(&self.spare)
         free(self.read_buffer)
         free(self.pids)
         if self.epoll_fd >= 0:
@@ -372,7 +378,19 @@ cdef class Worker:
                 release_windows(self)
             wanted = <uint64_t> drive_publishers(self)
             pause = wanted if wanted < pause else pause
+            if self.e2e and self.rate == 0 and self.common.size == 1:
+                self.rest()
         return wait_events(self, pause if now + pause < until else (until - now if until > now else 0))
+
+    # A broker that serves one subscriber after another would wake us for each. While most of much is still with it, we
+    # sleep a moment and find what it has written to many; it has enough to do meanwhile.
+    cdef void rest(self) noexcept nogil:
+        cdef uint64_t received = self.seat.total.received, read = received - self.received_before
+        cdef uint64_t under_way = remaining(self.expected(&self.seat.total), received, 0)
+        self.received_before = received
+        if under_way >= MUCH and 4 * read < under_way:
+            under_way *= REST_PER_MESSAGE
+            load_nap(under_way if under_way < REST_MAX else REST_MAX)
 
     # PINGREQ is spread evenly over half the keep-alive.
     cdef int idle_turn(self) except -1 nogil:

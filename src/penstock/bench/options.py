@@ -36,6 +36,7 @@ class LoadOptions:
     size: int = 64
     window: int = 100  # unacknowledged QoS 1 and 2 messages of a publisher
     e2e: int = 0  # undelivered messages of a publisher; 0 = no such limit
+    in_turn: bool = False  # fanin: the publishers share what may be undelivered, and send it in turn, in long batches
     count: int = 0  # messages of a publisher (connects of a storm) instead of a duration
     secs: float = 5.0
     warmup: float = 1.0
@@ -63,6 +64,10 @@ class LoadOptions:
         self._check_numbers()
         if self.subs > 1 and self.scenario != "fanin":
             raise UsageError("several subscribers share a subscription in fan-in only")
+        if self.in_turn and (self.scenario != "fanin" or self.groups > 1 or not self.e2e):
+            raise UsageError(
+                "publishers send in turn in fan-in with one subscription and a limit of the undelivered only"
+            )
         if self.abrupt and self.scenario != "storm":
             raise UsageError("only a storm can be abrupt")
         if self.scenario == "publish" and not self.qos:

@@ -57,7 +57,12 @@ Window = Annotated[
 ]
 Undelivered = Annotated[
     int | None,
-    typer.Option("--undelivered", min=0, help="Messages of a publisher under way to subscribers; 0 = no limit."),
+    typer.Option(
+        "--undelivered",
+        min=0,
+        help="Messages of a publisher under way to subscribers; fan-in, shared: all publishers share them and send in "
+        "turn; 0 = no limit.",
+    ),
 ]
 Messages = Annotated[
     int | None, typer.Option("--messages", min=1, help="Of device (each client) and retained, instead of a duration.")

@@ -48,7 +48,9 @@ def compare(
     payload: Annotated[int, typer.Option("-s", "--payload", min=16, max=65536, help="Bytes of a message.")] = 64,
     rate: Annotated[float, typer.Option("-r", "--rate", min=0, help="Messages/s in all; 0 = as fast as it goes.")] = 0,
     window: Annotated[int, typer.Option("-w", "--window", min=1, max=32768, help="Unacknowledged messages.")] = 1_000,
-    undelivered: Annotated[int | None, typer.Option("--undelivered", min=0, help="Of a publisher, under way.")] = None,
+    undelivered: Annotated[
+        int | None, typer.Option("--undelivered", min=0, help="As `penstock bench --undelivered`.")
+    ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, max=64, help="Of the load generator.")] = 1,
     version: Annotated[str | None, typer.Option("-V", "--protocol-version", help="mqttv311 or mqttv5.")] = None,
     quiet: Annotated[float, typer.Option("--quiet-wait", min=0, help="Wait so long for an idle machine.")] = 20.0,

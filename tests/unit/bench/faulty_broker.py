@@ -1,4 +1,4 @@
-"""A broker for one publisher and one subscriber at QoS 0 and 1 that mistreats messages: the load generator sees it."""
+"""A broker for publishers and one subscriber at QoS 0 and 1 that mistreats messages: the load generator sees it."""
 
 import socket
 import threading
@@ -19,11 +19,13 @@ def split_packets(data: bytes) -> tuple[Packets, bytes]:
 
 
 class FaultyBroker:
-    """Forwards ten PUBLISH packets at a time after `mistreat` has changed the list of them; after so many `lies` it
-    passes them on as they come."""
+    """Forwards a `group` of PUBLISH packets at a time after `mistreat` has changed the list of them; after so many
+    `lies` it passes them on as they come."""
 
-    def __init__(self, mistreat: Callable[[Packets], Packets], lies: int = 1_000):
+    def __init__(self, mistreat: Callable[[Packets], Packets], lies: int = 1_000, group: int = 10):
         self._mistreat = mistreat
+        self._group = group
+        self._lock = threading.Lock()  # publishers are served by a thread each
         self._lies = lies
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
@@ -55,7 +57,8 @@ class FaultyBroker:
             while data := connection.recv(65_536):
                 packets, rest = split_packets(rest + data)
                 for packet in packets:
-                    self._handle(connection, packet)
+                    with self._lock:
+                        self._handle(connection, packet)
         except OSError:
             return
 
@@ -73,7 +76,7 @@ class FaultyBroker:
             self._held.append(packet)
             if self._subscriber and not self._lies:
                 self._subscriber.sendall(self._held.pop())
-            elif self._subscriber and len(self._held) == 10:
+            elif self._subscriber and len(self._held) == self._group:
                 self._lies -= 1
                 self._subscriber.sendall(b"".join(self._mistreat(self._held)))
                 self._held = []

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -147,10 +148,97 @@ def test_faults_of_a_broker_are_seen(
     assert {fault: result[fault] for fault in FAULTS if result[fault]} == seen
 
 
+def mix_up(packets: Packets) -> Packets:
+    """One is lost, two change places, one comes again long after; each in the middle of many that are in order."""
+    *_, third = packets[:4]
+    return packets[:70] + packets[71:130] + [packets[131], packets[130]] + packets[132:] + [third]
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("size", [16, 64])
+def test_faults_are_seen_among_many_messages_in_order(qos: int, size: int) -> None:
+    options = f"--scenario fanin --n 1 --qos {qos} --window 1000 --size {size} --count 1000 --drain 0.3"
+    with FaultyBroker(mix_up, group=200) as faulty:
+        result = run_load(faulty.port, *options.split())
+    seen = {fault: result[fault] for fault in FAULTS if result[fault]}
+    assert seen == {"lost": 5, "duplicates": 5, "disordered": 5}
+    assert result["received"] == 1_000
+
+
+def downgrade_some(packets: Packets) -> Packets:
+    """From QoS 1 to 0: the packet has no identifier then."""
+    topic_end = 4 + int.from_bytes(packets[0][2:4])
+
+    def downgraded(packet: bytes) -> bytes:
+        return bytes((packet[0] & ~6, packet[1] - 2)) + packet[2:topic_end] + packet[topic_end + 2 :]
+
+    return packets[:3] + [downgraded(packet) for packet in packets[3:7]] + packets[7:]
+
+
+def test_a_lower_qos_is_seen_among_others() -> None:
+    options = "--scenario fanin --n 1 --qos 1 --count 50 --drain 0.3"
+    with FaultyBroker(downgrade_some) as faulty:
+        result = run_load(faulty.port, *options.split())
+    assert {fault: result[fault] for fault in FAULTS if result[fault]} == {"downgraded": 20}
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_publishers_in_turn_send_long_batches(qos: int) -> None:
+    """They share what may be under way, here 5 times 20: whoever has its turn sends at least a quarter of that. The
+    broker passes on only what fills the limit, so that the run would stand still if it was not reached."""
+    groups: list[list[bytes]] = []
+
+    def record(packets: Packets) -> Packets:
+        topic_end = 4 + int.from_bytes(packets[0][2:4])
+        groups.append([packet[:topic_end] for packet in packets])
+        return packets
+
+    options = f"--scenario fanin --n 5 --qos {qos} --e2e 20 --in-turn --count 200 --window 1000"
+    with FaultyBroker(record, group=100) as broker:
+        result = run_load(broker.port, *options.split())
+    assert {fault: result[fault] for fault in FAULTS if result[fault]} == {}
+    assert result["received"] == 1_000
+    assert max(len(set(group)) for group in groups) <= 4
+    assert len({topic for group in groups for topic in group}) == 5
+
+
+def test_publishers_in_turn_keep_their_common_limit() -> None:
+    def forward_nothing(_: Packets) -> Packets:
+        return []
+
+    options = "--scenario fanin --n 5 --e2e 20 --in-turn --secs 0.3 --warmup 0 --drain 0.1"
+    with FaultyBroker(forward_nothing) as broker:
+        result = run_load(broker.port, *options.split())
+    assert (result["published"], result["lost"]) == (100, 100)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--n 7 --qos 0 --e2e 20 --size 16 --threads 3",
+        "--n 7 --qos 1 --e2e 20 --window 3 --version 5",
+        "--n 3 --qos 2 --e2e 2 --window 1",
+        "--n 7 --qos 1 --e2e 20 --subs 4 --threads 2",
+        "--n 3 --qos 1 --e2e 20 --size 65536",
+        "--n 5 --qos 1 --e2e 20 --rate 100000",
+    ],
+)
+def test_publishers_in_turn(broker: Broker, options: str) -> None:
+    result = run_clean(broker, f"--scenario fanin --in-turn --count 200 {options}")
+    assert result["received"] == result["published"] == 200 * int(options.split()[1])
+
+
+def test_a_thread_without_publishers_has_no_turn(broker: Broker) -> None:
+    """With three threads the subscriber of a fan-in has one for itself."""
+    result = run_clean(broker, "--scenario fanin --in-turn --n 4 --e2e 20 --secs 0.3 --warmup 0.1 --threads 3")
+    assert result["received"] == result["published"] > 0
+
+
 @pytest.mark.parametrize(
     "options",
     ["", "--scenario nothing", "--scenario p2p --size 15", "--scenario p2p --size 65537", "--scenario p2p --secs 0",
-     "--scenario p2p --subs 2", "--scenario p2p --version 3", "--scenario p2p --abrupt"],
+     "--scenario p2p --subs 2", "--scenario p2p --version 3", "--scenario p2p --abrupt",
+     "--scenario p2p --e2e 9 --in-turn", "--scenario fanin --in-turn"],
 )  # fmt: skip
 def test_options_out_of_bounds_are_refused(options: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -170,3 +258,14 @@ def test_headroom_of_the_generator(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr()
     assert [line.split()[:2] for line in shown.out.splitlines()] == [["log", "shared"]] * 2 + [["no", "log"]] * 2
     assert shown.err == "", "every message was right"
+
+
+def test_headroom_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The median of each figure, with its target, and all that it is of."""
+    monkeypatch.setattr("bench.parts.RESULTS", tmp_path)
+    headroom.save("no log", {("fan-in", 0, 1): [2.5, 1.0, 2.2]}, 3, 2.0)
+    (path,) = (tmp_path / "headroom").glob("*-no-log.json")
+    result = json.loads(path.read_text())
+    cell = result["summary"][0]["brokers"]["penstock"]
+    assert (result["summary"][0]["target"], cell["value"], cell["reached"]) == ("≥ 2", 2.2, True)
+    assert result["settings"]["ratios"] == {"fan-in, QoS 0, 1 threads": [2.5, 1.0, 2.2]}
