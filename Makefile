@@ -12,7 +12,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 JOBS := $(shell nproc)
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-dist lint types format dist bench bench-check bench-micro fuzz conformance docs-check annotate clean
+.PHONY: help run build test test-dist lint types format dist bench bench-check bench-micro fuzz conformance docs-check annotate tools-compose image-check clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -58,6 +58,13 @@ conformance: $(STAMPS)/dev ## write docs/conformance.md from the tags in code an
 annotate: $(STAMPS)/venv ## Cython's annotated HTML of the compiled modules, in build/cython
 	PENSTOCK_ANNOTATE=1 $(BIN)/python setup.py -q build_ext --inplace --force
 	@find build/cython -name '*.html'
+
+tools-compose: ## Compose v2 from its sources (Go 1.24, some minutes, once) for the tests of the compose files; outside the tree
+	$(PYTHON) -m tests.support.compose_plugin
+
+image-check: $(STAMPS)/build $(STAMPS)/dev ## build the image without docker, look into it and run it (root; some minutes); ARGS=spark: that image too
+	@{ command -v buildah && command -v debootstrap; } >/dev/null || { $(call apt,buildah debootstrap); }
+	$(BIN)/python -m tests.support.image_check $(ARGS)
 
 clean: ## remove everything that was built or installed here
 	rm -rf $(VENV) $(STAMPS) build dist bench/bin

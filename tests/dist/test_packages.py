@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
 import venv
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.deployment import ROOT, VERSION
+from tests.support.pages import commands_of
 
 SECONDS = 300
 DIST = ROOT / "dist"
@@ -81,6 +84,40 @@ def test_wheel_installs_where_there_is_nothing(wheel: Path, tmp_path: Path) -> N
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert sum("extra ==" not in requirement for requirement in requirements) == len(project["dependencies"])
     assert (tmp_path / "venv/bin/penstock").is_file()
+
+
+@pytest.fixture
+def shell(wheel: Path, tmp_path: Path) -> dict[str, str]:
+    """The environment of somebody in a virtual environment of his own, with `dist` for an index. What Penstock needs is
+    there, in the versions of this one; Penstock itself is not."""
+    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
+    (needed := tmp_path / "needed").mkdir()
+    for installed in Path(sysconfig.get_path("purelib")).iterdir():
+        if "penstock" not in installed.name:
+            (needed / installed.name).symlink_to(installed)
+    (own,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (own / "needed.pth").write_text(f"{needed}\n")
+    commands = tmp_path / "venv/bin"
+    (commands / "pip").write_text(f'#!/bin/sh\nexec {sys.executable} -m pip --python {commands}/python "$@"\n')
+    (commands / "pip").chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON", "PENSTOCK_"))}
+    path = os.pathsep.join([str(commands), os.environ["PATH"]])
+    index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(DIST), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    return {**kept, **index, "PATH": path}
+
+
+def test_commands_of_the_documents(shell: dict[str, str], tmp_path: Path) -> None:
+    """`pip install` with everything it asks for; and then there are the commands that the page goes on with."""
+    lines = {command.line for command in commands_of(__file__)}
+    assert lines
+    for line in (*lines, "command -v penstock", "penstock --version", "penstock spark run --help"):
+        options = {"cwd": tmp_path, "env": shell, "capture_output": True, "text": True, "timeout": SECONDS}
+        done = subprocess.run(["bash", "-c", line], check=False, **options)  # type: ignore[call-overload] # options of run
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        if line.startswith("pip "):
+            assert f"Successfully installed penstock-{VERSION}" in done.stdout, done.stdout
+        elif line.startswith("command "):
+            assert done.stdout.strip() == str(tmp_path / "venv/bin/penstock")
 
 
 def test_sdist_has_everything_to_build_from(built: None) -> None:

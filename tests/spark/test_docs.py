@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from penstock.__main__ import main
@@ -16,10 +17,15 @@ from penstock_schema.event import Event, EventKind
 from penstock_spark import read_messages
 from penstock_spark.options import KNOWN
 from penstock_spark.schema import NAMES
-from tests.spark.support.records import telemetry, write_embedded
+from tests.spark.support.records import telemetry, write_embedded, write_kafka
 from tests.spark.test_delivery import write_events
 from tests.support.broker import REPOSITORY, Broker
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.pages import all_commands, commands_of, is_on_yarn
 
+SECONDS = 60
+MESSAGES = "tbmq.msg.all"
+REPLAYED = "tests"
 DOCS = REPOSITORY / "docs"
 PAGES = sorted(DOCS.glob("spark*.md"))
 EXAMPLE = re.compile(r"^```text\n# Python\n(.*?)^```", re.M | re.S)
@@ -49,20 +55,33 @@ def test_examples_run(
     exec(compile(text, str(page), "exec"), {"spark": spark, "read_messages": read_messages})
 
 
+ON_YARN = [command for command in all_commands() if is_on_yarn(command)]
 COMMANDS = [
-    pytest.param(line, id=f"{page.stem}: {line}"[:100])
-    for page in PAGES
-    for line in re.findall(r"^\$ (penstock spark .*)$", page.read_text(), re.M)
-    # A Spark on YARN there is none here; test_replay.py replays into a Kafka.
-    if "--master yarn" not in line and "kafka://" not in line
+    pytest.param(command.line, id=f"{command.page}: {command.line}"[:100])
+    for command in (*commands_of(__file__), *ON_YARN)
 ]
+YARN = {"--master yarn": "--master local[2]", "hdfs:///traffic": "traffic", "kafka-1:9092": "127.0.0.1:9092"}
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("line", COMMANDS)
 def test_commands_run(
-    line: str, spark: SparkSession, workshop: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    line: str,
+    workshop: Path,
+    broker: Broker,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
-    """In this process, with the Spark that is there: places and the port of the page stand for those of the test."""
+    """In this process, with the Spark that is there: places and the port of the page stand for those of the test.
+
+    A Spark on YARN is a local one here."""
+    for name, ours in YARN.items():
+        line = line.replace(name, ours)
+    if "9092" in line:
+        kafka: KafkaCluster = request.getfixturevalue("kafka")
+        line = line.replace("127.0.0.1:9092", kafka.bootstrap)
+        write_kafka(kafka.bootstrap, MESSAGES, telemetry(60))
+        write_kafka(kafka.bootstrap, REPLAYED, [])
     here = Path(tempfile.mkdtemp(dir=workshop))
     os.symlink(workshop / "data", here / "data")
     monkeypatch.chdir(here)
@@ -72,10 +91,25 @@ def test_commands_run(
         line = re.sub(rf"(-o|--output) {name}\b", rf"\1 {here}/out", line)
     words = shlex.split(line)[1:]
     if words[1] != "submit-package":
-        words += [] if "--data-dir" in words else ["--data-dir", str(here / "data")]
+        words += [] if {"--data-dir", "--kafka"} & {*words} else ["--data-dir", str(here / "data")]
         words += ["--to", f"mqtt://127.0.0.1:{broker.port}"] if words[2] == "topic" else []
         words += ["--master", "local[2]"]
     assert main(words) == 0
+    if "kafka://" in line:
+        assert count_records(kafka.bootstrap, REPLAYED) == 60
+    if "--kafka" in line:
+        assert [*here.glob("out/**/*.parquet")]
+
+
+def count_records(bootstrap: str, topic: str) -> int:
+    """How many there are, in all partitions."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "count"})
+    try:
+        partitions = consumer.list_topics(topic, timeout=SECONDS).topics[topic].partitions
+        marks = [consumer.get_watermark_offsets(TopicPartition(topic, each), timeout=SECONDS) for each in partitions]
+        return sum(end - first for first, end in marks)
+    finally:
+        consumer.close()
 
 
 def test_every_page_of_a_job_has_a_picture() -> None:

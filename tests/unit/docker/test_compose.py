@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import sys
 from typing import Any
 
 import pytest
 
 from penstock.app import check
 from penstock.core.settings import Settings, load_settings
+from tests.support.compose_plugin import docker, environment_of_v2
 from tests.support.deployment import (
     COMPOSITIONS,
     DOCKER,
@@ -203,14 +206,37 @@ def test_spark_runs_a_job_of_ours() -> None:
     assert "exec" in temporary.partition(":")[2].split(",")
 
 
+def test_schema_of_the_specification_agrees() -> None:
+    """Of each file by itself: Compose's own schema, as check-jsonschema has it in its package."""
+    files = sorted(map(str, DOCKER.glob("compose*.yaml")))
+    done = run_tool(sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", *files)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("name", COMPOSITIONS)
 def test_compose_itself_agrees(name: str) -> None:
-    """Where it is installed; the other tests do without."""
+    """Version 2, installed or made by `make tools-compose`: it knows what we mean and warns of nothing."""
+    variables = environment_of_v2()
+    if variables is None:
+        pytest.skip("docker compose is not installed; `make tools-compose` makes it")
     files = [word for file in COMPOSITIONS[name] for word in ("-f", str(DOCKER / file))]
-    for command in (["docker", "compose"], ["docker-compose"]):
-        if shutil.which(command[0]) and run_tool(*command, "version").returncode == 0:
-            done = run_tool(*command, *files, "config", "-q")
-            assert done.returncode == 0, done.stderr
-            assert "is not set" not in done.stderr
-            return
-    pytest.skip("docker compose is not installed")
+    done = docker("compose", *files, "--profile", "*", "config", "--format", "json", **variables)
+    assert (done.returncode, done.stderr) == (0, "")
+    understood = json.loads(done.stdout)
+    meant = load_composition(name)
+    assert set(understood["services"]) == set(meant["services"])
+    assert set(understood["volumes"]) == set(meant["volumes"])
+    for service, table in meant["services"].items():
+        for key, value in table.get("environment", {}).items():
+            assert understood["services"][service]["environment"][key] == value
+
+
+@pytest.mark.parametrize("name", COMPOSITIONS)
+def test_the_first_compose_agrees(name: str) -> None:
+    """Version 1, which Debian 12 has, where it is installed."""
+    if shutil.which("docker-compose") is None or "version 1." not in run_tool("docker-compose", "version").stdout:
+        pytest.skip("docker-compose 1 is not installed")
+    files = [word for file in COMPOSITIONS[name] for word in ("-f", str(DOCKER / file))]
+    done = run_tool("docker-compose", *files, "config", "-q")
+    assert done.returncode == 0, done.stderr
+    assert "is not set" not in done.stderr

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 import tomllib
 from typing import Any
 
 import pytest
+import yaml
+from kubernetes_validate import ValidationError, latest_version, validate
 
 from penstock.app import check
 from penstock.core.settings import load_settings
@@ -142,11 +145,27 @@ def test_service_monitor_finds_the_nodes() -> None:
     }
 
 
+@pytest.mark.parametrize("version", ["1.25", "1.29", "1.33", latest_version()])
+def test_schema_of_the_api_agrees(version: str) -> None:
+    """Every field is one that Kubernetes has, and of its type; kubernetes-validate has the schemas in its package."""
+    for document in RESOURCES:
+        validate(document, version, strict=True)
+
+
+def test_schema_finds_mistakes() -> None:
+    wrong = copy.deepcopy(BY_KIND["StatefulSet", "penstock"])
+    wrong["spec"]["template"]["spec"]["containers"][0]["readinesProbe"] = {}
+    with pytest.raises(ValidationError, match="readinesProbe"):
+        validate(wrong, latest_version(), strict=True)
+
+
 def test_kubectl_puts_it_together() -> None:
-    """Where it is installed."""
+    """Where it is installed; what comes out is valid as a whole."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed")
     done = run_tool("kubectl", "kustomize", str(FOLDER))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\nkind: ") == len(RESOURCES) + 1
     assert f"image: penstock:{VERSION}" in done.stdout
+    for document in yaml.safe_load_all(done.stdout):
+        validate(document, latest_version(), strict=True)

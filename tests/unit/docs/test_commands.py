@@ -1,17 +1,16 @@
 """The `penstock` commands of blocks without `run` are run too, page by page, in a broker that has what they ask for.
 
-Blocks with `run` are those of test_examples.py; commands of `penstock spark` are run by tests/spark/test_docs.py.
+Blocks with `run` are those of test_examples.py; tests/support/pages.py says which test runs the others.
 """
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support.manual import Manual, goes_on
-from tests.unit.docs.test_examples import all_pages, blocks_of, split_session
+from tests.support.pages import SHELLS, all_pages, blocks_of, commands_of, split_session
 
 # What a command may end with besides 0.
 DOCTOR_FINDS_SOMETHING = {0, 1}
@@ -24,22 +23,12 @@ def sessions(page: str) -> list[tuple[list[str], list[str]]]:
     """Of each block: the commands of ours in it, and what has to be printed."""
     found = []
     for block in blocks_of(page):
-        if block.language != "console" or block.is_run:
-            continue
-        commands, expected = split_session(block)
-        ours = [line for line in commands if is_ours(line)]
-        if ours:
-            found.append((ours, expected))
+        if block.language in SHELLS and not block.is_run:
+            _, expected = split_session(block)
+            ours = [command.line for command in commands_of(__file__) if command.where == block.where]
+            if ours:
+                found.append((ours, expected))
     return found
-
-
-def is_ours(line: str) -> bool:
-    words = shlex.split(line)
-    if "penstock" not in words or words[0] == "docker":
-        return False
-    if words[words.index("penstock") + 1] == "spark":
-        return False
-    return "log.provider=kafka" not in words  # tests/unit/cli/test_log_kafka.py has them, with a Kafka
 
 
 PAGES = [page for page in all_pages() if sessions(page)]

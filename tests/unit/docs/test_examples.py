@@ -5,7 +5,8 @@ The language of a block says what happens to it:
     console run, sh run   run by bash in a directory of the page's own, against a real broker, whose port stands for
                           1883; lines of a `console` block without `$` must be in what was printed
     console, sh           each `penstock` command goes through the real parser, each `make` target must exist;
-                          test_commands.py runs those of `console` in a broker that has what they ask for
+                          tests/support/pages.py says which test runs them
+    cron                  the command behind the user is run as one of `console`
     python                run
     toml                  loaded as settings or, with [[rules]] or [[types]], as ACL; a first line `# x.toml` saves it
     ini, json             parsed
@@ -27,7 +28,6 @@ import sys
 import tomllib
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +41,14 @@ from penstock.core.settings import load_settings
 from penstock.datasub.sql.statements import parse_statement
 from tests.support.broker import Broker, free_port
 from tests.support.forked import write_command
+from tests.support.pages import FENCE, ROOT, Block, all_pages, blocks_of, split_session
 
-ROOT = Path(__file__).resolve().parents[3]
-FENCE = re.compile(r"^```(?P<language>[^\n`]*)\n(?P<body>.*?)^```[ \t]*$", re.M | re.S)
 LINK = re.compile(r"(?<!\\)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
 ONLY_FOR_PEOPLE = {"text", "mermaid"}
-# Their plain `console` blocks are complete in themselves, so they are run as well.
-RUN_WHOLE = {"docs/access-control.md", "docs/monitoring.md", "docs/settings.md"}
 # What a page supposes to be there.
 GIVEN = {"docs/access-control.md": {"mosquitto.acl": "topic read public/#\n\nuser carol\ntopic sensors/#\n"}}
+# Their commands are given where the broker was started, with its data beside them.
+AT_THE_BROKER = {"docs/monitoring.md"}
 METRIC_PAGES = tuple(
     f"docs/{name}.md"
     for name in (
@@ -91,7 +90,9 @@ case " $* " in *" -p "*) exec {real} "$@" ;; *) exec {real} -h 127.0.0.1 -p {por
 # Where the real one is missing.
 CURL = """#!{python}
 import sys, urllib.request
-sys.stdout.write(urllib.request.urlopen("http://" + sys.argv[-1], timeout=30).read().decode())
+headers = dict(word.split(": ") for before, word in zip(sys.argv, sys.argv[1:]) if before == "-H")
+request = urllib.request.Request("http://" + sys.argv[-1], headers=headers)
+sys.stdout.write(urllib.request.urlopen(request, timeout=30).read().decode())
 """
 # A command in the background has to be at work before the next line: a subscriber subscribed, a broker listening.
 AWAIT = """#!{python} -SE
@@ -112,36 +113,6 @@ while not is_there(sys.argv[1]):
 """
 
 
-def all_pages() -> list[str]:
-    """Every Markdown file of the tree, by its path."""
-    found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("docker/*.md"), *ROOT.glob("bench/*.md")]
-    return sorted(str(path.relative_to(ROOT)) for path in found)
-
-
-@dataclass(frozen=True)
-class Block:
-    """One fenced block: where it is, its language and the words behind that, its text."""
-
-    where: str
-    language: str
-    is_run: bool
-    text: str
-
-
-def blocks_of(page: str) -> list[Block]:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    found = []
-    for match in FENCE.finditer(text):
-        language, _, rest = match["language"].strip().partition(" ")
-        where = f"{page}:{text.count(chr(10), 0, match.start()) + 1}"
-        assert rest in ("", "run"), f"{where}: ```{match['language']} is not known here"
-        is_run = rest == "run" or (page in RUN_WHOLE and language == "console")
-        found.append(Block(where, language, is_run, match["body"]))
-    fences = re.findall(r"^[ \t>]*```", text, re.M)
-    assert len(fences) == 2 * len(found), f"{page}: a block is not closed, or indented: this file does not see it"
-    return found
-
-
 class Workshop:
     """A directory for one page, the broker its examples talk to, and commands that find it."""
 
@@ -149,6 +120,7 @@ class Workshop:
         self.directory = directory / "page"
         self.directory.mkdir()
         self._admin_port = broker.admin_port
+        self.data_dir = broker.directory / "data"
         self._ports = {"1883": broker.port, "9883": broker.admin_port, "6030": broker.data_port}
         self._ports |= {number: free_port() for number in ("1884", "9884", "8883", "8083", "6031")}
         commands = directory / "bin"
@@ -237,15 +209,6 @@ class Workshop:
         return set(re.findall(r"^(penstock_\w+)", text, re.M))
 
 
-def split_session(block: Block) -> tuple[list[str], list[str]]:
-    """Commands and expected output; in `sh` everything is a command."""
-    lines = [line for line in block.text.splitlines() if line.strip()]
-    if block.language == "sh":
-        return lines, []
-    commands = [line[2:] for line in lines if line.startswith("$ ")]
-    return commands, [line for line in lines if not line.startswith("$ ")]
-
-
 class WatchedBroker(Broker):
     """The broker of the tests, with its admin address."""
 
@@ -327,7 +290,7 @@ def needs_broker(block: Block) -> bool:
 def test_examples_are_checked(page: str, tmp_path: Path) -> None:
     """All that needs no broker, and that every block has a language this file knows."""
     for block in blocks_of(page):
-        if needs_broker(block) or block.language in ("toml", *ONLY_FOR_PEOPLE):
+        if needs_broker(block) or block.language in ("toml", "cron", *ONLY_FOR_PEOPLE):
             continue
         if block.language in ("console", "sh"):
             check_commands(block, make_targets())
@@ -361,6 +324,8 @@ def test_settings_are_loaded(page: str, tmp_path: Path) -> None:
 def test_examples_run(page: str, workshop: Workshop) -> None:
     for name, text in GIVEN.get(page, {}).items():
         (workshop.directory / name).write_text(text)
+    if page in AT_THE_BROKER:
+        (workshop.directory / "data").symlink_to(workshop.data_dir)
     blocks = blocks_of(page)
     for block in blocks:
         if block.language == "toml":

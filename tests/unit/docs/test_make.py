@@ -12,10 +12,16 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import REPOSITORY, free_port
+from tests.support.pages import commands_of
 from tests.support.raw_client import RawClient
 from tests.support.streams import open_tcp
 
 SECONDS = 60
+
+
+def test_these_are_the_commands_of_the_documents() -> None:
+    """Below; test_tree.py gives the others, in a copy of the tree."""
+    assert {tuple(command.words) for command in commands_of(__file__)} == {("make", "run"), ("make", "help")}
 
 
 def test_make_run_starts_a_broker(tmp_path: Path) -> None:
