@@ -24,11 +24,15 @@ static inline uint64_t histogram_ns(uint64_t bin) {
     return bin < HIST_STEPS ? bin : (bin % HIST_STEPS + HIST_STEPS) << (bin / HIST_STEPS - 1);
 }
 
+/* The largest value of the bin: so many took at most this long. Its smallest would be faster than what was measured. */
 static double histogram_quantile_us(const struct histogram *h, double q) {
-    uint64_t want = (uint64_t)((double)h->count * q), seen = 0;
-    for (uint64_t i = 0; i < HIST_BINS; i++)
-        if ((seen += h->bins[i]) > want) return (double)histogram_ns(i) / 1e3;
-    return (double)h->max / 1e3;
+    uint64_t want = (uint64_t)((double)h->count * q), seen = 0, ns = h->max;
+    for (uint64_t i = 0; i + 1 < HIST_BINS; i++)
+        if ((seen += h->bins[i]) > want) {
+            if (histogram_ns(i + 1) - 1 < ns) ns = histogram_ns(i + 1) - 1;
+            break;
+        }
+    return (double)ns / 1e3;
 }
 
 /* What has been recorded since the last call: `last` is made equal to h. The maximum is not known of a part. */

@@ -38,7 +38,7 @@ def test_half_a_second_of_pairs(broker: Broker) -> None:
     assert result.keys() >= FIELDS
     assert result["received"] == result["published"] > 0
     assert result["msgs_per_cpu_s"] > 0
-    assert 0 < result["p50_us"] <= result["p99_us"] <= result["max_us"] * 1.02
+    assert 0 < result["p50_us"] <= result["p99_us"] <= result["max_us"]
     assert result["rss_kb"] > 0
 
 
@@ -89,7 +89,7 @@ def test_threads_without_traffic(broker: Broker) -> None:
 def test_threads_share_the_rate(broker: Broker) -> None:
     result = run_clean(broker, "--scenario fanin --n 5 --qos 1 --rate 500 --secs 0.6 --warmup 0.1 --threads 3")
     assert result["rate"] == pytest.approx(500, rel=0.2)
-    assert 0 < result["p50_us"] <= result["p99_us"] <= result["max_us"] * 1.02
+    assert 0 < result["p50_us"] <= result["p99_us"] <= result["max_us"]
 
 
 def test_paced_load_keeps_its_rate(broker: Broker) -> None:
