@@ -103,7 +103,7 @@ def render_documents(root: Path, result: dict[str, Any] | None) -> dict[Path, st
         table = f"{circumstances(result)}\n\n{markdown_table(result['summary'])}"
         details = details_table(result["summary"], result["runs"])
         regions = {
-            README: table,
+            README: f"![Ratios to {BASE}]({CHART})\n\n{table}",
             PAGE: f"{table}\n\n![Ratios to {BASE}]({CHART.name})\n\n## All figures\n\n{details}",
         }
     regions[report_kept.PAGE] = report_kept.render_kept(RESULTS) or NOT_MEASURED

@@ -83,6 +83,7 @@ def test_the_page_has_chart_and_details(root: Path) -> None:
     assert "(benchmarks.svg)" in text
     assert "| 10 pairs, QoS 0 | mosquitto | 50,000 messages / CPU-s | 0% | 49,000 | - | 41 |" in text
     assert (root / report.CHART).exists()
+    assert "(docs/benchmarks.svg)" in (root / report.README).read_text()
 
 
 def test_drawing_twice_changes_nothing_and_check_tells_what_is_stale(root: Path) -> None:
