@@ -158,10 +158,12 @@ def _now(kind: Kind, reports: list[Statistics]) -> dict[str, int | float]:
         f"kafka_brokers_known_{kind}": len({node.nodeid for node in nodes}),
         f"kafka_brokers_up_{kind}": len({node.nodeid for node in nodes if node.state == "UP"}),
         f"kafka_requests_waiting_{kind}": sum(node.outbuf_cnt + node.waitresp_cnt for node in nodes),
-        f"kafka_rtt_avg_ms_{kind}": max((node.rtt.avg for node in nodes), default=0) / 1000,
-        f"kafka_rtt_p99_ms_{kind}": max((node.rtt.p99 for node in nodes), default=0) / 1000,
         f"kafka_throttle_avg_ms_{kind}": max((node.throttle.avg for node in nodes), default=0),
     }
+    if kind != "consumer":
+        # A fetch waits at the broker for records, up to fetch.wait.max.ms: its answer time says nothing of Kafka's.
+        gauges[f"kafka_rtt_avg_ms_{kind}"] = max((node.rtt.avg for node in nodes), default=0) / 1000
+        gauges[f"kafka_rtt_p99_ms_{kind}"] = max((node.rtt.p99 for node in nodes), default=0) / 1000
     if kind == "producer":
         gauges["kafka_queue_messages_producer"] = sum(report.msg_cnt for report in reports)
         gauges["kafka_queue_bytes"] = sum(report.msg_size for report in reports)
