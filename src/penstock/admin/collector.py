@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from penstock.core.metrics import (
@@ -22,6 +22,7 @@ from penstock.core.metrics import (
     describe_groups,
     describe_queues,
     describe_shares,
+    histograms_of,
 )
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -80,6 +81,11 @@ class BrokerCollector(Collector):
 
 def _as_metric(family: Family) -> Metric:
     meaning = family.meaning
+    if meaning.kind == "histogram":
+        histogram = HistogramMetricFamily(PREFIX + meaning.name, meaning.help, labels=[meaning.label])
+        for label, (buckets, total) in histograms_of(family).items():
+            histogram.add_metric([label], buckets, total)
+        return histogram
     make = CounterMetricFamily if meaning.kind == "counter" else GaugeMetricFamily
     metric = make(PREFIX + meaning.name, meaning.help, labels=[meaning.label] if meaning.label else [])
     for label, number in family.samples:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import heapq
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 PREFIX = "penstock_"
-Kind = Literal["counter", "gauge"]
+Kind = Literal["counter", "gauge", "histogram"]
 Number = int | float
 
 
@@ -31,7 +32,8 @@ class Meaning(NamedTuple):
 
 @dataclass(slots=True)
 class Family:
-    """A metric with its samples: (value of its label, number)."""
+    """A metric with its samples: (value of its label, number). Those of a histogram say behind the label which of its
+    numbers they are, see histogram_counters."""
 
     meaning: Meaning
     samples: list[tuple[str, Number]] = field(default_factory=list)
@@ -307,22 +309,32 @@ BY_BEGINNING: dict[str, Meaning] = {
     "log_kafka_throttle_avg_ms_": Meaning(
         "log_kafka_throttle_avg_ms", "gauge", "How long Kafka makes us wait, in ms.", "kind"
     ),
-    "calls_pending_": Meaning("calls_pending", "gauge", "Calls to other brokers that wait.", "channel"),
-    "calls_completed_": Meaning("calls_completed", "counter", "Calls to other brokers that were answered.", "channel"),
-    "calls_timed_out_": Meaning("calls_timed_out", "counter", "Calls nobody answered in time.", "channel"),
-    "calls_failed_": Meaning("calls_failed", "counter", "Calls that could not be sent.", "channel"),
-    "calls_latency_seconds_": Meaning(
-        "calls_latency_seconds", "gauge", "Mean time from a call to its answer, since the start.", "channel"
+    "pending_requests_count_": Meaning(
+        "pending_requests_count", "gauge", "Calls to other brokers that wait.", "channel"
     ),
-    "calls_latency_p99_seconds_": Meaning(
-        "calls_latency_p99_seconds", "gauge", "The same of the slowest hundredth.", "channel"
+    "pending_requests_memory_": Meaning(
+        "pending_requests_memory_bytes", "gauge", "Bytes of the calls that wait and of their bookkeeping.", "channel"
+    ),
+    "request_timeout_count_": Meaning("request_timeout_count", "counter", "Calls nobody answered in time.", "channel"),
+    "response_lag_seconds_": Meaning(
+        "response_lag_seconds", "histogram", "Time from a call to its answer, of those that were answered.", "channel"
+    ),
+    "calls_completed_": Meaning("calls_completed", "counter", "Calls to other brokers that were answered.", "channel"),
+    "calls_failed_": Meaning("calls_failed", "counter", "Calls that could not be sent.", "channel"),
+    "calls_rejected_": Meaning(
+        "calls_rejected", "counter", "Calls refused at once: too many wait, or too large.", "channel"
+    ),
+    "calls_ignored_": Meaning(
+        "calls_ignored", "counter", "Answers nobody waited for: late, or second ones.", "channel"
     ),
     "calls_lag_": Meaning("calls_lag", "gauge", "Calls and answers in the log that were not read yet.", "channel"),
     "calls_answered_": Meaning("calls_answered", "counter", "Calls of other brokers answered.", "channel"),
     "calls_expired_": Meaning(
         "calls_expired", "counter", "Calls of other brokers read too late to be answered.", "channel"
     ),
-    "calls_undecodable_": Meaning("calls_undecodable", "counter", "Records that were no calls.", "channel"),
+    "calls_undecodable_": Meaning(
+        "calls_undecodable", "counter", "Records that were no calls, or no answers.", "channel"
+    ),
     "pack_messages_": Meaning(
         "pack_messages", "counter", "Messages to this broker handled, once for each round (totalMsgs).", "queue"
     ),
@@ -377,6 +389,9 @@ BY_QUEUE: dict[str, Meaning] = {
 }
 LONGEST_LABEL = 128
 
+SUM = "sum"
+_PART = "|le="
+
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -392,6 +407,26 @@ def describe(counters: Mapping[str, Number]) -> list[Family]:
     for family in families.values():
         family.samples.sort()
     return [families[name] for name in sorted(families)]
+
+
+def histogram_counters(key: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> dict[str, Number]:
+    """A histogram as plain numbers, which is what counters are everywhere: how many were at most as large as each
+    bound, and the sum of all. `counts` are those of each bucket alone, one more than there are bounds."""
+    edges = [*map(str, bounds), "+Inf"]
+    at_most = dict(zip((f"{key}{_PART}{edge}" for edge in edges), accumulate(counts), strict=True))
+    return {**at_most, f"{key}{_PART}{SUM}": total}
+
+
+def histograms_of(family: Family) -> dict[str, tuple[list[tuple[str, Number]], Number]]:
+    """By the value of the label: the upper edges of the buckets with how many there are up to each, and the sum."""
+    parts: dict[str, dict[str, Number]] = {}
+    for label, number in family.samples:
+        name, _, part = label.rpartition(_PART)
+        parts.setdefault(name, {})[part] = number
+    sums = {name: numbers.pop(SUM) for name, numbers in parts.items()}
+    return {
+        name: (sorted(numbers.items(), key=lambda part: float(part[0])), sums[name]) for name, numbers in parts.items()
+    }
 
 
 def _meaning_of(key: str) -> tuple[Meaning, str]:

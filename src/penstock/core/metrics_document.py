@@ -12,13 +12,16 @@ _HEAD = """\
 <!-- Made by `python -m penstock.core.metrics_document`: edit src/penstock/core/metrics.py instead. -->
 
 What `/metrics` of the [admin address](monitoring.md) shows, for Prometheus. Counters only rise, from 0 at every start;
-gauges go both ways. No metric has a topic as label; those with a client, share or queue are of a bounded number of
+gauges go both ways; a histogram `x` is read as `x_bucket`, `x_sum` and `x_count`.
+No metric has a topic as label; those with a client, share or queue are of a bounded number of
 them (`admin.per_client_metrics`, `admin.per_queue_metrics`: the ones furthest behind), so the number of time series
 does not grow with the traffic.
 A metric with a label is there from its first sample on, and one of a part that is switched off (the log, Kafka, a
 cluster) is not there at all.
 """
 
+# Named as in the document that the calls come from, where everything else of them begins with `calls_`.
+_OF_CALLS = ("pending_requests_", "request_timeout_", "response_lag_")
 # Title and the beginnings of the names in it; the first that fits takes a metric.
 _SECTIONS: dict[str, tuple[str, ...]] = {
     "APPLICATION clients": ("application_",),
@@ -27,7 +30,7 @@ _SECTIONS: dict[str, tuple[str, ...]] = {
     "Durable queues": ("queue_", "queues"),
     "Data subscriptions": ("datasub", "query", "queries"),
     "The log": ("log_", "ingest_", "messages_log", "events_"),
-    "Several brokers": ("cluster_", "take_over_", "messages_foreign", "calls_", "pack_"),
+    "Several brokers": ("cluster_", "take_over_", "messages_foreign", "calls_", "pack_", *_OF_CALLS),
     "Connections and sessions": ("connections", "session", "subscriptions", "shared_", "protocol_"),
     "Messages": ("messages", "publish", "retained", "inflight", "queued", "packets", "received", "sent", "congested"),
     "The process": ("",),
@@ -44,10 +47,16 @@ _CAUSES = {
     "newer ones)",
 }
 _NOTES = {
+    "Several brokers": "`channel` is what the brokers call each other about: `sessions` or `data-subscription`\n"
+    "([request and response](queue-architecture.md#request-and-response)). What ThingsBoard calls\n"
+    "`pending_requests_count`, `request_timeout_count`, `response_lag` and `pending_requests_memory` has these names\n"
+    "here, with `penstock_` before them and their unit or `_total` behind them. The 99th percentile of the last five\n"
+    "minutes:\n"
+    "`histogram_quantile(0.99, sum by (channel, le) (rate(penstock_response_lag_seconds_bucket[5m])))`.\n",
     "The log": "The `kind` of a Kafka client is `producer`, `consumer` or `admin`: the sum of all clients of the kind\n"
     "in this process, or the slowest of them, from what librdkafka reports every `kafka.statistics_interval_ms`\n"
-    "(consumers and admin: every second at most). A kind is there after its first report. The answer time of\n"
-    "consumers has the wait for new records in it, 100 ms where there are none.\n",
+    "(consumers and admin: every second at most). A kind is there after its first report. Consumers have no\n"
+    "answer time: a fetch is answered when there are records, after 100 ms at the latest.\n",
 }
 # Of the Prometheus client and of the build.
 _OTHERS = (

@@ -61,17 +61,19 @@ class InstanceCalls:
         return await self._template.lag() + sum((await self._responder.lag()).values())
 
     def counters(self, name: str) -> dict[str, int | float]:
-        """Under `calls_<count>_<name>`."""
+        """Under `calls_<count>_<name>`; what the seed has a name for, under that."""
         asked, answered = self._template.counters(), self._responder.counters()
         return {
-            f"calls_pending_{name}": asked["pending_requests_count"],
+            f"pending_requests_count_{name}": asked["pending_requests_count"],
+            f"pending_requests_memory_{name}": asked["pending_requests_memory"],
+            f"request_timeout_count_{name}": asked["request_timeout_count"],
+            **self._template.latency.counters(f"response_lag_seconds_{name}"),
             f"calls_completed_{name}": asked["requests_completed_total"],
-            f"calls_timed_out_{name}": asked["request_timeout_count"],
             f"calls_failed_{name}": asked["requests_failed_total"],
-            f"calls_latency_seconds_{name}": asked["response_lag"] / 1_000,
-            f"calls_latency_p99_seconds_{name}": asked["response_lag_p99"] / 1_000,
+            f"calls_rejected_{name}": asked["requests_rejected_total"],
+            f"calls_ignored_{name}": asked["responses_ignored_total"],
             f"calls_lag_{name}": self.lag.records,
             f"calls_answered_{name}": answered["requests_answered_total"],
             f"calls_expired_{name}": answered["requests_expired_total"],
-            f"calls_undecodable_{name}": answered["requests_undecodable_total"],
+            f"calls_undecodable_{name}": answered["requests_undecodable_total"] + asked["responses_undecodable_total"],
         }

@@ -1,31 +1,46 @@
-"""How long answers take, in buckets that double: one addition per answer, any quantile afterwards."""
+"""How long answers take: how many in each bucket, from which a histogram of Prometheus and any quantile are made."""
 
 from __future__ import annotations
 
-_BUCKETS = 40  # of microseconds: the last begins at six days
+from bisect import bisect_left
+
+from penstock.core.metrics import Number, histogram_counters
+
+# Upper ends, in seconds. 5 is one of them because that is from where on answers count as slow.
+BOUNDS = (
+    *(0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05),
+    *(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0),
+)
 
 
 class Latency:
     def __init__(self) -> None:
-        self._counts = [0] * _BUCKETS
+        self._counts = [0] * (len(BOUNDS) + 1)
         self._seconds = 0.0
+        self._longest = 0.0
         self.count = 0
 
     def add(self, seconds: float) -> None:
-        self._counts[min(int(seconds * 1e6).bit_length(), _BUCKETS - 1)] += 1
+        self._counts[bisect_left(BOUNDS, seconds)] += 1
         self._seconds += seconds
         self.count += 1
+        self._longest = max(self._longest, seconds)
 
     @property
     def mean_ms(self) -> float:
+        """Since the start."""
         return self._seconds * 1e3 / self.count if self.count else 0.0
 
     def quantile_ms(self, quantile: float) -> float:
-        """The upper end of the bucket the quantile is in: at most twice the true value."""
+        """Since the start: the upper end of the bucket it is in, at most two and a half times the true value."""
         wanted = quantile * self.count
         seen = 0
-        for number, count in enumerate(self._counts):
+        for bound, count in zip((*BOUNDS, self._longest), self._counts, strict=True):
             seen += count
             if count and seen >= wanted:
-                return float((1 << number) / 1e3)
+                return min(bound, self._longest) * 1e3
         return 0.0
+
+    def counters(self, key: str) -> dict[str, Number]:
+        """The histogram, for metrics."""
+        return histogram_counters(key, BOUNDS, self._counts, self._seconds)

@@ -551,8 +551,8 @@ class TakeOver:
             "take_over_given_away": self.given_away,
             "take_over_told": self._departures.told,
             "take_over_lost": self._departures.lost,
-            "take_over_pending": calls["calls_pending_sessions"],
-            "take_over_timeouts": calls["calls_timed_out_sessions"],
+            "take_over_pending": calls["pending_requests_count_sessions"],
+            "take_over_timeouts": calls["request_timeout_count_sessions"],
             **calls,
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -16,6 +17,11 @@ from typing import Any
 
 import pytest
 
+from penstock.admin.collector import MetricsPage
+from penstock.logs.memory import MemoryLog
+from penstock.partition.node import ClusterNode
+from penstock.partition.settings import parse_settings
+from penstock.rpc.instances import InstanceCalls
 from tests.support.broker import Listener
 from tests.support.deployment import DOCKER, ROOT, load_yaml, run_tool
 from tests.support.file_broker import FileBroker
@@ -23,7 +29,7 @@ from tests.support.packets import V5
 
 DASHBOARD = DOCKER / "grafana/dashboards/penstock.json"
 METRIC = re.compile(r"\b(?:penstock|process)_[a-z0-9_]+")
-LABELS = {"instance", "job", "qos", "cause", "client", "share", "version"}
+LABELS = {"instance", "job", "qos", "cause", "client", "share", "version", "channel", "le"}
 
 
 def dashboard() -> dict[str, Any]:
@@ -45,7 +51,23 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 def exported(broker: FileBroker) -> set[str]:
     with urllib.request.urlopen(f"http://{broker.tables['admin']['address']}/metrics", timeout=30) as answer:
-        return set(re.findall(r"^(\w+)[ {]", answer.read().decode(), re.M))
+        return names_in(answer.read())
+
+
+def names_in(page: bytes) -> set[str]:
+    return set(re.findall(r"^(\w+)[ {]", page.decode(), re.M))
+
+
+def of_calls() -> set[str]:
+    """What only a broker that has others beside it shows; tests/wire/cluster sees it there."""
+
+    async def read() -> dict[str, int | float]:
+        log = MemoryLog()
+        node = ClusterNode(log, parse_settings({}), "a", asyncio.get_running_loop(), is_clustered=False)
+        return InstanceCalls(log, node.queues.calls("sessions"), lambda request: request.data).counters("sessions")
+
+    counters = asyncio.run(read())
+    return names_in(MetricsPage(lambda: counters, "1").render())
 
 
 def test_every_metric_is_one_of_a_running_broker(
@@ -62,9 +84,10 @@ def test_every_metric_is_one_of_a_running_broker(
             pass
     wanted = {metric for _, expression in expressions() for metric in METRIC.findall(expression)}
     assert len(wanted) > 40
+    calls = of_calls()
     # The page is made once a second at most.
     deadline = time.monotonic() + 60
-    while missing := wanted - exported(broker):
+    while missing := wanted - exported(broker) - calls:
         assert time.monotonic() < deadline, f"not exported: {sorted(missing)}"
         time.sleep(0.2)
 
@@ -74,7 +97,7 @@ def test_expressions_are_well_formed() -> None:
     for where, expression in expressions():
         assert expression.count("(") == expression.count(")"), where
         for metric, after in re.findall(r"\b((?:penstock|process)_[a-z0-9_]+)((?:\{[^}]*\})?\[?)", expression):
-            is_counter = metric.endswith("_total")
+            is_counter = metric.endswith(("_total", "_bucket"))
             is_range = after.endswith("[") and not re.search(r"(?:min_over_time|deriv)\(" + metric, expression)
             assert is_counter == is_range, f"{where}: {metric}"
         for label in re.findall(r"[{,]\s*(\w+)\s*[=!]", expression):
@@ -138,3 +161,50 @@ def test_promtool_can_read_every_expression(tmp_path: Path) -> None:
     path = tmp_path / "rules.yml"
     path.write_text(json.dumps({"groups": [{"name": "all", "rules": rules}]}))
     promtool("check", "rules", str(path))
+
+
+def buckets(quick: str, slow: str) -> list[dict[str, str]]:
+    """The series of a histogram by how many more answers there are every ten seconds: in 100 ms, and in 8 s."""
+    name = 'penstock_response_lag_seconds_bucket{instance="a", channel="sessions", le="%s"}'
+    return [
+        {"series": name % edge, "values": more}
+        for edge, more in (("0.1", quick), ("5.0", quick), ("10.0", slow), ("+Inf", slow))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("alert", "fires", "stays"),
+    [
+        (
+            "PenstockCallsPile",
+            [{"series": 'penstock_pending_requests_count{instance="a", channel="sessions"}', "values": "8001x60"}],
+            [{"series": 'penstock_pending_requests_count{instance="a", channel="sessions"}', "values": "8000x60"}],
+        ),
+        (
+            "PenstockCallsTimeOut",
+            [{"series": 'penstock_request_timeout_count_total{instance="a", channel="sessions"}', "values": "0+17x60"}],
+            [{"series": 'penstock_request_timeout_count_total{instance="a", channel="sessions"}', "values": "0+16x60"}],
+        ),
+        ("PenstockCallsAreSlow", buckets("0+98x60", "0+100x60"), buckets("0+100x60", "0+100x60")),
+        # long ago they were slow: what is over does not hold the alert up
+        ("PenstockCallsAreSlow", buckets("0+98x60", "0+100x60"), buckets("0+100x60", "9000+100x60")),
+    ],
+)
+def test_alerts_of_calls_fire_at_the_thresholds_of_the_seed(
+    tmp_path: Path, alert: str, fires: list[dict[str, str]], stays: list[dict[str, str]]
+) -> None:
+    """More than 8,000 that wait, more than 100 a minute that time out, answers after more than 5 seconds."""
+    labels = {"severity": "warning", "instance": "a", "channel": "sessions"}
+
+    def case(series: list[dict[str, str]], expected: list[dict[str, Any]]) -> dict[str, Any]:
+        asked = {"eval_time": "10m", "alertname": alert, "exp_alerts": expected}
+        return {"interval": "10s", "input_series": series, "alert_rule_test": [asked]}
+
+    rules = load_yaml(DOCKER / "prometheus/rules.yml")[0]["groups"][0]["rules"]
+    (rule,) = (rule for rule in rules if rule["alert"] == alert)
+    # What people read is looked at above; here only that the alert is there.
+    bare = {**rule, "annotations": {}}
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "penstock", "rules": [bare]}]}))
+    cases = {"rule_files": ["rules.yml"], "tests": [case(fires, [{"exp_labels": labels}]), case(stays, [])]}
+    (tmp_path / "cases.yml").write_text(json.dumps(cases))
+    promtool("test", "rules", str(tmp_path / "cases.yml"))

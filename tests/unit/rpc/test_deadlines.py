@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.metrics import describe, histograms_of
 from penstock.rpc.deadlines import TICK, Deadlines
 from penstock.rpc.latency import Latency
 
@@ -50,3 +54,19 @@ def test_latency_quantiles() -> None:
     assert abs(latency.mean_ms - 50.5) < 1e-6
     assert 50 <= latency.quantile_ms(0.5) <= 100
     assert 99 <= latency.quantile_ms(0.99) <= 198
+    latency.add(100.0)
+    assert latency.quantile_ms(1.0) == 100_000, "beyond the last bucket the longest is known"
+
+
+def test_latency_as_a_histogram() -> None:
+    latency = Latency()
+    for seconds in (0.003, 0.005, 4.9, 5.0, 5.1, 70.0):
+        latency.add(seconds)
+    (family,) = describe(latency.counters("response_lag_seconds_sessions"))
+    assert family.meaning.kind == "histogram"
+    buckets, total = histograms_of(family)["sessions"]
+    assert total == pytest.approx(85.008)
+    at_most = {float(edge): count for edge, count in buckets}
+    assert list(at_most) == sorted(at_most)
+    assert (at_most[0.002], at_most[0.005], at_most[5], at_most[10], at_most[60]) == (0, 2, 4, 5, 5)
+    assert at_most[math.inf] == latency.count == 6

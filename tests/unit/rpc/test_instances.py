@@ -6,13 +6,14 @@ import asyncio
 
 import pytest
 
+from penstock.admin.collector import MetricsPage
 from penstock.logs.memory import MemoryLog
 from penstock.partition.node import ClusterNode
 from penstock.partition.settings import parse_settings
-from penstock.rpc.errors import RemoteError, RequestTimeout
+from penstock.rpc.errors import RemoteError, RequestTimeout, TooManyPending
 from penstock.rpc.instances import InstanceCalls
 from penstock.rpc.responder import Handler
-from penstock.rpc.settings import ResponderSettings
+from penstock.rpc.settings import RequestSettings, ResponderSettings
 from penstock.rpc.wire import Request
 from tests.support.waiting import until
 
@@ -47,9 +48,8 @@ def test_each_instance_answers_what_it_is_asked() -> None:
         with pytest.raises(RequestTimeout):
             await a.ask("nobody", b"hello", 0.05)
         counters = a.counters("sessions")
-        assert (counters["calls_completed_sessions"], counters["calls_timed_out_sessions"]) == (2, 1)
-        assert (counters["calls_pending_sessions"], counters["calls_answered_sessions"]) == (0, 1)
-        assert counters["calls_latency_p99_seconds_sessions"] > 0
+        assert (counters["calls_completed_sessions"], counters["request_timeout_count_sessions"]) == (2, 1)
+        assert (counters["pending_requests_count_sessions"], counters["calls_answered_sessions"]) == (0, 1)
         questions = log.topics["p.tbmq.client.session.notifications.a"].config.properties
         assert (questions["retention.ms"], questions["segment.bytes"]) == ("600000", "10485760")
         # the settings may say otherwise, for each base
@@ -84,6 +84,50 @@ def test_what_was_not_read_yet_is_counted(monkeypatch: pytest.MonkeyPatch) -> No
         release.set()
         assert await asyncio.gather(*asked) == 4 * [b"hello"]
         await until(lambda: b.counters("sessions")["calls_lag_sessions"] == 0)
+        for each in (a, b):
+            await each.stop()
+        await log.close()
+
+    asyncio.run(run())
+
+
+def test_what_calls_count_is_in_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused, late and slow calls, under the names that alerts and people ask for."""
+    monkeypatch.setattr("penstock.rpc.template.RequestSettings", lambda: RequestSettings(max_pending_requests=2))
+
+    async def run() -> None:
+        log = MemoryLog()
+        await log.start()
+        release = asyncio.Event()
+
+        async def wait(request: Request) -> bytes:
+            await release.wait()
+            return request.data
+
+        a, b = (calls_of(log, name, wait) for name in ("a", "b"))
+
+        def sample(name: str) -> str:
+            lines = MetricsPage(lambda: a.counters("sessions"), "1").render().decode().splitlines()
+            found = next(line for line in lines if line.startswith(f"penstock_{name}{{"))
+            return found.split()[-1]
+
+        for each in (a, b):
+            await each.start()
+        late, answered = a.ask("b", b"late", 0.05), a.ask("b", b"x" * 1_000, 60)
+        with pytest.raises(TooManyPending):
+            a.ask("b", b"one too many", 60)
+        assert sample("pending_requests_count") == "2.0"
+        assert float(sample("pending_requests_memory_bytes")) > 1_000
+        with pytest.raises(RequestTimeout):
+            await late
+        release.set()
+        assert len(await answered) == 1_000
+        await until(lambda: sample("calls_ignored_total") == "1.0")
+        assert sample("calls_rejected_total") == "1.0"
+        assert sample("request_timeout_count_total") == "1.0"
+        assert sample("pending_requests_count") == sample("pending_requests_memory_bytes") == "0.0"
+        assert sample("response_lag_seconds_count") == "1.0"
+        assert float(sample("response_lag_seconds_sum")) >= 0.05
         for each in (a, b):
             await each.stop()
         await log.close()

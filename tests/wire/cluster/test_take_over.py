@@ -136,7 +136,10 @@ def test_a_broker_that_could_not_answer_lets_go_later(pair, connect, open_client
     client.ping()
     staying.ping()
     assert 'penstock_pack_messages_total{queue="tb_transport.notifications"}' in a.metrics()
-    assert 'penstock_calls_timed_out_total{channel="sessions"}' in b.metrics()
+    metrics = b.metrics()
+    assert 'penstock_request_timeout_count_total{channel="sessions"}' in metrics
+    assert 'penstock_pending_requests_count{channel="sessions"}' in metrics
+    assert 'penstock_response_lag_seconds_bucket{channel="sessions",le="5.0"}' in metrics
 
 
 @pytest.mark.parametrize("kind", ["client", "app"])
