@@ -11,6 +11,7 @@ from bench.summary import Row, disturbance_of, markdown_table
 
 PAGE = Path("docs/benchmarks-persistence.md")
 PARTS = {
+    "partition": "The partitioner beside plain Python",
     "log": "The embedded log",
     "kafka": "The Kafka log beside a bare confluent-kafka loop",
     "rpc": "Requests and responses over a log",
@@ -21,6 +22,7 @@ PARTS = {
     "queue": "Durable queues and streams",
     "datasub": "Data subscription",
 }
+NEED_NO_PROVIDER = ("partition", "log", "kafka")  # there is but one that they could have
 PROVIDERS = {"embedded": "embedded log", "kafka": "Kafka", "memory": "memory"}
 
 
@@ -62,7 +64,7 @@ def render_kept(results: Path) -> str:
             if not found:
                 continue
             place = "Kafka and Redis" if (part, provider) == ("device", "kafka") else name
-            heading = title if part in ("log", "kafka") else f"{title}: {place}"
+            heading = title if part in NEED_NO_PROVIDER else f"{title}: {place}"
             when = "; ".join(dict.fromkeys(measured(result) for result in found))
             parts.append(f"## {heading}\n\nMeasured {when}.\n\n{markdown_table(rows_of(found))}")
     return "\n\n".join(parts)
