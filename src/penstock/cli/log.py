@@ -12,7 +12,7 @@ from penstock._ext.packets import split_share
 from penstock.cli import client_runner
 from penstock.cli.app import make_app
 from penstock.cli.log_access import LoadSettings, with_settings
-from penstock.cli.log_append import NewRecord, parse_headers
+from penstock.cli.log_append import NewRecord, check_length, is_text, parse_headers
 from penstock.cli.log_commands import (
     ReadOptions,
     append_records,
@@ -30,13 +30,28 @@ from penstock.core.errors import UsageError
 
 app = make_app()
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="A topic of the log, as in `penstock log topics`.")]
+
+def _check_text(parameter: typer.CallbackParam, value: Any) -> Any:
+    """Names are text: other bytes would only fail further down."""
+    if isinstance(value, str) and not is_text(value):
+        name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
+        raise UsageError(f"{name} {value!r} is not UTF-8")
+    return value
+
+
+Topic = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", help="A topic of the log, as in `penstock log topics`.", callback=_check_text),
+]
+OneOrAll = Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="None = every topic.", callback=_check_text)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Partitions = Annotated[
     list[int] | None, typer.Option("-p", "--partition", min=0, help="Only this partition; repeatable.")
 ]
-Group = Annotated[str | None, typer.Argument(metavar="[GROUP]", help="A consumer group; none = all of them.")]
-OfTopic = Annotated[str | None, typer.Option("-t", "--topic", help="Only this topic.")]
+Group = Annotated[
+    str | None, typer.Argument(metavar="[GROUP]", help="A consumer group; none = all of them.", callback=_check_text)
+]
+OfTopic = Annotated[str | None, typer.Option("-t", "--topic", help="Only this topic.", callback=_check_text)]
 
 
 @app.callback()
@@ -111,7 +126,12 @@ def read(
     ] = "auto",
     topic_filter: Annotated[
         str | None,
-        typer.Option("--filter", metavar="FILTER", help="Only publishes whose topic matches (MQTT, + and #)."),
+        typer.Option(
+            "--filter",
+            metavar="FILTER",
+            help="Only publishes whose topic matches (MQTT, + and #).",
+            callback=_check_text,
+        ),
     ] = None,
     load: LoadSettings,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
@@ -149,24 +169,31 @@ def _check_filter(topic_filter: str, decode: str) -> None:
 def append(
     topic: Topic,
     *,
-    message: Annotated[str | None, typer.Option("-m", "--message", help="The record's value.")] = None,
+    messages: Annotated[list[str] | None, typer.Option("-m", "--message", help="The record's value.")] = None,
     from_lines: Annotated[
         bool, typer.Option("-l", "--stdin-line", help="A record for each line of standard input.")
     ] = False,
     partition: Annotated[
         int | None, typer.Option("-p", "--partition", min=0, help="[default: by the MQTT topic or the key, else 0]")
     ] = None,
-    key: Annotated[str | None, typer.Option("-k", "--key", help="The record's key.")] = None,
+    key: Annotated[str | None, typer.Option("-k", "--key", help="The record's key.", callback=_check_text)] = None,
     headers: Annotated[
         list[str] | None, typer.Option("-H", "--header", metavar="NAME=VALUE", help="A header; repeatable.")
     ] = None,
     mqtt_topic: Annotated[
-        str | None, typer.Option("-t", "--mqtt-topic", help="Make it a publish to this topic, as the broker logs it.")
+        str | None,
+        typer.Option(
+            "-t", "--mqtt-topic", help="Make it a publish to this topic, as the broker logs it.", callback=_check_text
+        ),
     ] = None,
     qos: Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="Of the publish.")] = 0,
     retain: Annotated[bool, typer.Option("-r", "--retain", help="Of the publish.")] = False,
-    client_id: Annotated[str, typer.Option("-i", "--id", help="Client id in the publish.")] = "penstock-log",
-    username: Annotated[str | None, typer.Option("-u", "--username", help="User name in the publish.")] = None,
+    client_id: Annotated[
+        str, typer.Option("-i", "--id", help="Client id in the publish.", callback=_check_text)
+    ] = "penstock-log",
+    username: Annotated[
+        str | None, typer.Option("-u", "--username", help="User name in the publish.", callback=_check_text)
+    ] = None,
     create: Annotated[
         int | None, typer.Option("--create", metavar="PARTITIONS", min=1, help="Create the topic if there is none.")
     ] = None,
@@ -174,10 +201,15 @@ def append(
     as_json: Json = False,
 ) -> None:
     """Append records and wait until they are durable. Publishes appended so are not delivered to subscribers."""
-    if (message is not None) == from_lines:
+    if bool(messages) == from_lines:
         raise UsageError("say what to append with one of -m and -l")
+    if messages and len(messages) > 1:
+        raise UsageError("-m is there more than once: it is one record, and several come as lines with -l")
     if mqtt_topic is not None and (not mqtt_topic or "+" in mqtt_topic or "#" in mqtt_topic):
         raise UsageError(f"-t {mqtt_topic!r}: a topic to publish to is not empty and has no + or #")
+    for flag, text in (("-t", mqtt_topic), ("-i", client_id), ("-u", username)):
+        check_length(flag, text)
+    message = messages[0] if messages else None
     record = NewRecord(
         topic=topic,
         partition=partition,
@@ -241,7 +273,7 @@ def lag(
 @app.command()
 @with_settings
 def repair(
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="None = every topic.")] = None,
+    topic: OneOrAll = None,
     *,
     load: LoadSettings,
     as_json: Json = False,
@@ -254,7 +286,7 @@ def repair(
 @app.command()
 @with_settings
 def verify(
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="None = every topic.")] = None,
+    topic: OneOrAll = None,
     *,
     load: LoadSettings,
     as_json: Json = False,

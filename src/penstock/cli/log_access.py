@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -16,7 +17,43 @@ from penstock.core.data_dir import prepare_data_dir
 from penstock.core.errors import PenstockError, UsageError
 from penstock.core.logging import configure_logging
 from penstock.core.settings import Settings
-from penstock.logs.base import Log, LogError, LogUnavailable, TopicNotFound, TopicPartition
+from penstock.logs.base import Log, LogError, LogUnavailable, TopicNotFound, TopicPartition, Watermarks
+
+MOST_NAMED = 20
+
+
+@runtime_checkable
+class ReadFiles(Protocol):
+    """What a log that is read from its files knows beyond the port."""
+
+    @property
+    def bad(self) -> Mapping[str, LogError]:
+        """Topics that are listed but cannot be opened."""
+        ...
+
+    def count_records(self, partition: TopicPartition) -> int: ...
+
+
+def count_records(log: Log, partition: TopicPartition, marks: Watermarks) -> int:
+    """Those that are there; where only Kafka knows, as many as there are offsets."""
+    return log.count_records(partition) if isinstance(log, ReadFiles) else marks.end - marks.first
+
+
+async def list_names(settings: Settings) -> tuple[list[str], Mapping[str, LogError]]:
+    """All topics of an embedded log, and what is wrong with those that cannot be opened."""
+    async with open_log(settings) as log:
+        return await log.admin.list(), dict(log.bad) if isinstance(log, ReadFiles) else {}
+
+
+def in_one_line(error: PenstockError) -> str:
+    """For a row of a table."""
+    return ". ".join(filter(None, (error.message, error.hint))).replace("\n", " ")
+
+
+def name_some(names: Sequence[str]) -> str:
+    """`There are: a, b.`, of many only the first."""
+    more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
+    return f"There are: {', '.join(names[:MOST_NAMED])}{more}."
 
 
 def load_log_settings(config: Config = None, data_dir: DataDir = None, assignments: Set = None) -> Settings:
@@ -81,10 +118,15 @@ def _open_as_broker(settings: Settings) -> Iterator[Log]:
             store.close()
 
 
+def is_there(settings: Settings) -> bool:
+    """Whether there is a directory for the embedded log to be in; of Kafka that is assumed."""
+    return settings.log.provider != "embedded" or Path(settings.server.data_dir).is_dir()
+
+
 def check_exists(settings: Settings) -> None:
     """Raises PenstockError that names the directory when there is none for the embedded log to be in."""
-    directory = Path(settings.server.data_dir).resolve()
-    if settings.log.provider == "embedded" and not directory.is_dir():
+    if not is_there(settings):
+        directory = Path(settings.server.data_dir).resolve()
         raise PenstockError(f"no log in {directory}: start the broker there or name it with --data-dir")
 
 
@@ -126,7 +168,7 @@ async def find_partitions(
         count = (await log.admin.describe(topic)).partitions
     except TopicNotFound:
         known = await log.admin.list()
-        hint = f"There are: {', '.join(known)}." if known else f"{describe_emptiness(settings)}."
+        hint = name_some(known) if known else f"{describe_emptiness(settings)}."
         raise PenstockError(f"there is no topic {topic!r}", f"{hint}\n{advice}".rstrip()) from None
     for number in wanted or ():
         if number >= count:

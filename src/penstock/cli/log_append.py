@@ -10,14 +10,16 @@ from dataclasses import dataclass, field
 from penstock._ext.envelope import encode
 from penstock._ext.partition import partition_of
 from penstock._ext.segment import RecordPack
+from penstock.cli.client_runner import counted
 from penstock.cli.progress import Progress
 from penstock.cli.standard_input import stdin_lines
-from penstock.core.errors import UsageError
+from penstock.core.errors import PenstockError, UsageError
 from penstock.logs.base import Appended, Log, LogError
 from penstock.logs.topics import now_ms
 
 # Records on their way at once: the log writes them to the disk together.
 UNDER_WAY = 5_000
+LONGEST_TEXT = 65_535
 
 
 @dataclass(frozen=True)
@@ -73,14 +75,32 @@ class Outcome:
         self.last_offset = result.base_offset + result.count - 1
 
 
+def check_length(flag: str, text: str | None) -> None:
+    """Of a text in an MQTT packet. Raises UsageError."""
+    size = len((text or "").encode())
+    if size > LONGEST_TEXT:
+        raise UsageError(f"{flag}: it has {size:,} bytes, and MQTT has room for {LONGEST_TEXT:,}")
+
+
 def parse_headers(headers: list[str] | None) -> list[tuple[str, bytes]]:
     parsed = []
     for header in headers or []:
         name, equals, value = header.partition("=")
         if not equals or not name:
             raise UsageError(f"-H {header!r}: write NAME=VALUE")
+        if not is_text(name):
+            raise UsageError(f"-H {header!r}: the name is not UTF-8")
         parsed.append((name, os.fsencode(value)))
     return parsed
+
+
+def is_text(argument: str) -> bool:
+    """Whether an argument was UTF-8: other bytes are lone surrogates here."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 async def read_values(message: str | None, *, from_lines: bool) -> AsyncIterator[bytes]:
@@ -92,7 +112,8 @@ async def read_values(message: str | None, *, from_lines: bool) -> AsyncIterator
 
 
 async def append_all(log: Log, record: NewRecord, partition: int, values: AsyncIterator[bytes]) -> Outcome:
-    """Appends every value and waits until all are durable; raises the first LogError."""
+    """Appends every value and waits until all are durable; raises PenstockError that says how many are when one cannot
+    be appended."""
     outcome = Outcome()
     room = asyncio.Semaphore(UNDER_WAY)
 
@@ -101,15 +122,31 @@ async def append_all(log: Log, record: NewRecord, partition: int, values: AsyncI
         room.release()
 
     with Progress(f"appending to {record.topic}") as progress:
-        async for value in values:
-            await room.acquire()
-            if outcome.failure is not None:
-                room.release()
-                break
-            log.producer.append(record.topic, partition, record.build(value), on_done)
-            progress.advance()
+        try:
+            async for value in values:
+                await room.acquire()
+                if outcome.failure is not None:
+                    room.release()
+                    break
+                try:
+                    log.producer.append(record.topic, partition, record.build(value), on_done)
+                except BaseException:
+                    room.release()
+                    raise
+                progress.advance()
+        except ValueError as error:  # a line or a record that is longer than anything can be
+            outcome.failure = outcome.failure or LogError(str(error))
         for _ in range(UNDER_WAY):
             await room.acquire()
     if outcome.failure is not None:
-        raise outcome.failure
+        raise _describe_failure(outcome, record.topic, partition)
     return outcome
+
+
+def _describe_failure(outcome: Outcome, topic: str, partition: int) -> PenstockError:
+    assert outcome.failure is not None
+    if not outcome.appended:
+        return outcome.failure
+    done = f"{counted(outcome.appended, 'record')} appended to {topic}, partition {partition}"
+    offsets = f"offsets {outcome.first_offset} to {outcome.last_offset}"
+    return PenstockError(f"{outcome.failure.message}; {done} before that, {offsets}", outcome.failure.hint)

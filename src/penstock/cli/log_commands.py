@@ -4,30 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock._ext.segment import Record
 from penstock.cli.client_runner import counted
-from penstock.cli.log_access import check_exists, check_unlocked, find_partitions, note_emptiness, open_log
+from penstock.cli.log_access import (
+    ReadFiles,
+    check_exists,
+    check_unlocked,
+    count_records,
+    find_partitions,
+    in_one_line,
+    list_names,
+    name_some,
+    note_emptiness,
+    open_log,
+)
 from penstock.cli.log_append import NewRecord, append_all, read_values
-from penstock.cli.log_places import Place, find_span
+from penstock.cli.log_places import Place, check_offset, find_span
 from penstock.cli.log_reading import read_on, read_span
 from penstock.cli.log_records import Decode, decode_publish, describe, render, to_json
 from penstock.cli.progress import Progress
 from penstock.cli.sub import matches_filter
 from penstock.cli.tables import ask, print_table
 from penstock.core import exit_codes
-from penstock.core.errors import PenstockError
+from penstock.core.errors import PenstockError, UsageError
 from penstock.core.settings import Settings
-from penstock.logs.base import Consumer, Log, LogDamaged, TopicPartition, Watermarks
+from penstock.logs.base import (
+    Consumer,
+    Log,
+    LogError,
+    LogUnavailable,
+    TopicNotFound,
+    TopicPartition,
+    Watermarks,
+)
 
 if TYPE_CHECKING:
     from penstock.logs.embedded import RepairReport
 
 LOOK_SECONDS = 0.2
+VERIFIED = ("topic", "segments", "bytes", "records", "problem")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -49,15 +70,30 @@ async def _watermarks(consumer: Consumer, partitions: Sequence[TopicPartition]) 
     return {partition: await consumer.watermarks(partition) for partition in partitions}
 
 
+def _print_rows(columns: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> None:
+    """With the problems, when there are any."""
+    if _has_problems(rows):
+        columns += ("problem",)
+    print_table(columns, [[row.get(column) for column in columns] for row in rows])
+
+
+def _has_problems(rows: Sequence[Mapping[str, Any]]) -> bool:
+    return any(row.get("problem") is not None for row in rows)
+
+
+def _exit_code(rows: Sequence[Mapping[str, Any]]) -> int:
+    return exit_codes.FAILURE if _has_problems(rows) else exit_codes.OK
+
+
 async def list_topics(settings: Settings, *, as_json: bool) -> int:
     found = []
     async with open_log(settings) as log:
         consumer = log.consumer("")
         with Progress("reading topics", unit="topics") as progress:
             for name in await log.admin.list():
-                marks = (await _watermarks(consumer, await find_partitions(log, settings, name, None))).values()
-                records = sum(mark.end - mark.first for mark in marks)
-                found.append({"topic": name, "partitions": len(marks), "records": records})
+                row = await _sum_up(log, consumer, name)
+                if row is not None:
+                    found.append(row)
                 progress.advance()
                 progress.look()
         await consumer.close()
@@ -66,8 +102,23 @@ async def list_topics(settings: Settings, *, as_json: bool) -> int:
     if as_json:
         print(to_json(found))
     elif found:
-        print_table(("topic", "partitions", "records"), [tuple(row.values()) for row in found])
-    return exit_codes.OK
+        _print_rows(("topic", "partitions", "records"), found)
+    return _exit_code(found)
+
+
+async def _sum_up(log: Log, consumer: Consumer, topic: str) -> dict[str, Any] | None:
+    """A row for a topic, bad or not; None when it went meanwhile."""
+    try:
+        count = (await log.admin.describe(topic)).partitions
+        marks = await _watermarks(consumer, [TopicPartition(topic, number) for number in range(count)])
+        records = sum(count_records(log, partition, mark) for partition, mark in marks.items())
+        return {"topic": topic, "partitions": count, "records": records}
+    except TopicNotFound:
+        return None
+    except LogUnavailable:
+        raise  # and so will all others be
+    except LogError as error:
+        return {"topic": topic, "partitions": None, "records": None, "problem": in_one_line(error)}
 
 
 async def show_topic(settings: Settings, topic: str, *, as_json: bool) -> int:
@@ -77,13 +128,16 @@ async def show_topic(settings: Settings, topic: str, *, as_json: bool) -> int:
         consumer = log.consumer("")
         marks = await _watermarks(consumer, partitions)
         await consumer.close()
-    rows = [(partition.partition, mark.first, mark.end, mark.end - mark.first) for partition, mark in marks.items()]
+        rows = [(one.partition, mark.first, mark.end, count_records(log, one, mark)) for one, mark in marks.items()]
+        # Kafka does not tell how many records compaction has left
+        is_known = isinstance(log, ReadFiles) or "compact" not in properties.get("cleanup.policy", "")
     headings = ("partition", "first", "end", "records")
     if as_json:
         described = {"topic": topic, "provider": settings.log.provider, "properties": properties}
         print(to_json({**described, "partitions": [dict(zip(headings, row, strict=True)) for row in rows]}))
         return exit_codes.OK
-    print(f"topic {topic} ({settings.log.provider}), {counted(sum(row[3] for row in rows), 'record')}")
+    total = counted(sum(row[3] for row in rows), "record")
+    print(f"topic {topic} ({settings.log.provider}), {total if is_known else f'at most {total}'}")
     for name, value in sorted(properties.items()):
         print(f"  {name} = {value}")
     print_table(headings, rows)
@@ -150,9 +204,11 @@ async def append_records(
     create: int | None,
     as_json: bool,
 ) -> int:
+    if create is not None and record.partition is not None and record.partition >= create:
+        raise UsageError(f"-p {record.partition}: with --create {create} there are the partitions 0 to {create - 1}")
     async with open_log(settings, to_write=True) as log:
         if create is not None:
-            await log.admin.create(record.topic, create)
+            await _create_topic(log, record.topic, create)
         wanted = None if record.partition is None else [record.partition]
         advice = "Create it with --create PARTITIONS, as in --create 1."
         await find_partitions(log, settings, record.topic, wanted, advice)
@@ -174,6 +230,20 @@ async def append_records(
     return exit_codes.OK
 
 
+async def _create_topic(log: Log, topic: str, partitions: int) -> None:
+    """Unless it is there already, as it is wanted."""
+    try:
+        there = (await log.admin.describe(topic)).partitions
+    except TopicNotFound:
+        await log.admin.create(topic, partitions)
+        return
+    if there != partitions:
+        raise UsageError(
+            f"--create {partitions}: topic {topic!r} is there already, with {counted(there, 'partition')}",
+            "Leave --create out to append to it. Nothing was appended.",
+        )
+
+
 async def truncate_topic(
     settings: Settings, topic: str, wanted: list[int] | None, place: Place, *, is_sure: bool, as_json: bool
 ) -> int:
@@ -183,6 +253,7 @@ async def truncate_topic(
         consumer = log.consumer("")
         consumer.assign(partitions)
         marks = await _watermarks(consumer, partitions)
+        check_offset(place, "--before", marks)
         spans = await find_span(consumer, partitions, place, place)
         await consumer.close()
         rows = [(one.partition, marks[one].first, spans[one][0], marks[one].end) for one in partitions]
@@ -213,41 +284,68 @@ async def show_offsets(
         if not known and not await log.admin.list():
             note_emptiness(settings)
         if group is not None and group not in known:
-            hint = f"There are: {', '.join(known)}." if known else "No group has committed anything yet."
+            hint = name_some(known) if known else "No group has committed anything yet."
             raise PenstockError(f"there is no group {group!r}", hint)
+        rows = []
         with Progress("reading offsets", unit="groups") as progress:
-            rows = []
             for name in [group] if group is not None else known:
-                rows += await _offsets_of(log, name, topic, with_lag=with_lag)
+                rows += await _offsets_of(log, name, topic)
                 progress.advance()
                 progress.look()
-    if as_json:
-        print(to_json(rows))
-        return exit_codes.OK
-    names = ("group", "topic", "partition", "offset", *(("end", "lag") if with_lag else ("metadata",)))
-    print_table(names, [[row[name] for name in names] for row in rows])
-    if with_lag and len(rows) > 1:
-        print(f"{counted(sum(row['lag'] for row in rows), 'record')} in all")
-    return exit_codes.OK
-
-
-async def _offsets_of(log: Log, group: str, topic: str | None, *, with_lag: bool) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    consumer = log.consumer("")
-    for partition, committed in sorted((await log.admin.group_offsets(group)).items()):
-        if topic is not None and partition.topic != topic:
-            continue
-        row: dict[str, Any] = {"group": group, "topic": partition.topic, "partition": partition.partition}
-        row["offset"] = committed.offset
         if with_lag:
-            marks = await consumer.watermarks(partition)
-            # what was deleted meanwhile cannot be behind any more
-            row |= {"end": marks.end, "lag": max(0, marks.end - max(committed.offset, marks.first))}
-        else:
-            row["metadata"] = committed.metadata
-        rows.append(row)
+            rows = await _add_lag(log, rows)
+    shown = [{name: value for name, value in row.items() if not with_lag or name != "metadata"} for row in rows]
+    if as_json:
+        print(to_json(shown))
+        return _exit_code(shown)
+    _print_rows(("group", "topic", "partition", "offset", *(("end", "lag") if with_lag else ("metadata",))), shown)
+    if with_lag and len(shown) > 1:
+        print(f"{counted(sum(row['lag'] or 0 for row in shown), 'record')} in all")
+    return _exit_code(shown)
+
+
+async def _offsets_of(log: Log, group: str, topic: str | None) -> list[dict[str, Any]]:
+    return [
+        {
+            "group": group,
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "offset": committed.offset,
+            "metadata": committed.metadata,
+        }
+        for partition, committed in sorted((await log.admin.group_offsets(group)).items())
+        if topic is None or partition.topic == topic
+    ]
+
+
+async def _add_lag(log: Log, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each partition is asked for once, however many groups read it; rows of topics that are gone are left out."""
+    existing = set(await log.admin.list())
+    ends: dict[TopicPartition, Watermarks | LogError] = {}
+    consumer = log.consumer("")
+    with Progress("reading ends", unit="partitions") as progress:
+        for partition in sorted({TopicPartition(row["topic"], row["partition"]) for row in rows}):
+            try:
+                if partition.topic in existing:
+                    ends[partition] = await consumer.watermarks(partition)
+            except TopicNotFound:
+                pass
+            except LogUnavailable:
+                raise
+            except LogError as error:
+                ends[partition] = error
+            progress.advance()
+            progress.look()
     await consumer.close()
-    return rows
+    kept = []
+    for row in rows:
+        marks = ends.get(TopicPartition(row["topic"], row["partition"]))
+        if isinstance(marks, LogError):
+            kept.append({**row, "end": None, "lag": None, "problem": in_one_line(marks)})
+        elif marks is not None:
+            # what was deleted meanwhile cannot be behind any more
+            kept.append({**row, "end": marks.end, "lag": max(0, marks.end - max(row["offset"], marks.first))})
+    return kept
 
 
 async def repair_topics(settings: Settings, topic: str | None, *, as_json: bool) -> int:
@@ -259,24 +357,38 @@ async def repair_topics(settings: Settings, topic: str | None, *, as_json: bool)
     data_dir = settings.server.data_dir
     check_exists(settings)
     check_unlocked(data_dir)
-    reports = []
-    async with open_log(settings) as log:
-        names = [topic] if topic is not None else await log.admin.list()
-    with Progress("repairing", len(names), "topics") as progress:
-        for name in names:
+    names, bad = await list_names(settings)
+    reports: list[dict[str, Any]] = []
+    with Progress("repairing", len(names) if topic is None else 1, "topics") as progress:
+        for name in names if topic is None else [topic]:
             repair = import_module("penstock.logs.embedded").repair_topic
-            # in a thread, so that the bar moves while a large topic is read
-            work = asyncio.ensure_future(asyncio.to_thread(repair, data_dir, name))
-            while not (await asyncio.wait({work}, timeout=LOOK_SECONDS))[0]:
-                progress.look()
-            reports.append(work.result())
+            try:
+                if name in bad:
+                    raise bad[name]
+                report = await _in_thread(progress, repair, data_dir, name)
+                reports.append(describe_report(report))
+                text = render_report(report)
+            except LogError as error:
+                if topic is not None:
+                    raise
+                if isinstance(error, TopicNotFound):
+                    continue  # deleted meanwhile
+                reports.append({"topic": name, "is_sound": False, "problem": in_one_line(error)})
+                text = f"{name}: not repaired: {in_one_line(error)}"
+            if not as_json:
+                print(text)
             progress.advance()
     if as_json:
-        print(to_json([describe_report(report) for report in reports]))
-    else:
-        for report in reports:
-            print(render_report(report))
-    return exit_codes.OK
+        print(to_json(reports))
+    return _exit_code(reports)
+
+
+async def _in_thread(progress: Progress, function: Callable[..., R], *arguments: object) -> R:
+    """So that the bar moves while a large topic is read."""
+    work = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    while not (await asyncio.wait({work}, timeout=LOOK_SECONDS))[0]:
+        progress.look()
+    return work.result()
 
 
 async def verify_topics(settings: Settings, topic: str | None, *, as_json: bool) -> int:
@@ -286,36 +398,38 @@ async def verify_topics(settings: Settings, topic: str | None, *, as_json: bool)
             "Kafka compares its own checksums when records are read.",
         )
     check_exists(settings)
-    async with open_log(settings) as log:
-        names = [topic] if topic is not None else await log.admin.list()
-    results = []
-    with Progress("verifying", len(names), "topics") as progress:
-        for name in names:
-            work = asyncio.ensure_future(asyncio.to_thread(_verify_topic, settings.server.data_dir, name))
-            while not (await asyncio.wait({work}, timeout=LOOK_SECONDS))[0]:
-                progress.look()
-            results.append(work.result())
+    names, bad = await list_names(settings)
+    results: list[dict[str, Any]] = []
+    with Progress("verifying", len(names) if topic is None else 1, "topics") as progress:
+        for name in names if topic is None else [topic]:
+            if name in bad:
+                results.append(_unsound(name, bad[name]))
+            else:
+                result = await _in_thread(progress, _verify_topic, settings.server.data_dir, name)
+                if result is None and topic is not None:
+                    raise PenstockError(f"there is no topic {name!r} in {settings.server.data_dir}")
+                results += [] if result is None else [result]
             progress.advance()
-    is_sound = all(result["problem"] is None for result in results)
     if as_json:
         print(to_json(results))
     else:
-        columns = ("topic", "segments", "bytes", "records", "problem")
-        print_table(
-            columns,
-            [[result[column] or 0 for column in columns[:4]] + [result["problem"] or "-"] for result in results],
-        )
-    return exit_codes.OK if is_sound else exit_codes.FAILURE
+        print_table(VERIFIED, [[result[column] for column in VERIFIED] for result in results])
+    return _exit_code(results)
 
 
-def _verify_topic(data_dir: str, topic: str) -> dict[str, Any]:
+def _unsound(topic: str, error: LogError) -> dict[str, Any]:
+    return {"topic": topic, "segments": None, "bytes": None, "records": None, "problem": in_one_line(error)}
+
+
+def _verify_topic(data_dir: str, topic: str) -> dict[str, Any] | None:
+    """None when it went meanwhile."""
     verify, files = import_module("penstock.logs.embedded.verify"), import_module("penstock.logs.embedded.files")
     try:
         report = verify.verify_topic(files.log_directory(data_dir) / files.escape_topic(topic))
-    except LogDamaged as error:
-        return {"topic": topic, "segments": None, "bytes": None, "records": None, "problem": str(error)}
+    except LogError as error:
+        return _unsound(topic, error)
     except FileNotFoundError:
-        raise PenstockError(f"there is no topic {topic!r} in {data_dir}") from None
+        return None
     return {
         "topic": topic,
         "segments": report.segments,

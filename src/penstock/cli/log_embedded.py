@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 
 from penstock._ext.segment import RecordPack
 from penstock.logs.base import (
     Committed,
+    LogDamaged,
     LogError,
     OffsetOutOfRange,
     Producer,
@@ -29,6 +31,8 @@ from penstock.logs.local_consumer import LocalConsumer, Watchers
 from penstock.stores.lmdb_kv import LmdbStore
 
 LOOK_SECONDS = 0.1
+# Topics whose files stay open, hundreds each if they have so many: a listing goes through any number of topics.
+MOST_READERS = 2
 Names = list[str]  # within a class that has a method `list`
 
 
@@ -44,7 +48,10 @@ class OutsideLog:
         self._data_dir = data_dir
         self._state_path = state_path
         self._groups_space = groups_space
-        self._readers: dict[str, LogReader] = {}
+        self._readers: OrderedDict[str, LogReader] = OrderedDict()
+        self._offsets: GroupOffsets | None = None
+        # what cannot be opened or, while it was followed, turned out to be damaged; by topic
+        self.bad: dict[str, LogError] = {}
         self._watchers = Watchers()
         self._consumers: set[LocalConsumer] = set()
         self._watch: asyncio.Task[None] | None = None
@@ -87,23 +94,35 @@ class OutsideLog:
         return {}
 
     def reader(self, topic: str) -> LogReader:
-        if topic not in self._readers:
-            self._readers[topic] = open_reader(self._data_dir, topic)
-        return self._readers[topic]
+        """Raises LogError. Of those that are open the one used longest ago is closed beyond a number."""
+        if topic in self.bad:
+            raise self.bad[topic]
+        reader = self._readers.get(topic)
+        if reader is None:
+            reader = self._readers[topic] = _open(self._data_dir, topic)
+            if len(self._readers) > MOST_READERS:
+                self._readers.popitem(last=False)[1].close()
+        self._readers.move_to_end(topic)
+        return reader
 
     def load_offsets(self) -> GroupOffsets | None:
-        """What the groups had committed at this moment; None when nobody ever has."""
-        if not self._state_path.exists():
-            return None
+        """What the groups had committed when it was first asked for; None when nobody ever has."""
+        if self._offsets is not None or not self._state_path.exists():
+            return self._offsets
         store = LmdbStore(self._state_path, is_readonly=True)
         try:
             offsets = GroupOffsets(store.space(self._groups_space))
             offsets.load()
+            self._offsets = offsets
             return offsets
         except KeyError:
             return None
         finally:
             store.close()
+
+    def count_records(self, partition: TopicPartition) -> int:
+        """Those that are there, whatever compaction took. Raises LogError."""
+        return self.reader(partition.topic).count(partition.partition)
 
     async def _look_again(self) -> None:
         while True:
@@ -112,8 +131,14 @@ class OutsideLog:
                 partitions = [TopicPartition(topic, number) for number in range(reader.partitions)]
                 before = [reader.watermarks(number) for number in range(reader.partitions)]
                 # a deleted topic is the next poll's business
-                with contextlib.suppress(TopicNotFound):
+                try:
                     reader.refresh()
+                except (TopicNotFound, OSError):
+                    pass
+                except LogDamaged as error:
+                    self.bad[topic] = error
+                    self._watchers.wake(partitions)
+                    continue
                 after = [reader.watermarks(number) for number in range(reader.partitions)]
                 self._watchers.wake(p for p, old, new in zip(partitions, before, after, strict=True) if old != new)
 
@@ -156,6 +181,13 @@ class OutsideLog:
         self._consumers.discard(consumer)
 
 
+def _open(data_dir: str, topic: str) -> LogReader:
+    try:
+        return open_reader(data_dir, topic)
+    except OSError as error:
+        raise LogError(f"topic {topic!r} cannot be read: {error.strerror or error}") from None
+
+
 class OutsideAdmin:
     """See Admin in base.py."""
 
@@ -169,8 +201,19 @@ class OutsideAdmin:
                 if directory.is_dir() and not directory.name.startswith("."):
                     # a directory without a description is being created or deleted
                     with contextlib.suppress(FileNotFoundError):
-                        found.append(files.read_topic(directory)[0])
+                        found.append(self._read_name(directory))
         return sorted(found)
+
+    def _read_name(self, directory: Path) -> str:
+        """A topic whose description is bad keeps no other one from being listed."""
+        try:
+            return files.read_topic(directory)[0]
+        except FileNotFoundError:
+            raise
+        except (OSError, LogError) as error:
+            name = files.unescape_topic(directory.name)
+            self._log.bad[name] = error if isinstance(error, LogError) else LogError(f"{directory}: {error.strerror}")
+            return name
 
     async def describe(self, topic: str) -> TopicDescription:
         reader = self._log.reader(topic)

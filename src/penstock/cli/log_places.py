@@ -12,9 +12,13 @@ from penstock.core.errors import UsageError
 from penstock.logs.base import Consumer, TopicPartition, Watermarks
 
 FORMS = "an offset, begin, end, -N (N before the end), 2026-11-16T12:30 or @SECONDS (a time), 10m (ago: s, m, h or d)"
+LONGEST_SHOWN = 60
+MOST_NAMED = 5
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_AGO = re.compile(r"(\d+)([smhd])")
-_EPOCH = re.compile(r"@(\d+(?:\.\d+)?)")
+_AGO = re.compile(r"(\d+)([smhd])", re.ASCII)
+_EPOCH = re.compile(r"@(\d+(?:\.\d+)?)", re.ASCII)
+# Of the years that can be written, 1 to 9999.
+_EARLIEST_MS, _LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +38,42 @@ def parse_place(text: str, flag: str) -> Place:
     """Raises UsageError that says what can be written."""
     if text in {"begin", "end"}:
         return BEGIN if text == "begin" else END
-    if re.fullmatch(r"-?\d+", text):
-        return Place(offset=int(text))
-    if ago := _AGO.fullmatch(text):
-        return Place(time_ms=int((time.time() - int(ago[1]) * _SECONDS[ago[2]]) * 1000))
-    if epoch := _EPOCH.fullmatch(text):
-        return Place(time_ms=int(float(epoch[1]) * 1000))
     try:
-        # a time without a zone is the time of this machine's clock on the wall
-        return Place(time_ms=int(datetime.fromisoformat(text).timestamp() * 1000))
+        if re.fullmatch(r"-?\d+", text, re.ASCII):
+            return Place(offset=int(text))
+        time_ms = _parse_time(text)
     except (ValueError, OverflowError):
-        raise UsageError(f"{flag} {text!r} is not a place in a log", f"Write {FORMS}.") from None
+        raise UsageError(f"{flag} {_shorten(text)} is not a place in a log", f"Write {FORMS}.") from None
+    if not _EARLIEST_MS <= time_ms <= _LATEST_MS:
+        raise UsageError(f"{flag} {_shorten(text)} is no time: the years 1 to 9999 can be written")
+    return Place(time_ms=max(0, time_ms))  # before 1970 is before every record
+
+
+def _parse_time(text: str) -> int:
+    if ago := _AGO.fullmatch(text):
+        return int((time.time() - int(ago[1]) * _SECONDS[ago[2]]) * 1000)
+    if epoch := _EPOCH.fullmatch(text):
+        return int(float(epoch[1]) * 1000)
+    # a time without a zone is the time of this machine's clock on the wall
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def _shorten(text: str) -> str:
+    return repr(text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…")
+
+
+def check_offset(place: Place, flag: str, marks: Mapping[TopicPartition, Watermarks]) -> None:
+    """Raises UsageError for an offset that a partition does not reach: most likely another one was meant."""
+    if place.offset is None:
+        return
+    short = [(partition.partition, mark.end) for partition, mark in marks.items() if place.offset > mark.end]
+    if short:
+        ends = ", ".join(f"partition {number} ends at {end}" for number, end in short[:MOST_NAMED])
+        more = f" and {len(short) - MOST_NAMED} more before it" if len(short) > MOST_NAMED else ""
+        raise UsageError(
+            f"{flag} {place.offset}: {ends}{more}",
+            f"Choose partitions with -p, or write {flag} end for everything. Nothing was deleted.",
+        )
 
 
 async def find_offset(consumer: Consumer, partition: TopicPartition, place: Place, marks: Watermarks) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.cli.client_runner import counted
-from penstock.cli.log_access import open_log
+from penstock.cli.log_access import is_there, open_log
 from penstock.cli.log_records import to_json
 from penstock.cli.progress import Progress
 from penstock.cli.tables import print_entries
@@ -16,6 +16,7 @@ from penstock.core.errors import UsageError
 from penstock.core.settings import Settings
 from penstock.logs.base import Log
 from penstock.partition.model import ServiceType
+from penstock.partition.names import notifications_topic
 from penstock.partition.processing import notification_queue, pack_queues
 from penstock.partition.settings import QueueSettings, parse_settings
 from penstock.partition.topics import (
@@ -40,6 +41,10 @@ def parse_services(texts: Iterable[str], node_id: str) -> ServiceIds:
         kind, equals, service_id = text.partition("=")
         if not equals or kind.upper() not in set(ServiceType):
             raise UsageError(f"--service {text!r}: write KIND=ID, with one of {', '.join(ServiceType)}")
+        try:
+            notifications_topic(kind, service_id)
+        except ValueError as error:
+            raise UsageError(f"--service {text!r}: {error}") from None
         ids.setdefault(ServiceType(kind.upper()), []).append(service_id)
     return ids or {ServiceType.TB_CORE: [node_id], ServiceType.TB_TRANSPORT: [node_id]}
 
@@ -55,14 +60,19 @@ async def show_queues(
     settings: Settings, services: ServiceIds, tenant: UUID | None, *, create: bool, as_json: bool
 ) -> int:
     queues = parse_settings(settings.queue)
-    table = topics_of(queues, services, tenant)
-    async with open_log(settings, to_write=create) as log:
-        existing = set(await log.admin.list())
-        made = 0
-        if create:
-            missing = [topic for _, topics in table for topic in topics if topic.name not in existing]
-            made = await _create(log, missing)
-            existing |= {topic.name for topic in missing}
+    try:
+        table = topics_of(queues, services, tenant)
+    except ValueError as error:
+        raise UsageError(f"the queues cannot have topics: {error}") from None
+    existing: set[str] = set()
+    made = 0
+    if create or is_there(settings):
+        async with open_log(settings, to_write=create) as log:
+            existing = set(await log.admin.list())
+            if create:
+                missing = [topic for _, topics in table for topic in topics if topic.name not in existing]
+                made = await _create(log, missing)
+                existing |= {topic.name for topic in missing}
     entries = [_describe(queues, spec, topics, existing) for spec, topics in table]
     if as_json:
         print(to_json(entries))

@@ -15,6 +15,7 @@ from penstock.__main__ import main
 from penstock._ext.envelope import encode
 from penstock._ext.segment import RecordPack
 from penstock.cli import progress
+from penstock.cli.log_append import NewRecord
 from penstock.logs.base import Committed, TopicPartition
 from penstock.logs.embedded import EmbeddedLog
 from penstock.stores.lmdb_kv import LmdbStore
@@ -22,6 +23,7 @@ from tests.support.forked import popen
 from tests.unit.cli.conftest import clean_environment, free_port, wait_until_listening
 
 TOPIC = "demo"
+NO_TEXT = os.fsdecode(b"\xff")
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +128,10 @@ def test_queues_of_the_settings_are_shown_and_made(run, tmp_path):
     assert isolated[0]["topics"][9] == f"p.tb_rule_engine.main.isolated.{tenant}.9"
     of_rules = json.loads(run("queues", "--service", "tb_rule_engine=re-1", "--json", *chosen, where=where))
     assert ["p.tb_rule_engine.notifications.re-1"] in [row["topics"] for row in of_rules]
+    unmade = json.loads(run("queues", "--json", *chosen, where=tmp_path / "nowhere"))
+    assert {row["topic"] for row in unmade} == set(rows)
+    assert sum(row["there"] for row in unmade) == 0
+    assert not (tmp_path / "nowhere").exists(), "a look must not leave anything behind"
     assert "write KIND=ID" in run("queues", "--service", "x=1", where=where, fails=2)
     assert "is no UUID" in run("queues", "--tenant", "x", where=where, fails=2)
 
@@ -325,6 +331,24 @@ def test_append_lines(cli, data):
     assert [json.loads(line)["value"] for line in out.splitlines()] == [f"line {number}" for number in range(12_000)]
 
 
+def test_append_lines_says_how_many_were_appended_before_one_was_not(run, data, monkeypatch, tmp_path):
+    longest = 50
+
+    def build(record, value, real=NewRecord.build):
+        if len(value) > longest:
+            raise ValueError("a record is too large")
+        return real(record, value)
+
+    monkeypatch.setattr(NewRecord, "build", build)
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"short\n" * 3 + b"l" * 51 + b"\nshort\n")
+    with lines.open() as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        complaint = run("append", TOPIC, "-l", "-p", "1", fails=1)
+    told = "3 records appended to demo, partition 1 before that, offsets 10 to 12"
+    assert complaint == f"penstock: a record is too large; {told}\n"
+
+
 def test_truncate(run):
     assert "Add --yes" in run("truncate", TOPIC, "--before", "3", fails=2)
     assert run("truncate", TOPIC, "--before", "3", "--yes").startswith("6 records deleted from demo\n")
@@ -335,6 +359,22 @@ def test_truncate(run):
     assert payloads(run("read", TOPIC, "--json")) == list(range(8, 20, 2))
     # what is gone is no lag
     assert [row["lag"] for row in json.loads(run("lag", "--json"))] == [6, 0]
+
+
+def test_truncate_refuses_an_offset_that_a_partition_does_not_reach(run, data):
+    async def work(log):
+        await log.admin.create("uneven", 2)
+        await log.producer.send("uneven", 0, pack_of(*[b"x"] * 100))
+        await log.producer.send("uneven", 1, pack_of(b"x"))
+
+    write(data, work)
+    for place, named in ("5000", "partition 0 ends at 100, partition 1 ends at 1"), ("50", "partition 1 ends at 1"):
+        complaint = run("truncate", "uneven", "--before", place, "-y", fails=2)
+        assert f"--before {place}: {named}\n" in complaint
+        assert "--before end for everything" in complaint
+    assert json.loads(run("describe", "uneven", "--json"))["partitions"][0]["first"] == 0
+    assert run("truncate", "uneven", "-p", "0", "--before", "50", "-y").startswith("50 records deleted")
+    assert run("truncate", "uneven", "--before", "@253402300000", "-y").startswith("51 records deleted")
 
 
 def test_repair(run, data):
@@ -366,6 +406,34 @@ def test_repair(run, data):
         (["append", TOPIC, "-m", "x", "-t", "a/#"], 2, "has no + or #"),
         (["append", TOPIC, "-m", "x", "-H", "no"], 2, "write NAME=VALUE"),
         (["append", TOPIC, "-m", "x", "-p", "7"], 2, "has the partitions 0 to 1"),
+        (["append", TOPIC, "-m", "x", "-m", "y"], 2, "-m is there more than once"),
+        (["append", TOPIC, "-m", "x", "--create", "9"], 2, "topic 'demo' is there already, with 2 partitions"),
+        (["append", "new", "-m", "x", "--create", "2", "-p", "5"], 2, "there are the partitions 0 to 1"),
+        (["append", TOPIC, "-m", "x", "-t", "a" * 65_536], 2, "-t: it has 65,536 bytes"),
+        (["append", TOPIC, "-m", "x", "-t", "a", "-i", "a" * 65_536], 2, "-i: it has 65,536 bytes"),
+        (["append", TOPIC, "-m", "x", "-t", "a", "-u", "a" * 65_536], 2, "-u: it has 65,536 bytes"),
+        (["append", TOPIC, "-m", "x", "-t", f"t/{NO_TEXT}"], 2, r"-t 't/\udcff' is not UTF-8"),
+        (["append", TOPIC, "-m", "x", "-k", NO_TEXT], 2, r"-k '\udcff' is not UTF-8"),
+        (["append", TOPIC, "-m", "x", "-t", "t", "-i", NO_TEXT], 2, r"-i '\udcff' is not UTF-8"),
+        (["append", TOPIC, "-m", "x", "-t", "t", "-u", NO_TEXT], 2, r"-u '\udcff' is not UTF-8"),
+        (["append", TOPIC, "-m", "x", "-H", f"{NO_TEXT}=1"], 2, "the name is not UTF-8"),
+        (["append", NO_TEXT, "-m", "x", "--create", "1"], 2, r"TOPIC '\udcff' is not UTF-8"),
+        *((command, 2, r"TOPIC '\udcff' is not UTF-8") for command in (["read", NO_TEXT], ["describe", NO_TEXT])),
+        (["truncate", NO_TEXT, "--before", "end", "-y"], 2, r"TOPIC '\udcff' is not UTF-8"),
+        *((command, 2, "is not UTF-8") for command in (["repair", NO_TEXT], ["verify", NO_TEXT], ["lag", NO_TEXT])),
+        (["read", TOPIC, "--filter", f"t/{NO_TEXT}"], 2, r"--filter 't/\udcff' is not UTF-8"),
+        *(
+            (["read", TOPIC, flag, place], 2, f"{flag} '{place}' is no time: the years 1 to 9999 can be written")
+            for flag in ("--from", "--to")
+            for place in ("99999999999999999d", "@99999999999999999999")
+        ),
+        (["read", TOPIC, "--from", "9" * 5_000], 2, "is not a place in a log"),
+        (["read", TOPIC, "--from", f"@{'9' * 400}"], 2, "is not a place in a log"),
+        (["queues", "--service", "TB_CORE="], 2, "--service 'TB_CORE=': '' cannot be a service id"),
+        (["queues", "--service", "TB_CORE=a b"], 2, "--service 'TB_CORE=a b': 'a b' cannot be a service id"),
+        (["queues", "--service", f"TB_CORE={NO_TEXT}"], 2, "cannot be a service id"),
+        (["queues", "--service", f"TB_CORE={'a' * 300}"], 2, "use at most 249"),
+        (["truncate", TOPIC, "--before", "11", "-y"], 2, "--before 11: partition 0 ends at 10, partition 1 ends at 10"),
         (["truncate", TOPIC], 2, "--before"),
         (["repair", "nope"], 1, "there is no topic 'nope'"),
         (["topics", "--set", "log.provider=memory"], 1, "the log lives inside the broker"),
@@ -374,6 +442,8 @@ def test_repair(run, data):
 )
 def test_what_is_wrong_is_said_in_one_line(run, arguments, code, message):
     assert message in run(*arguments, fails=code)
+    # nothing came of it
+    assert json.loads(run("topics", "--json")) == [{"topic": TOPIC, "partitions": 2, "records": 20}]
 
 
 def test_a_reader_that_has_seen_enough(data):

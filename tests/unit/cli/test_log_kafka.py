@@ -12,6 +12,7 @@ import pytest
 
 from penstock.__main__ import main
 from penstock.logs.base import Committed, TopicPartition
+from penstock.logs.kafka.admin import KafkaAdmin
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.settings import KafkaSettings
 from tests.support import forked
@@ -63,8 +64,40 @@ def test_every_command(run, topic):
 
     assert run("truncate", topic, "--before", "1", "-p", "0", "--yes").startswith("1 record deleted")
     assert [json.loads(line)["payload"] for line in run("read", topic, "--json").splitlines()] == list("12345")
+    complaint = run("truncate", topic, "--before", "3", "--yes", fails=2)
+    assert "--before 3: partition 0 ends at 2, partition 1 ends at 2, partition 2 ends at 2" in complaint
+    assert "--before end for everything" in complaint
+    assert len(run("read", topic, "--json").splitlines()) == 5
+    for place in ("99999999999999999d", "@99999999999999999999"):
+        assert "is no time" in run("read", topic, "--from", place, fails=2)
+    assert len(run("read", topic, "--from", "99999d").splitlines()) == 5
+    assert "is there already, with 3 partitions" in run("append", topic, "--create", "9", "-m", "x", fails=2)
     assert "only the files of an embedded log" in run("repair", fails=1)
     assert "there is no topic" in run("read", f"{topic}-not", fails=1)
+
+
+def test_a_topic_that_went_is_left_out(run, topic, monkeypatch):
+    run("append", topic, "--create", "1", "-m", "x")
+
+    async def list_one_more(admin, real=KafkaAdmin.list):
+        return [*await real(admin), f"{topic}-gone"]
+
+    monkeypatch.setattr(KafkaAdmin, "list", list_one_more)
+    listed = [row["topic"] for row in json.loads(run("topics", "--json"))]
+    assert topic in listed
+    assert f"{topic}-gone" not in listed
+
+
+def test_of_a_compacted_topic_kafka_only_knows_how_many_records_there_are_at_most(run, topic):
+    async def create():
+        log = KafkaLog(KafkaSettings(bootstrap_servers=shared_cluster(1).bootstrap))
+        await log.start()
+        await log.admin.create(topic, 1, {"cleanup.policy": "compact"})
+        await log.close()
+
+    asyncio.run(create())
+    run("append", topic, "-m", "x", "-k", "key")
+    assert run("describe", topic).startswith(f"topic {topic} (kafka), at most 1 record\n")
 
 
 def test_groups(run, topic):

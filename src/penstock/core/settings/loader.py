@@ -109,7 +109,8 @@ class _Tree:
                 self.queue.update({name: each for name, each in table.items() if not _is_of_kafka(name)})
                 continue
             if section not in sections():
-                raise _unknown(file.where(section), section, list(sections()), "a section of the settings")
+                known = [*sections(), FREE_SECTION]
+                raise _unknown(file.where(section), section, known, "a section of the settings")
             if section in LISTS:
                 self._take_list(section, table, file, origin)
                 continue

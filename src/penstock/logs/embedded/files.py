@@ -20,6 +20,7 @@ import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 from penstock._ext.segment import crc32c
 from penstock.logs.base import LogDamaged, LogError, LogUnavailable
@@ -44,6 +45,11 @@ def escape_topic(topic: str) -> str:
     if len(escaped) > LONGEST_DIRECTORY:
         escaped = f"{escaped[: LONGEST_DIRECTORY - 33]}~{hashlib.sha256(topic.encode()).hexdigest()[:32]}"
     return escaped
+
+
+def unescape_topic(directory: str) -> str:
+    """The reverse, for a topic whose description cannot be read. Names that were too long stay cut."""
+    return unquote(directory)
 
 
 def segment_path(directory: Path, sequence: int) -> Path:

@@ -235,6 +235,17 @@ def _parse_round(body: memoryview, count: int) -> Iterator[Entry]:
         at += size
 
 
+def has_bytes(root: Path, topic: str, sequence: int, position: int) -> bool:
+    """Whether `replay` would look at this byte of a segment, in the directory of that name. Raises OSError."""
+    for name in NAMES:
+        with contextlib.suppress(FileNotFoundError):
+            for entry in _parse(memoryview((root / name).read_bytes()))[1]:
+                is_segment = (entry.topic, entry.sequence) == (topic, sequence)
+                if is_segment and entry.position <= position < entry.position + len(entry.data):
+                    return True
+    return False
+
+
 def replay(root: Path) -> int:
     """Puts back what the segments lost; how many of them did. Nobody else may use the log. Raises OSError."""
     found = []

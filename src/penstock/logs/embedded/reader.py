@@ -1,10 +1,14 @@
 """Reads a topic's files from another process, while the broker writes, rolls, compacts and removes them.
 
-No lock is taken. Only what the broker knows to be on the disk is read (the file `tail` says how far that is).
+No lock is taken. Only what the broker knows to be on the disk is read (the file `tail` says how far that is). It is
+never changed after that, and neither is a segment that has a successor: what is not sound there is damage. What lies
+behind the tail is being written, and is not looked at. Files that go, or come anew under the same name, while they are
+read can look like damage for a moment: it is only called so when a fresh look at everything finds it again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Generator, Mapping
@@ -14,12 +18,34 @@ from typing import TypeVar
 from penstock._ext.segment import RecordPack, scan_batches
 from penstock.logs.base import LogDamaged, OffsetOutOfRange, TopicNotFound, Watermarks
 from penstock.logs.embedded import files
+from penstock.logs.embedded.journal import has_bytes
 from penstock.logs.embedded.reading import Load, Request, SegmentReader, Windows
-from penstock.logs.embedded.recovery import index_batches, parse_start
-from penstock.logs.embedded.segments import Segment
+from penstock.logs.embedded.recovery import WHY, damaged, index_batches, parse_start
+from penstock.logs.embedded.segments import OpenFile, Segment
 
 R = TypeVar("R")
 CHUNK = 4_194_304
+ATTEMPTS = 10
+# So often, and with such pauses, damage must be found again.
+DAMAGE_ATTEMPTS = 4
+DAMAGE_PAUSE = 0.01
+
+
+class _SameFiles(Windows):
+    """Opens a segment's file only if it is still the one that the segment was made from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inodes: dict[Segment, int] = {}
+
+    def open(self, segment: Segment) -> OpenFile:
+        """Raises FileNotFoundError when it is not: compaction has put another one in its place."""
+        was_open = segment.is_open
+        file = super().open(segment)
+        if not was_open and os.fstat(file.fd).st_ino != self.inodes.get(segment):
+            segment.close()
+            raise FileNotFoundError(segment.path)
+        return file
 
 
 class LogReader:
@@ -32,10 +58,10 @@ class LogReader:
         except FileNotFoundError:
             raise TopicNotFound(f"there is no topic {topic!r} in {data_dir}") from None
         self._segments: list[Segment] = []
-        self._inodes: dict[int, int] = {}
-        self._scanned: dict[int, int] = {}
+        self._is_doubted = False  # nothing of what is known is trusted until all files were looked at again
+        self._scanned: dict[Segment, int] = {}
         self._firsts = [0] * self._config.partitions
-        self._windows = Windows()
+        self._windows = _SameFiles()
         self._reader = SegmentReader(self.topic, self._segments, self._windows)
         self.refresh()
 
@@ -48,19 +74,33 @@ class LogReader:
         return self._config.properties
 
     def refresh(self) -> None:
-        """Learns what was written, removed and compacted since the last time."""
-        for _ in range(10):
-            tail = self._read_tail()
+        """Learns what was written, removed and compacted since the last time. Raises LogDamaged, TopicNotFound."""
+        doubts = 0
+        for _ in range(ATTEMPTS):
             try:
-                sequences = files.list_segments(self._directory)
-                found = [self._load(sequence, sequence == sequences[-1], tail) for sequence in sequences]
+                found = self._load_all()
             except FileNotFoundError:
                 if not self._directory.exists():
                     raise TopicNotFound(f"topic {self.topic!r} was deleted") from None
                 continue  # a segment went while we looked
+            except LogDamaged:
+                self._is_doubted = True
+                doubts += 1
+                if doubts == DAMAGE_ATTEMPTS:
+                    raise
+                time.sleep(DAMAGE_PAUSE)
+                continue
             self._adopt([segment for segment in found if segment is not None])
             return
         raise LogDamaged(f"{self._directory} changes faster than it can be read")
+
+    def _load_all(self) -> list[Segment | None]:
+        tail = self._read_tail()
+        sequences = files.list_segments(self._directory)
+        if tail is not None and tail[0] > max(sequences, default=0):
+            path = files.segment_path(self._directory, tail[0])
+            raise damaged(self.topic, path, 0, f"the file is missing, but {tail[1]} bytes of it were stored")
+        return [self._load(sequence, sequence == sequences[-1], tail) for sequence in sequences]
 
     def _read_tail(self) -> tuple[int, int] | None:
         for _ in range(100):
@@ -84,9 +124,9 @@ class LogReader:
         if kept[: len(self._segments)] != self._segments:
             self._reader.forget_positions()
         self._segments[:] = kept
-        names = {segment.sequence for segment in kept}
-        self._inodes = {sequence: inode for sequence, inode in self._inodes.items() if sequence in names}
-        self._scanned = {sequence: size for sequence, size in self._scanned.items() if sequence in names}
+        self._is_doubted = False
+        self._windows.inodes = {segment: self._windows.inodes[segment] for segment in kept}
+        self._scanned = {segment: self._scanned[segment] for segment in kept}
         if kept:
             starts = (kept[0].start.ends, kept[-1].start.firsts)
             self._firsts = [max(numbers) for numbers in zip(self._firsts, *starts, strict=True)]
@@ -94,64 +134,103 @@ class LogReader:
     def _load(self, sequence: int, is_last: bool, tail: tuple[int, int] | None) -> Segment | None:
         path = files.segment_path(self._directory, sequence)
         status = path.stat()
-        limit = status.st_size
-        if is_last and tail is not None:
-            if tail[0] < sequence:
-                return None  # being created: nothing is in it yet
-            if tail[0] == sequence:
-                limit = min(limit, tail[1])
+        size = status.st_size
+        if is_last and tail is not None and tail[0] < sequence:
+            return None  # being created: nothing is in it yet
+        if tail is not None and tail[0] == sequence:
+            durable = tail[1]
+            limit = durable if is_last else max(size, durable)
+        else:
+            limit = size
+            durable = 0 if is_last else size  # without a tail nothing tells what of the last one is on the disk
         known = next((segment for segment in self._segments if segment.sequence == sequence), None)
-        if known is None or self._inodes.get(sequence) != status.st_ino:
-            known = self._open(path, limit if is_last else None)
+        inodes = self._windows.inodes
+        if known is None or self._is_doubted or inodes[known] != status.st_ino:
+            known = self._open(path, status, is_last)
+            if known is None and durable:
+                raise damaged(self.topic, path, 0, "the segment does not start as it must")
             if known is None:
                 return None
-            self._inodes[sequence] = status.st_ino
-        self._extend(known, limit)
+            inodes[known] = status.st_ino
+            self._scanned[known] = known.size
+        self._extend(known, limit, durable)
         return known
 
-    def _open(self, path: Path, limit: int | None) -> Segment | None:
-        if limit is None:
-            try:
-                segment = Segment.from_index(path, path.with_suffix(files.INDEX).read_bytes(), path.stat().st_size)
-            except FileNotFoundError:
-                segment = None
-            if segment is not None:
-                self._scanned[segment.sequence] = segment.size
-                return segment
+    def _open(self, path: Path, status: os.stat_result, is_last: bool) -> Segment | None:
+        if not is_last:
+            with contextlib.suppress(FileNotFoundError):
+                segment = Segment.from_index(path, path.with_suffix(files.INDEX).read_bytes(), status.st_size)
+                if segment is not None and path.stat().st_ino == status.st_ino:
+                    return segment
         with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_ino != status.st_ino:
+                raise FileNotFoundError(path)
             parsed = parse_start(memoryview(file.read(8 + 8 * 1024 * 1024)))
-        if parsed is None:
-            return None
-        segment = Segment(path, parsed[0], parsed[1])
-        self._scanned[segment.sequence] = parsed[1]
-        return segment
+        return None if parsed is None else Segment(path, *parsed)
 
-    def _extend(self, segment: Segment, limit: int) -> None:
-        """Indexes what was added to the file, as far as it is whole."""
-        position = self._scanned[segment.sequence]
+    def _extend(self, segment: Segment, limit: int, durable: int) -> None:
+        """Indexes what was added to the file, as far as it is whole: up to `durable` it has to be."""
+        position = self._scanned[segment]
         size = CHUNK
-        while position < limit:
+        why = ""
+        while position < limit and not why:
             fd = self._windows.open(segment).fd
             data = os.pread(fd, min(size, limit - position), position)
             batches, stop, problem = scan_batches(data, 0, False)
             moved = [batch._replace(position=batch.position + position) for batch in batches]
-            if index_batches(segment, moved, self._firsts) is not None:
-                return
+            nonsense = index_batches(segment, moved, self._firsts)
+            if nonsense is not None:
+                position, why = nonsense, "its offsets do not follow those before"
+                break
             position += stop
             segment.size = max(segment.size, position)
-            self._scanned[segment.sequence] = position
-            if stop == 0 and (problem != "torn" or size >= limit - position):
-                return
+            self._scanned[segment] = position
+            if not data:
+                why = f"the file ends here, but {durable} bytes of it were stored"
+            elif stop == 0 and (problem != "torn" or size >= limit - position):
+                why = WHY[problem]
             size = CHUNK if stop else size * 4
+        if position < durable:
+            error = damaged(self.topic, segment.path, position, why)
+            if has_bytes(self._directory.parent, self._directory.name, segment.sequence, position):
+                # what a power cut leaves behind, which is nothing to be afraid of
+                error.hint = "The journal has what is missing: the next start of the broker puts it back."
+            raise error
 
     def watermarks(self, partition: int) -> Watermarks:
         self._check(partition)
         end = self._segments[-1].end_of(partition) if self._segments else 0
         return Watermarks(min(self._firsts[partition], end), end)
 
+    def count(self, partition: int) -> int:
+        """How many records are kept, which compaction makes fewer than there are offsets. Raises LogDamaged."""
+        marks = self.watermarks(partition)
+        found = 0
+        for segment in list(self._segments):
+            index = segment.partitions.get(partition)
+            if index is None or index.end <= marks.first:
+                continue
+            if index.first >= marks.first:
+                found += index.records
+            elif index.records == index.end - index.first:
+                found += index.end - marks.first
+            else:
+                found += self._count_from(partition, marks.first, index.end)
+        return found
+
+    def _count_from(self, partition: int, offset: int, end: int) -> int:
+        """Reads the records, where a truncation went through a compacted segment."""
+        found = 0
+        while offset < end:
+            offsets = self.read(partition, offset).offsets()
+            found += int((offsets < end).sum())
+            offset = int(offsets[-1]) + 1 if len(offsets) else end
+        return found
+
     def read(self, partition: int, offset: int, max_records: int = 10_000, max_bytes: int = 1_048_576) -> RecordPack:
-        """Records at and after the offset; an empty pack at the end. Raises OffsetOutOfRange."""
+        """Records at and after the offset; an empty pack at the end. Raises OffsetOutOfRange, LogDamaged."""
         self._check(partition)
+        is_fresh = False
         for _ in range(3):
             marks = self.watermarks(partition)
             if not marks.first <= offset <= marks.end:
@@ -163,14 +242,25 @@ class LogReader:
             try:
                 return self._run(self._reader.read(Request(partition, offset, max_records, max_bytes)))
             except FileNotFoundError:
-                self.refresh()  # retention was here
+                self.refresh()  # retention or compaction was here
+            except LogDamaged:
+                if is_fresh:
+                    raise
+                is_fresh = self._is_doubted = True
+                self.refresh()
         raise OffsetOutOfRange(f"offset {offset} of {self.topic}[{partition}] was removed", marks.first, marks.end)
 
     def find_time(self, partition: int, timestamp_ms: int) -> int:
         """The offset of the first record at or after the time, or the end."""
-        marks = self.watermarks(partition)
-        found = self._run(self._reader.find_time(partition, timestamp_ms, marks.first))
-        return marks.end if found is None else found
+        for _ in range(ATTEMPTS):
+            marks = self.watermarks(partition)
+            try:
+                found = self._run(self._reader.find_time(partition, timestamp_ms, marks.first))
+            except FileNotFoundError:
+                self.refresh()
+                continue
+            return marks.end if found is None else found
+        raise LogDamaged(f"{self._directory} changes faster than it can be read")
 
     @staticmethod
     def _run(steps: Generator[Load, bytes, R]) -> R:
