@@ -59,6 +59,7 @@ BEFORE = {
     ],
     "penstock queue create orders": ["penstock queue delete orders --yes"],
     "penstock queue groups orders": [GROUP.format("orders", "workers") + "-C 1"],
+    "penstock queue truncate orders": ["penstock queue append orders --message 'a chair'"] * 3,
     "penstock queue seek events": [GROUP.format("events", "readers") + "-E"],
     "penstock queue replay '$dlq/orders'": [
         "penstock queue append orders --key eu/2 --message 'a table without legs'",
