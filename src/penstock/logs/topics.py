@@ -56,7 +56,9 @@ def now_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """Kafka's names and defaults. Limits of retention are per partition, and -1 is none."""
+    """Kafka's names and defaults. Limits of retention are stated per partition, and -1 is none. The embedded log keeps
+    all partitions of a topic in the same segments: there the topic as a whole has the limit times its partitions, and
+    the oldest segment goes, whichever partition its records are of."""
 
     partitions: int
     properties: Mapping[str, str] = field(default_factory=dict)
