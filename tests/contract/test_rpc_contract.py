@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from pathlib import Path
+from statistics import median
 
 import pytest
 import uvloop
@@ -93,20 +94,28 @@ def test_every_call_gets_its_own_answer(provider: Provider, handler) -> None:
     uvloop.run(run())
 
 
+async def sleep_and_measure(seconds: float) -> float:
+    started = time.monotonic()
+    await asyncio.sleep(seconds)
+    return time.monotonic() - started
+
+
 def test_a_deadline_is_honoured_within_100_ms(provider: Provider) -> None:
     async def run() -> None:
         async with provider.open() as log:
             pair = Pair(log)
             await pair.start()
-            waits = []
-            for _ in range(5):  # the machine may be busy, but not each time
+            waits, delays = [], []
+            for _ in range(5):
                 started = time.monotonic()
+                plain = asyncio.create_task(sleep_and_measure(0.3))
                 with pytest.raises(RequestTimeout):
                     await pair.template.send(b"x", timeout=0.3)
                 waits.append(time.monotonic() - started)
-                if waits[-1] <= 0.4:
-                    break
-            assert 0.3 <= min(waits) <= 0.4
+                # A machine that is busy delays any timer of this loop, which is not the template's fault.
+                delays.append(waits[-1] - await plain)
+            assert min(waits) >= 0.3
+            assert median(delays) <= 0.1, delays
             await pair.close()
 
     uvloop.run(run())

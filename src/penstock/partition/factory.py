@@ -252,7 +252,7 @@ class QueueFactory:
     def calls(self, channel: str) -> InstanceChannel:
         """For services of one kind that call each other: `sessions` or `data-subscription`."""
         self._check(any(channel in role.calls for role in self._roles), f"call others over {channel}")
-        return instance_channel(self._settings, INSTANCE_CHANNELS[channel], self._service_id)
+        return instance_channel(self._settings, channel, self._service_id)
 
     def requests(self, channel: str) -> RequestChannel:
         """For a service that asks: `js`, `transport-api` or `edqs`."""

@@ -142,7 +142,7 @@ def test_default_queues() -> None:
         "tb_rule_engine.sq",
     ]
     for queue in queues:
-        assert (queue.partitions, queue.poll_seconds, queue.pack_seconds) == (10, 0.025, 2.0)
+        assert (queue.partitions, queue.pack_seconds) == (10, 2.0)
         assert queue.ack.failure_percentage == 0
     assert main.submit.strategy is high.submit.strategy is SubmitStrategy.BURST
     assert sequential.submit.strategy is SubmitStrategy.SEQUENTIAL_BY_ORIGINATOR
