@@ -14,7 +14,7 @@ from uuid import UUID
 from penstock.core.errors import SettingsError
 from penstock.logs.base import Admin, LogError, parse_properties
 from penstock.logs.topics import TopicConfig
-from penstock.partition.model import EDGE, HOUSEKEEPER, MAIN, Queue, QueueKey, ServiceType
+from penstock.partition.model import CALCULATED_FIELDS, EDGE, HOUSEKEEPER, MAIN, Queue, QueueKey, ServiceType
 from penstock.partition.names import topic_name
 from penstock.partition.settings import QueueSettings
 
@@ -28,6 +28,7 @@ CALL_RETENTION_MS = 10 * MINUTE
 CALL_SEGMENT_BYTES = 10_485_760
 INSTANCE_CHANNELS = {"sessions": "tbmq.client.session", "data-subscription": "tbmq.datasub"}
 """By what brokers call each other for: the base of the topics that each of them has."""
+EDGE_EVENTS = "tb_edge_event"
 CORE, RULE_ENGINE, TRANSPORT = ServiceType.TB_CORE, ServiceType.TB_RULE_ENGINE, ServiceType.TB_TRANSPORT
 
 Kind = Literal["partitioned", "internal", "per-service"]
@@ -82,6 +83,7 @@ def topic_table(settings: QueueSettings) -> list[TopicSpec]:
         TopicSpec(f"{api.topic}.responses", 1, "per-service", services=frozenset([TRANSPORT])),
         TopicSpec(settings.edge.topic, settings.edge.partitions),
         TopicSpec(f"{settings.edge.topic}.notifications", 1, "per-service", services=frozenset([CORE])),
+        TopicSpec(f"{EDGE_EVENTS}.notifications", 1, "per-service"),  # of each edge of a tenant, made on use
         TopicSpec(core.usage_stats_topic, 1, "internal"),
         TopicSpec(core.ota.topic, core.partitions),
         TopicSpec(core.housekeeper.topic, core.partitions),
@@ -141,6 +143,12 @@ def default_queues(settings: QueueSettings) -> list[Queue]:
                 duplicate_to_all=one.duplicate_to_all,
             )
             for one in settings.rule_engine.queues
+        ),
+        queue(
+            RULE_ENGINE,
+            CALCULATED_FIELDS,
+            settings.calculated_fields.event_topic,
+            settings.calculated_fields.partitions,
         ),
     ]
 

@@ -77,6 +77,7 @@ def test_default_queues() -> None:
         "TB_RULE_ENGINE/Main": ("tb_rule_engine.main", 10, False),
         "TB_RULE_ENGINE/HighPriority": ("tb_rule_engine.hp", 10, False),
         "TB_RULE_ENGINE/SequentialByOriginator": ("tb_rule_engine.sq", 10, False),
+        "TB_RULE_ENGINE/CalculatedFields": ("tb_cf_event", 10, False),
     }
 
 
@@ -205,6 +206,11 @@ def test_properties_that_make_no_topic_are_refused(base: str, text: str, words: 
         check_topic_properties(settings)
     with pytest.raises(SettingsError, match=words):
         topics_of(settings)
+
+
+def test_no_other_queue_is_called_as_that_of_calculated_fields() -> None:
+    with pytest.raises(SettingsError, match=r"calculatedfields is the queue of queue\.calculated-fields"):
+        parse_settings({"rule-engine.queues": [{"name": "calculatedfields", "topic": "cf"}]})
 
 
 def test_topics_of_a_service_that_is_gone_are_deleted() -> None:
