@@ -583,10 +583,12 @@ class Broker:
 
 def check(settings: Settings) -> None:
     """What only the parts themselves can judge; `penstock check-config` asks it too. Raises SettingsError."""
-    check_type(parse_settings(settings.queue), settings.log.provider)
+    queues = parse_settings(settings.queue)
+    check_type(queues, settings.log.provider)
     configured(settings)
     ingest, application = settings.ingest, settings.application
     is_kafka = settings.log.provider == "kafka"
+    providers.check_queue_topics(queues, is_kafka=is_kafka)
     topic = LogNames(settings).ingest_topic
     providers.check_topic("ingest.properties", ingest.properties, topic, ingest.partitions, is_kafka=is_kafka)
     for name, partitions in (("topic_properties", 1), ("shared_topic_properties", application.shared_partitions)):

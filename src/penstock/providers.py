@@ -15,7 +15,8 @@ from penstock.logs.embedded import EmbeddedLog
 from penstock.logs.memory import MemoryLog
 from penstock.logs.topics import TopicConfig, check_properties
 from penstock.partition.node import ClusterNode
-from penstock.partition.settings import parse_settings
+from penstock.partition.settings import QueueSettings, parse_settings
+from penstock.partition.topics import check_topic_properties
 from penstock.persistence.housekeeper import Housekeeper
 from penstock.persistence.log_names import LogNames
 from penstock.persistence.state_log import StateLog
@@ -47,6 +48,13 @@ def check_topic(
             )
     except (ValueError, LogError) as error:
         raise SettingsError(f"{key} = {text!r} is not allowed: {error}") from None
+
+
+def check_queue_topics(queues: QueueSettings, *, is_kafka: bool) -> None:
+    """The same of the topics of the queues between services. Raises SettingsError."""
+    check_topic_properties(queues)
+    for base, text in queues.topic_properties.items():
+        check_topic(f'queue.topic-properties."{base}"', text, base, 1, is_kafka=is_kafka)
 
 
 def make_store(settings: Settings) -> LmdbStore | None:

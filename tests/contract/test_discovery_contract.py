@@ -32,6 +32,28 @@ def provider(request: pytest.FixtureRequest, tmp_path: Path) -> Provider:
     return PROVIDERS[request.param](request, tmp_path)
 
 
+@ONE_KAFKA
+@pytest.mark.parametrize("is_there", [False, True], ids=["new", "of an earlier version"])
+def test_old_heartbeats_do_not_stay_for_a_week(provider: Provider, is_there: bool) -> None:
+    """Kafka compacts complete segments only: those of this topic are small. What an operator has set stays."""
+
+    async def run() -> None:
+        async with provider.open() as log:
+            cluster = Cluster(log, *TIMES[provider.name])
+            if is_there:
+                await log.admin.create(cluster.topic, 1, {"cleanup.policy": "compact", "segment.bytes": "20971520"})
+            await cluster.leave(await cluster.join("a"))
+            properties = (await log.admin.describe(cluster.topic)).properties
+            assert properties == {
+                "cleanup.policy": "compact",
+                "segment.ms": "600000",
+                "segment.bytes": "20971520" if is_there else "10485760",
+                "min.cleanable.dirty.ratio": "0.1",
+            }
+
+    asyncio.run(run())
+
+
 class Cluster:
     def __init__(self, log: Log, interval: float, timeout: float) -> None:
         self.log = log

@@ -133,40 +133,6 @@ def test_poll_gives_no_more_than_asked_for(provider: Provider, topic: str) -> No
     run(provider, scenario)
 
 
-def test_waiting_costs_nothing(provider: Provider, topic: str) -> None:
-    async def scenario(log: Log) -> None:
-        await log.admin.create(topic, 1)
-        consumer = log.consumer("")
-        consumer.assign([TopicPartition(topic, 0)])
-        await consumer.poll(timeout=0.05)
-        cpu, wall = time.thread_time(), time.monotonic()
-        assert await consumer.poll(timeout=1.0) == []
-        assert 0.9 <= time.monotonic() - wall < 15
-        assert time.thread_time() - cpu < 0.1
-        await consumer.close()
-
-    run(provider, scenario)
-
-
-def test_a_waiting_poll_is_woken(provider: Provider, topic: str) -> None:
-    async def scenario(log: Log) -> None:
-        await log.admin.create(topic, 1)
-        consumer = log.consumer("")
-        consumer.assign([TopicPartition(topic, 0)])
-        await consumer.poll(timeout=0.1)
-        waiting = asyncio.create_task(consumer.poll(timeout=20.0))
-        await asyncio.sleep(0.2)
-        assert not waiting.done()
-        started = time.monotonic()
-        await log.producer.send(topic, 0, pack_of(b"now"))
-        fetched = await waiting
-        assert time.monotonic() - started < 15
-        assert [each.pack.values() for each in fetched] == [[b"now"]]
-        await consumer.close()
-
-    run(provider, scenario)
-
-
 def test_pause_and_resume(provider: Provider, topic: str) -> None:
     async def scenario(log: Log) -> None:
         await log.admin.create(topic, 2)

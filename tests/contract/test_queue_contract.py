@@ -15,7 +15,15 @@ from penstock.partition.consumers import ConsumerManager, ConsumerOptions
 from penstock.partition.discovery import LogDiscovery
 from penstock.partition.factory import QueueFactory
 from penstock.partition.messages import QueueMessage, decode_message
-from penstock.partition.model import SYSTEM_TENANT, PartitionChange, QueueKey, ServiceInfo, ServiceType
+from penstock.partition.model import (
+    SYSTEM_TENANT,
+    PartitionChange,
+    QueueKey,
+    ServiceInfo,
+    ServiceType,
+    TopicPartitionInfo,
+)
+from penstock.partition.producer import MessageTooLarge, QueueProducer
 from penstock.partition.service import HashPartitionService
 from penstock.partition.settings import QueueSettings, parse_settings
 from penstock.partition.topics import create_topics, default_queues, notification_bases
@@ -121,6 +129,28 @@ def test_a_second_node_comes_and_goes_and_nothing_is_lost_or_out_of_order(provid
     async def run() -> None:
         async with provider.open() as log:
             await scenario(log, provider.patience)
+
+    asyncio.run(run())
+
+
+def test_a_message_that_the_log_does_not_take_costs_the_others_nothing(provider: Provider) -> None:
+    """Those of one iteration of the loop are appended together: what the log would refuse must not be among them."""
+
+    async def run() -> None:
+        async with provider.open() as log:
+            info = TopicPartitionInfo(f"q{uuid.uuid4().hex[:12]}", partition=0)
+            await log.admin.create(info.full_topic_name, 1)
+            producer = QueueProducer(log, info.topic, "core-1")
+            messages = [QueueMessage(uuid.uuid4(), bytes(size)) for size in (5, 1_048_500, 5, 1_047_700, 5)]
+            sends = [producer.send_and_wait(info, message) for message in messages]
+            results = await asyncio.gather(*sends, return_exceptions=True)
+            assert [results[index] for index in (0, 2, 3, 4)] == [None] * 4
+            if provider.name == "kafka":
+                assert isinstance(results[1], MessageTooLarge)
+                assert "kafka.max_request_size" in str(results[1])
+            else:
+                assert results[1] is None
+            await producer.stop()
 
     asyncio.run(run())
 

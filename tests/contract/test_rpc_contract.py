@@ -6,12 +6,13 @@ import asyncio
 import time
 import uuid
 from pathlib import Path
+from statistics import median
 
 import pytest
 import uvloop
 
 from penstock.logs.base import Log
-from penstock.rpc.errors import RemoteError, RequestTimeout
+from penstock.rpc.errors import RemoteError, RequestTimeout, RequestTooLarge
 from penstock.rpc.responder import Responder
 from penstock.rpc.settings import ResponderSettings
 from penstock.rpc.template import RequestTemplate
@@ -93,20 +94,78 @@ def test_every_call_gets_its_own_answer(provider: Provider, handler) -> None:
     uvloop.run(run())
 
 
+async def sleep_and_measure(seconds: float) -> float:
+    started = time.monotonic()
+    await asyncio.sleep(seconds)
+    return time.monotonic() - started
+
+
 def test_a_deadline_is_honoured_within_100_ms(provider: Provider) -> None:
     async def run() -> None:
         async with provider.open() as log:
             pair = Pair(log)
             await pair.start()
-            waits = []
-            for _ in range(5):  # the machine may be busy, but not each time
+            waits, delays = [], []
+            for _ in range(5):
                 started = time.monotonic()
+                plain = asyncio.create_task(sleep_and_measure(0.3))
                 with pytest.raises(RequestTimeout):
                     await pair.template.send(b"x", timeout=0.3)
                 waits.append(time.monotonic() - started)
-                if waits[-1] <= 0.4:
-                    break
-            assert 0.3 <= min(waits) <= 0.4
+                # A machine that is busy delays any timer of this loop, which is not the template's fault.
+                delays.append(waits[-1] - await plain)
+            assert min(waits) >= 0.3
+            assert median(delays) <= 0.1, delays
+            await pair.close()
+
+    uvloop.run(run())
+
+
+LARGE = 1_048_400
+"""Within RequestSettings.max_message_bytes; with its headers more than Kafka takes."""
+
+
+def test_a_request_that_the_log_does_not_take_costs_the_others_nothing(provider: Provider) -> None:
+    async def run() -> None:
+        async with provider.open() as log:
+            pair = Pair(log)
+            await pair.start()
+            await pair.add_responder(lambda request: request.data[:5])
+
+            async def call(size: int) -> bytes:
+                return await pair.template.send(bytes(size), timeout=30, partition=0)
+
+            results = await asyncio.gather(*map(call, (5, LARGE, 5, LARGE - 1_000, 5)), return_exceptions=True)
+            assert [results[index] for index in (0, 2, 3, 4)] == [bytes(5)] * 4
+            if provider.name == "kafka":
+                assert isinstance(results[1], RequestTooLarge)
+                assert "kafka.max_request_size" in str(results[1])
+                with pytest.raises(RequestTooLarge):
+                    pair.template.send(bytes(LARGE - 1_000), headers=[("more", bytes(900))], timeout=30)
+            else:
+                assert results[1] == bytes(5)
+            await pair.close()
+
+    uvloop.run(run())
+
+
+def test_an_answer_that_the_log_does_not_take_is_an_error_answer_and_costs_the_others_nothing(
+    provider: Provider,
+) -> None:
+    async def run() -> None:
+        async with provider.open() as log:
+            pair = Pair(log)
+            await pair.start()
+            await pair.add_responder(lambda request: bytes(int(request.data)))
+            sizes = (5, LARGE, 6, LARGE - 1_000, 7)
+            calls = [pair.template.send(b"%d" % size, timeout=30, partition=0) for size in sizes]
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            assert [len(results[index]) for index in (0, 2, 3, 4)] == [5, 6, LARGE - 1_000, 7]
+            if provider.name == "kafka":
+                assert isinstance(results[1], RemoteError)
+                assert results[1].code == "ANSWER_TOO_LARGE"
+            else:
+                assert len(results[1]) == LARGE
             await pair.close()
 
     uvloop.run(run())

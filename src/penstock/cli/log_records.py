@@ -6,6 +6,7 @@ import base64
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal
+from uuid import UUID
 
 import msgspec
 
@@ -13,6 +14,7 @@ from penstock._ext.envelope import Envelope, EnvelopeError, decode
 from penstock._ext.segment import Record
 from penstock.core.errors import PenstockError
 from penstock.core.logging import escape
+from penstock.partition.messages import CORRELATION_ID, EXPIRE_TS, REQUEST_ID, TS
 
 Decode = Literal["publish", "raw", "auto"]
 
@@ -103,8 +105,23 @@ def describe(partition: int, record: Record, publish: Envelope | None) -> dict[s
 
 def _describe_header(name: str, value: bytes) -> dict[str, Any]:
     described: dict[str, Any] = {"name": name}
-    put_bytes(described, "value", value)
+    known = _show_known(name, value)
+    if known is None:
+        put_bytes(described, "value", value)
+    else:
+        described["value"] = known
     return described
+
+
+def _show_known(name: str, value: bytes) -> str | None:
+    """Times and ids that messages of queues carry as bytes; None: it is something else, or text."""
+    if (text := as_text(value)) is not None and text.isprintable():
+        return None
+    if name in (TS, EXPIRE_TS) and len(value) == 8:
+        return format_time(int.from_bytes(value, "big", signed=True))
+    if name in (REQUEST_ID, CORRELATION_ID) and len(value) == 16:
+        return str(UUID(bytes=value))
+    return None
 
 
 def to_json(value: object) -> str:
@@ -136,5 +153,6 @@ def render(partition: int, record: Record, publish: Envelope | None) -> str:
                 extra += [f"{escape(key)}={escape(text)}" for key, text in value]
             else:
                 extra.append(f"{name}={escape(str(value))}")
-    extra += [f"{escape(name)}={show_bytes(value)}" for name, value in record.headers]
+    for name, data in record.headers:
+        extra.append(f"{escape(name)}={_show_known(name, data) or show_bytes(data)}")
     return "  ".join([*words, f"[{', '.join(extra)}]"] if extra else words)

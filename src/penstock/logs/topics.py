@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
@@ -43,13 +43,22 @@ def check_properties(properties: Mapping[str, str]) -> None:
             raise ValueError(f"{name} is not a property of a topic: {known}")
 
 
+def _number(properties: Mapping[str, str], name: str, default: float, kind: Callable[[str], float] = int) -> float:
+    try:
+        return kind(properties[name]) if name in properties else default
+    except ValueError:
+        raise ValueError(f"{name} {properties[name]!r} is no number") from None
+
+
 def now_ms() -> int:
     return int(time.time() * 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """Kafka's names and defaults. Limits of retention are per partition, and -1 is none."""
+    """Kafka's names and defaults. Limits of retention are stated per partition, and -1 is none. The embedded log keeps
+    all partitions of a topic in the same segments: there the topic as a whole has the limit times its partitions, and
+    the oldest segment goes, whichever partition its records are of."""
 
     partitions: int
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -72,7 +81,7 @@ class TopicConfig:
         stated = kept.pop("partitions", None)
         try:
             if stated is not None and partitions == 1:
-                partitions = int(stated)
+                partitions = int(_number({"partitions": stated}, "partitions", 1))
             if not topic or len(topic) > LONGEST_NAME or "\0" in topic:
                 raise ValueError(f"a topic's name has 1 to {LONGEST_NAME} characters")
             if not 1 <= partitions <= MOST_PARTITIONS:
@@ -83,13 +92,13 @@ class TopicConfig:
             return cls(
                 partitions,
                 kept,
-                int(kept.get("retention.ms", WEEK_MS)),
-                int(kept.get("retention.bytes", UNLIMITED)),
-                int(kept.get("retention.messages", UNLIMITED)),
-                max(1_024, int(kept.get("segment.bytes", 26_214_400))),
-                max(1, int(kept.get("segment.ms", WEEK_MS))),
-                int(kept.get("delete.retention.ms", 86_400_000)),
-                float(kept.get("min.cleanable.dirty.ratio", 0.5)),
+                int(_number(kept, "retention.ms", WEEK_MS)),
+                int(_number(kept, "retention.bytes", UNLIMITED)),
+                int(_number(kept, "retention.messages", UNLIMITED)),
+                max(1_024, int(_number(kept, "segment.bytes", 26_214_400))),
+                max(1, int(_number(kept, "segment.ms", WEEK_MS))),
+                int(_number(kept, "delete.retention.ms", 86_400_000)),
+                _number(kept, "min.cleanable.dirty.ratio", 0.5, float),
                 "compact" in policies,
                 "delete" in policies,
                 "flush.ms" in kept,

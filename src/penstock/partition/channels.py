@@ -6,22 +6,24 @@ from dataclasses import dataclass
 
 from penstock.partition.names import notifications_group, notifications_topic, responses_group, responses_topic
 from penstock.partition.settings import QueueSettings
-from penstock.partition.topics import find_spec, partitions_and_properties
+from penstock.partition.topics import INSTANCE_CHANNELS, find_spec, partitions_and_properties
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
+    """`timeout` is that of a call which names none."""
+
     max_pending: int = 10_000
     timeout: float = 60.0
-    poll_seconds: float = 0.025
-    """Only for providers without a long poll."""
 
 
 REQUEST_LIMITS = {
     "js": RequestLimits(timeout=10.0),
     "transport-api": RequestLimits(timeout=10.0),
     "edqs": RequestLimits(timeout=20.0),
+    **dict.fromkeys(INSTANCE_CHANNELS, RequestLimits()),
 }
+"""By channel; whoever makes a caller or a responder takes them from here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class InstanceChannel:
     service_id: str
     properties: dict[str, str]
     response_properties: dict[str, str]
+    limits: RequestLimits
 
     def topic_of(self, service_id: str) -> str:
         return notifications_topic(self.base, service_id, prefix=self.prefix)
@@ -69,12 +72,18 @@ class InstanceChannel:
         return responses_group(self.base, self.service_id, prefix=self.prefix)
 
 
-def instance_channel(settings: QueueSettings, base: str, service_id: str) -> InstanceChannel:
+def instance_channel(settings: QueueSettings, channel: str, service_id: str) -> InstanceChannel:
     """With the properties the table gives its topics."""
+    base = INSTANCE_CHANNELS[channel]
     questions = notifications_topic(base, service_id, prefix=settings.prefix)
     answers = responses_topic(base, service_id, prefix=settings.prefix)
     return InstanceChannel(
-        base, settings.prefix, service_id, topic_properties(settings, questions), topic_properties(settings, answers)
+        base,
+        settings.prefix,
+        service_id,
+        topic_properties(settings, questions),
+        topic_properties(settings, answers),
+        REQUEST_LIMITS[channel],
     )
 
 

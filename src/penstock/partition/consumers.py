@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.logging import get_logger
+from penstock.core.logging import RateLimited, get_logger
 from penstock.logs.base import Admin, Committed, Consumer, Fetched, Log, LogError, TopicPartition
 from penstock.partition.discovery import Claims, SingleNode
 from penstock.partition.model import TopicPartitionInfo
@@ -22,6 +22,7 @@ Handler = Callable[[Sequence[Fetched]], Awaitable[None]]
 """Handles packs; when it returns they are committed, when it raises they come again after a pause."""
 GroupOf = Callable[[TopicPartitionInfo | None], str]
 """The consumer group of one partition, or (None) of all."""
+WARNING_SECONDS = 10.0
 _log = get_logger("penstock.consumers")
 
 
@@ -62,6 +63,7 @@ class _Runner:
         self._ensure_topic = ensure_topic
         self._options = options
         self._stopping = asyncio.Event()
+        self._warnings = RateLimited(interval=WARNING_SECONDS)
         self.task = asyncio.create_task(self._run())
 
     @property
@@ -85,10 +87,15 @@ class _Runner:
                 if await self._unless_stopping(self._claims.acquire(self._names)):
                     await self._consume()
             except Exception as error:  # whatever it is, the partition must not be left without a consumer
-                _log.error("a consumer failed, it starts again", group=self._group, error=repr(error))
+                self._complain("a consumer failed, it starts again", error)
                 await self._pause()
             finally:
                 await self._claims.release(self._names)
+
+    def _complain(self, event: str, error: Exception) -> None:
+        """It may last: it is tried again every second, and said every ten."""
+        if (suppressed := self._warnings.try_pass(event)) is not None:
+            _log.error(event, group=self._group, error=repr(error), suppressed=suppressed)
 
     def _may_go_on(self) -> bool:
         return not self.is_stopping and self._claims.holds(self._names)
@@ -110,7 +117,7 @@ class _Runner:
         try:
             packs = await self._poll(consumer)
         except LogError as error:
-            _log.warning("cannot read", group=self._group, error=str(error))
+            self._complain("cannot read", error)
             await self._pause()
             return
         if not packs:
@@ -124,7 +131,7 @@ class _Runner:
             await self._pause()
             await self._rewind(consumer, packs)
         except Exception as error:  # whatever a handler raises means the same here: not done, so again
-            _log.error("a pack failed, it comes again", group=self._group, error=repr(error))
+            self._complain("a pack failed, it comes again", error)
             await self._pause()
             await self._rewind(consumer, packs)
 
@@ -168,7 +175,7 @@ class _Runner:
                 for partition, offset in first.items():
                     await consumer.seek(partition, offset)
             except LogError as error:
-                _log.warning("cannot go back", group=self._group, error=str(error))
+                self._complain("cannot go back", error)
                 await self._pause()
             else:
                 return

@@ -24,6 +24,7 @@ import msgspec
 from penstock._ext.segment import Record, RecordPack
 from penstock.core.logging import get_logger
 from penstock.logs.base import EARLIEST, Consumer, Log, LogError, TopicPartition
+from penstock.logs.state_topics import make_state_topic
 from penstock.partition.membership import Door, Heartbeat, MemberTable
 from penstock.partition.model import ServiceInfo
 
@@ -129,7 +130,7 @@ class LogDiscovery:
 
     async def start(self, on_members: OnMembers) -> None:
         topic = self._partition.topic
-        await self._log.admin.create(topic, 1, {"cleanup.policy": "compact"}, exist_ok=True)
+        await make_state_topic(self._log, topic)
         await self._beat()
         self._consumer = self._log.consumer(group="")
         self._consumer.assign([self._partition])

@@ -24,8 +24,10 @@ from penstock.partition.consumers import ConsumerManager, ConsumerOptions, Handl
 from penstock.partition.discovery import Claims
 from penstock.partition.model import MAIN, QueueKey, ServiceType, TopicPartitionInfo
 from penstock.partition.names import (
+    edge_events_topic,
     group_name,
     notifications_group,
+    notifications_topic,
     responses_group,
     responses_topic,
     topic_name,
@@ -39,7 +41,7 @@ from penstock.partition.producer import QueueProducer
 from penstock.partition.service import HashPartitionService
 from penstock.partition.settings import QueueSettings
 from penstock.partition.topic_creator import TopicCreator
-from penstock.partition.topics import INSTANCE_CHANNELS
+from penstock.partition.topics import EDGE_EVENTS, INSTANCE_CHANNELS
 
 CORE, RULE_ENGINE, TRANSPORT = ServiceType.TB_CORE, ServiceType.TB_RULE_ENGINE, ServiceType.TB_TRANSPORT
 VERSION_CONTROL, TASKS = ServiceType.TB_VC_EXECUTOR, ServiceType.TASK_PROCESSOR
@@ -186,6 +188,14 @@ class QueueFactory:
             topic_name(base, prefix=self._settings.prefix), partition=0, use_internal_partition=True
         )
 
+    def edge_notifications(self, service_id: str) -> TopicPartitionInfo:
+        """What only this core service can do for its edges."""
+        topic = notifications_topic(self._settings.edge.topic, service_id, prefix=self._settings.prefix)
+        return TopicPartitionInfo(topic, my_partition=service_id == self._service_id)
+
+    def edge_events(self, tenant: UUID, edge: UUID) -> TopicPartitionInfo:
+        return TopicPartitionInfo(edge_events_topic(EDGE_EVENTS, tenant, edge, prefix=self._settings.prefix))
+
     def notifications_consumer(self, service_type: ServiceType) -> QueueConsumer:
         self._check(service_type in self._service_types, f"read notifications of {service_type}")
         info = self.partitions.notifications(service_type, self._service_id)
@@ -252,7 +262,7 @@ class QueueFactory:
     def calls(self, channel: str) -> InstanceChannel:
         """For services of one kind that call each other: `sessions` or `data-subscription`."""
         self._check(any(channel in role.calls for role in self._roles), f"call others over {channel}")
-        return instance_channel(self._settings, INSTANCE_CHANNELS[channel], self._service_id)
+        return instance_channel(self._settings, channel, self._service_id)
 
     def requests(self, channel: str) -> RequestChannel:
         """For a service that asks: `js`, `transport-api` or `edqs`."""

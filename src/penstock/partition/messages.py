@@ -27,6 +27,9 @@ TS = "ts"
 THREAD_NAME = "threadName"
 STACK_TRACE = "stackTrace"
 
+LENGTHS = 10
+"""Bytes of the two lengths before a header's name and value, however large."""
+
 Key = UUID | str | bytes
 
 
@@ -120,22 +123,30 @@ def decode_key(key: bytes) -> Key:
     return text
 
 
+def record_size(message: QueueMessage) -> int:
+    """At most, of the record as a log counts it: the headers with the lengths that stand before each part."""
+    return encoded_size(message) + LENGTHS * (1 + len(message.headers))
+
+
 def encoded_size(message: QueueMessage) -> int:
     """Bytes of what the message brings, as a bound is meant: key, headers and data."""
     headers = sum(len(name) + len(value) for name, value in message.headers.items())
     return len(encode_key(message.key)) + headers + len(message.data)
 
 
-def encode_message(
-    message: QueueMessage, pack: RecordPack, *, producer_id: str, now_ms: int, debug: bool = False
-) -> None:
-    """Appends the message to a pack. Headers the message has already stay as they are."""
+def stamped(message: QueueMessage, *, producer_id: str, now_ms: int, debug: bool = False) -> QueueMessage:
+    """With the headers that every message has when it is sent. Those it has already stay as they are."""
     headers = {PRODUCER_ID: producer_id.encode(), TS: encode_time(now_ms)}
     if debug:
         headers[THREAD_NAME] = threading.current_thread().name.encode()
         headers[STACK_TRACE] = "".join(traceback.format_stack(limit=18)[:-1]).encode()
     headers.update(message.headers)
-    pack.append(message.data, encode_key(message.key), list(headers.items()), now_ms)
+    return QueueMessage(message.key, message.data, headers)
+
+
+def encode_message(message: QueueMessage, pack: RecordPack, now_ms: int) -> None:
+    """Appends the message to a pack, as it is."""
+    pack.append(message.data, encode_key(message.key), list(message.headers.items()), now_ms)
 
 
 def decode_message(record: Record) -> QueueMessage:

@@ -16,6 +16,7 @@ from penstock.partition.names import topic_name
 SYSTEM_TENANT = UUID("13814000-1dd2-11b2-8080-808080808080")
 MAIN = "Main"
 EDGE = "Edge"
+CALCULATED_FIELDS = "CalculatedFields"
 HOUSEKEEPER = "Housekeeper"
 
 

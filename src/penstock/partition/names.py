@@ -2,6 +2,7 @@
 
 topic           [prefix.]base[.isolated.<tenant>][.<partition>]
 notifications   [prefix.]base.notifications.<service id>
+edge events     [prefix.]tb_edge_event.notifications.<tenant>.<edge>
 responses       [prefix.]base.responses.<service id>
 group           [prefix.]<service type>_<queue>[-isolated-<tenant>]-consumer[-<partition>]
 node group      [prefix.]<service type>-notifications-node-<service id>, [prefix.]<base>-responses-node-<service id>
@@ -56,6 +57,11 @@ def notifications_topic(base: str, service_id: str, *, prefix: str = "") -> str:
     return _prefixed(
         prefix, f"{_checked_part('a topic', base)}.notifications.{_checked_part('a service id', service_id)}"
     )
+
+
+def edge_events_topic(base: str, tenant: UUID, edge: UUID, *, prefix: str = "") -> str:
+    """What happened for one edge of a tenant; whoever has its connection is the only consumer."""
+    return _prefixed(prefix, f"{_checked_part('a topic', base)}.notifications.{tenant}.{edge}")
 
 
 def responses_topic(base: str, service_id: str, *, prefix: str = "") -> str:

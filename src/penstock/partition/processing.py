@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.partition.model import EDGE, HOUSEKEEPER, QueueKey, ServiceType
+from penstock.partition.model import CALCULATED_FIELDS, EDGE, HOUSEKEEPER, QueueKey, ServiceType
 from penstock.partition.packs.queues import PackQueue
 from penstock.partition.settings import (
     ChangeSettings,
@@ -16,6 +16,7 @@ from penstock.partition.topics import default_queues
 CORE_PACK_SECONDS = 2.0
 EDGE_PACK_SECONDS = 10.0
 VERSION_CONTROL_PACK_SECONDS = 180.0
+CALCULATED_FIELDS_PACK_SECONDS = 60.0
 
 
 def pack_queues(settings: QueueSettings) -> dict[QueueKey, PackQueue]:
@@ -23,7 +24,7 @@ def pack_queues(settings: QueueSettings) -> dict[QueueKey, PackQueue]:
     rule_engine = {queue.name: queue for queue in settings.rule_engine.queues}
     found: dict[QueueKey, PackQueue] = {}
     for queue in default_queues(settings):
-        if queue.key.service_type is ServiceType.TB_RULE_ENGINE:
+        if queue.key.service_type is ServiceType.TB_RULE_ENGINE and queue.key.queue in rule_engine:
             options = rule_engine[queue.key.queue]
             found[queue.key] = _of(options, queue.key.queue, queue.topic, queue.partitions)
         elif queue.key.queue == HOUSEKEEPER:
@@ -63,4 +64,6 @@ def _of(
 def _pack_seconds(key: QueueKey) -> float:
     if key.service_type is ServiceType.TB_VC_EXECUTOR:
         return VERSION_CONTROL_PACK_SECONDS
+    if key.queue == CALCULATED_FIELDS:
+        return CALCULATED_FIELDS_PACK_SECONDS
     return EDGE_PACK_SECONDS if key.queue == EDGE else CORE_PACK_SECONDS

@@ -11,7 +11,14 @@ from penstock._ext.segment import RecordPack
 from penstock.core.errors import PenstockError
 from penstock.core.logging import DEBUG, get_logger
 from penstock.logs.base import Appended, Log, LogError, TopicNotFound, TopicPartition
-from penstock.partition.messages import CORRELATION_ID, QueueMessage, encode_message, encoded_size
+from penstock.partition.messages import (
+    CORRELATION_ID,
+    QueueMessage,
+    encode_message,
+    encoded_size,
+    record_size,
+    stamped,
+)
 from penstock.partition.model import TopicPartitionInfo
 from penstock.partition.topic_creator import EnsureTopic, TopicsExist
 
@@ -79,11 +86,13 @@ class QueueProducer:
         MessageTooLarge, QueueFull and ProducerStopped at once: then nothing was taken."""
         size = encoded_size(message)
         self._check(info, size)
+        now_ms = int(self._wall_clock() * 1000)
+        whole = stamped(message, producer_id=self._producer_id, now_ms=now_ms, debug=_log.is_enabled(DEBUG))
+        self._check_record(info, whole)
         if not self._batches:
             asyncio.get_running_loop().call_soon(self._flush)
         _, batch = self._batches.setdefault(info.log_partition, (info, _Batch(info.full_topic_name)))
-        now_ms = int(self._wall_clock() * 1000)
-        encode_message(message, batch.pack, producer_id=self._producer_id, now_ms=now_ms, debug=_log.is_enabled(DEBUG))
+        encode_message(whole, batch.pack, now_ms)
         batch.bytes += size
         if on_sent is not None:
             batch.callbacks.append(on_sent)
@@ -132,6 +141,15 @@ class QueueProducer:
             )
         if self._pending_bytes + size > self._max_pending_bytes + self._max_message_size:
             raise QueueFull(f"{self._pending_bytes} bytes wait to be written to the queues")
+
+    def _check_record(self, info: TopicPartitionInfo, message: QueueMessage) -> None:
+        """The log would refuse it, and with it all others of this iteration: it is refused alone."""
+        largest, size = self._log.producer.largest_record, record_size(message)
+        if largest and size > largest:
+            raise MessageTooLarge(
+                f"a message of {size} bytes with its headers for {info} is larger than the log takes, {largest}",
+                "Raise kafka.max_request_size, and the limit of the topics in Kafka with it, or send less at once.",
+            )
 
     def _flush(self) -> None:
         batches, self._batches = self._batches, {}

@@ -12,6 +12,7 @@ from penstock.core.errors import SettingsError
 from penstock.core.settings.address import parse_address
 from penstock.core.settings.model import MIB
 from penstock.core.settings.section import Section
+from penstock.partition.model import CALCULATED_FIELDS
 from penstock.partition.packs.queues import (
     AckSettings,
     AckStrategy,
@@ -239,7 +240,17 @@ def parse_settings(document: Mapping[str, Any]) -> QueueSettings:
     except msgspec.ValidationError as error:
         raise SettingsError(f"queue: {error}") from None
     _check_addresses(settings.cluster)
+    _check_names(settings.rule_engine)
     return settings
+
+
+def _check_names(rule_engine: RuleEngineQueueSettings) -> None:
+    for queue in rule_engine.queues:
+        if queue.name.lower() == CALCULATED_FIELDS.lower():
+            raise SettingsError(
+                f"queue.rule-engine.queues: {queue.name} is the queue of queue.calculated-fields",
+                "Give the queue another name.",
+            )
 
 
 def _check_addresses(cluster: ClusterSettings) -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Literal, NamedTuple
 from uuid import UUID
 
 from penstock.core.errors import SettingsError
-from penstock.logs.base import Admin, parse_properties
-from penstock.partition.model import EDGE, HOUSEKEEPER, MAIN, Queue, QueueKey, ServiceType
+from penstock.logs.base import Admin, LogError, parse_properties
+from penstock.logs.topics import TopicConfig
+from penstock.partition.model import CALCULATED_FIELDS, EDGE, HOUSEKEEPER, MAIN, Queue, QueueKey, ServiceType
 from penstock.partition.names import topic_name
 from penstock.partition.settings import QueueSettings
 
@@ -26,6 +28,7 @@ CALL_RETENTION_MS = 10 * MINUTE
 CALL_SEGMENT_BYTES = 10_485_760
 INSTANCE_CHANNELS = {"sessions": "tbmq.client.session", "data-subscription": "tbmq.datasub"}
 """By what brokers call each other for: the base of the topics that each of them has."""
+EDGE_EVENTS = "tb_edge_event"
 CORE, RULE_ENGINE, TRANSPORT = ServiceType.TB_CORE, ServiceType.TB_RULE_ENGINE, ServiceType.TB_TRANSPORT
 
 Kind = Literal["partitioned", "internal", "per-service"]
@@ -80,6 +83,7 @@ def topic_table(settings: QueueSettings) -> list[TopicSpec]:
         TopicSpec(f"{api.topic}.responses", 1, "per-service", services=frozenset([TRANSPORT])),
         TopicSpec(settings.edge.topic, settings.edge.partitions),
         TopicSpec(f"{settings.edge.topic}.notifications", 1, "per-service", services=frozenset([CORE])),
+        TopicSpec(f"{EDGE_EVENTS}.notifications", 1, "per-service"),  # of each edge of a tenant, made on use
         TopicSpec(core.usage_stats_topic, 1, "internal"),
         TopicSpec(core.ota.topic, core.partitions),
         TopicSpec(core.housekeeper.topic, core.partitions),
@@ -140,6 +144,12 @@ def default_queues(settings: QueueSettings) -> list[Queue]:
             )
             for one in settings.rule_engine.queues
         ),
+        queue(
+            RULE_ENGINE,
+            CALCULATED_FIELDS,
+            settings.calculated_fields.event_topic,
+            settings.calculated_fields.partitions,
+        ),
     ]
 
 
@@ -156,9 +166,30 @@ def find_spec(settings: QueueSettings, topic: str) -> TopicSpec | None:
     return None
 
 
+def check_topic_properties(settings: QueueSettings) -> None:
+    """Raises SettingsError for an entry of `queue.topic-properties` that is of no topic or makes none."""
+    specs = {spec.base: spec for spec in topic_table(settings)}
+    for base in settings.topic_properties:
+        spec = specs.get(base)
+        if spec is None:
+            near = get_close_matches(base, specs, n=1)
+            raise SettingsError(
+                f"queue.topic-properties: there is no base topic {base!r}",
+                f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(sorted(specs))}.",
+            )
+        count, properties = partitions_and_properties(settings, spec)
+        try:
+            TopicConfig.of(base, count, properties)
+        except LogError as error:
+            raise SettingsError(f"queue.topic-properties: {error}") from None
+
+
 def partitions_and_properties(settings: QueueSettings, spec: TopicSpec) -> tuple[int, dict[str, str]]:
     """Of each of the topics of a row in the log."""
-    overrides = parse_properties(settings.topic_properties.get(spec.base, ""))
+    try:
+        overrides = parse_properties(settings.topic_properties.get(spec.base, ""))
+    except ValueError as error:
+        raise SettingsError(f"queue.topic-properties: {spec.base}: {error}") from None
     count = _checked_count(spec, overrides.pop("partitions", None))
     return count, spec.properties(overrides)
 
@@ -167,7 +198,8 @@ def topics_of(
     settings: QueueSettings, service_ids: Mapping[ServiceType, Iterable[str]] | None = None, tenant: UUID | None = None
 ) -> list[tuple[TopicSpec, list[Topic]]]:
     """The table with the topics of each row: the shared ones and those of the given services; or, for an isolated
-    tenant, its own rule-engine queues."""
+    tenant, its own rule-engine queues. Raises SettingsError."""
+    check_topic_properties(settings)
     rows: list[tuple[TopicSpec, list[Topic]]] = []
     rule_engine_bases = {f"{settings.rule_engine.topic}.{queue.topic}" for queue in settings.rule_engine.queues}
     for spec in topic_table(settings):
@@ -190,6 +222,8 @@ def _checked_count(spec: TopicSpec, override: str | None) -> int:
             f"queue.topic-properties: partitions:{override} of {spec.base} would have no effect",
             "Set the queue's own `partitions` instead; each of them may be a topic of its own.",
         )
+    if not override.isascii() or not override.isdecimal() or int(override) < 1:
+        raise SettingsError(f"queue.topic-properties: partitions:{override} of {spec.base} is not 1 or more")
     return int(override)
 
 

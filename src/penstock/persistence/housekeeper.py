@@ -270,11 +270,24 @@ def _partition_of(topic: str, base: str) -> TopicPartitionInfo | None:
     return TopicPartitionInfo(base, partition=int(number))
 
 
+class _Written(msgspec.Struct, frozen=True):
+    """A task as it is in the log: JSON, so that `penstock log read` shows it."""
+
+    kind: str
+    name: str
+    topic: str
+    at: int = 0
+
+
 def _message(task: Task) -> QueueMessage:
-    return QueueMessage(task.name, msgspec.msgpack.encode(task))
+    return QueueMessage(task.name, msgspec.json.encode(_Written(*msgspec.structs.astuple(task))))
 
 
 def _decode(record: Record) -> Decoded:
     """Of one client or filter one task at a time."""
-    task = msgspec.msgpack.decode(decode_message(record).data, type=Task)
+    data = decode_message(record).data
+    if data.startswith(b"{"):
+        task = Task(*msgspec.structs.astuple(msgspec.json.decode(data, type=_Written)))
+    else:  # of an earlier version
+        task = msgspec.msgpack.decode(data, type=Task)
     return Decoded(task, (task.kind, task.name))

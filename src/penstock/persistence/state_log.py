@@ -10,11 +10,11 @@ from functools import partial
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import RateLimited, get_logger
 from penstock.logs.base import Appended, Log, LogError, read_state
+from penstock.logs.state_topics import STATE_PROPERTIES, make_state_topic
 from penstock.stores.base import Change, OnRecord, OnStored, StoreError
 
 log = get_logger("penstock.state")
 
-PROPERTIES = {"cleanup.policy": "compact", "segment.ms": "3600000"}
 RETRY_SECONDS = 0.25
 PATIENCE_SECONDS = 15.0
 RECORDS_IN_PACK = 5_000
@@ -127,7 +127,7 @@ class StateLog:
     ) -> None:
         self._log = log_provider
         self._topic_of = topic_of
-        self._properties = {**PROPERTIES, **(properties or {})}
+        self._properties = {**STATE_PROPERTIES, **(properties or {})}
         self._tables: dict[str, _Table] = {}
         self._changes: dict[str, dict[bytes, bytes | None]] = {}
         self._batch: _Batch | None = None
@@ -146,7 +146,7 @@ class StateLog:
 
         while True:
             try:
-                await self._log.admin.create(topic, 1, self._properties)
+                await make_state_topic(self._log, topic, self._properties)
                 marker = RecordPack()
                 marker.append(b"", MARKER)
                 await self._log.producer.send(topic, 0, marker)

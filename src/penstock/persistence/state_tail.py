@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import RateLimited, get_logger
 from penstock.logs.base import EARLIEST, Consumer, Fetched, Log, LogError, TopicPartition
-from penstock.persistence.state_log import MARKER, PROPERTIES
+from penstock.logs.state_topics import STATE_PROPERTIES, make_state_topic
+from penstock.persistence.state_log import MARKER
 
 log = get_logger("penstock.state")
 
@@ -50,10 +51,10 @@ class StateTail:
         self._waiting: dict[bytes, dict[str, asyncio.Future[None]]] = {}
         self._warnings = RateLimited(interval=10.0)
 
-    async def start(self, properties: Mapping[str, str] = PROPERTIES) -> None:
+    async def start(self, properties: Mapping[str, str] = STATE_PROPERTIES) -> None:
         """Returns when everything that is there has been read. Raises LogError."""
         for topic in self._values:
-            await self._log.admin.create(self._before + topic, 1, properties)
+            await make_state_topic(self._log, self._before + topic, properties)
         self._consumer = self._log.consumer("")
         await self._consumer.add({TopicPartition(self._before + topic, 0): EARLIEST for topic in self._values})
         self._task = asyncio.get_running_loop().create_task(self._follow(self._consumer))

@@ -8,6 +8,7 @@ from penstock.logs.base import Log
 from penstock.logs.lag_watch import LagWatch
 from penstock.partition.channels import InstanceChannel
 from penstock.rpc.responder import Handler, Responder
+from penstock.rpc.settings import RequestSettings, ResponderSettings
 from penstock.rpc.template import RequestTemplate
 
 DRAIN_SECONDS = 0.5
@@ -27,6 +28,7 @@ class InstanceCalls:
             group=channel.response_group,
             service_id=channel.service_id,
             response_properties=channel.response_properties,
+            settings=RequestSettings.of(channel.limits),
         )
         self._responder = Responder(
             log_provider,
@@ -35,6 +37,7 @@ class InstanceCalls:
             group=channel.group,
             service_id=channel.service_id,
             partitions=[0],
+            settings=ResponderSettings.of(channel.limits),
         )
         self.lag = LagWatch(self._measure_lag)
 

@@ -19,7 +19,7 @@ from penstock.rpc.errors import ErrorCode
 from penstock.rpc.latency import Latency
 from penstock.rpc.progress import PackProgress, Progress
 from penstock.rpc.settings import ResponderSettings
-from penstock.rpc.wire import ERROR_CODE, ERROR_MESSAGE, LONGEST_MESSAGE, Request
+from penstock.rpc.wire import ERROR_CODE, ERROR_MESSAGE, LONGEST_MESSAGE, Request, room_for_data
 
 log = get_logger("penstock.rpc")
 Handler = Callable[[Request], bytes | Awaitable[bytes]]
@@ -69,6 +69,7 @@ class Responder:
         self._writer = CallWriter(service_id.encode())
         self._partitions = None if partitions is None else [TopicPartition(request_topic, p) for p in partitions]
         self._settings = settings or ResponderSettings()
+        self._room = self._settings.max_message_bytes
         self._clock = clock
         self._wall_clock = wall_clock
         self._progress = Progress()
@@ -86,6 +87,7 @@ class Responder:
         )
 
     async def start(self) -> None:
+        self._room = room_for_data(self._writer, self._log.producer.largest_record, self._settings.max_message_bytes)
         consumer = self._consumer = self._log.consumer(self._group)
         if self._partitions is None:
             consumer.subscribe([self._topic], on_revoked=self._on_revoked)
@@ -196,8 +198,8 @@ class Responder:
         if not isinstance(data, bytes):
             wrong = TypeError(f"the handler answered with {type(data).__name__} instead of bytes")
             self._fail(request, progress, ErrorCode.HANDLER_FAILED, wrong)
-        elif len(data) > self._settings.max_message_bytes:
-            large = ValueError(f"an answer of {len(data)} bytes: at most {self._settings.max_message_bytes} are sent")
+        elif len(data) > self._room:
+            large = ValueError(f"an answer of {len(data)} bytes: at most {self._room} are sent")
             self._fail(request, progress, ErrorCode.ANSWER_TOO_LARGE, large)
         else:
             self._put(request, data, (), progress)

@@ -1,8 +1,10 @@
-"""Limits of request/response, with the defaults of each use."""
+"""Limits of request/response; those of each use are in partition/channels.py."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from penstock.partition.channels import RequestLimits
 
 MIB = 1_048_576
 
@@ -23,6 +25,10 @@ class RequestSettings:
     commit_seconds: float = 1.0
     """How often the position is committed. It is for monitoring: a new start does not want the old answers."""
 
+    @classmethod
+    def of(cls, limits: RequestLimits) -> RequestSettings:
+        return cls(max_pending_requests=limits.max_pending, max_request_timeout=limits.timeout)
+
 
 @dataclass(frozen=True, slots=True)
 class ResponderSettings:
@@ -38,9 +44,6 @@ class ResponderSettings:
     commit_seconds: float = 0.1
     """Commits come no faster than this; what is committed was answered before."""
 
-
-TRANSPORT_API = RequestSettings(max_request_timeout=10.0)
-JS_EXECUTOR = RequestSettings(max_request_timeout=10.0)
-JS_COMPILE_TIMEOUT = 60.0
-JS_EXECUTE_TIMEOUT = 2.0
-EDQS = RequestSettings(max_request_timeout=20.0)
+    @classmethod
+    def of(cls, limits: RequestLimits) -> ResponderSettings:
+        return cls(max_pending_requests=limits.max_pending)

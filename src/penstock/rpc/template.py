@@ -24,7 +24,7 @@ from penstock.rpc.errors import (
 )
 from penstock.rpc.latency import Latency
 from penstock.rpc.settings import RequestSettings
-from penstock.rpc.wire import new_ids
+from penstock.rpc.wire import LENGTHS, new_ids, room_for_data
 
 log = get_logger("penstock.rpc")
 
@@ -69,6 +69,7 @@ class RequestTemplate:
         self._writer = CallWriter(service_id.encode(), response_topic.encode())
         self._response_properties = response_properties
         self._settings = settings or RequestSettings()
+        self._room = self._settings.max_message_bytes
         self._clock = clock
         self._wall_clock = wall_clock
         self._ids = new_ids()
@@ -90,6 +91,7 @@ class RequestTemplate:
         """Reads how many partitions the request topic has; makes the response topic if it is not there."""
         if self._request_topic is not None:
             self._partitions = (await self._log.admin.describe(self._request_topic)).partitions
+        self._room = room_for_data(self._writer, self._log.producer.largest_record, self._settings.max_message_bytes)
         await self._log.admin.create(self._response.topic, 1, self._response_properties)
         self._consumer = self._log.consumer(self._group, auto_offset_reset="latest")
         self._consumer.assign([self._response])
@@ -126,9 +128,15 @@ class RequestTemplate:
         settings = self._settings
         if self._loop is None:
             raise TemplateClosed("the template is not open")
-        if len(data) > settings.max_message_bytes:
+        size = len(data) + (len(key) if key else 0)
+        if headers:
+            size += sum(len(name.encode()) + len(value) + LENGTHS for name, value in headers)
+        if size > self._room:
             self._counts["rejected"] += 1
-            raise RequestTooLarge(f"a request of {len(data)} bytes: at most {settings.max_message_bytes} are sent")
+            raise RequestTooLarge(
+                f"a request of {size} bytes: at most {self._room} are sent",
+                "Send less at once; what Kafka takes is kafka.max_request_size.",
+            )
         if len(self._pending) >= settings.max_pending_requests:
             self._make_room()
         seconds = settings.max_request_timeout if timeout is None else timeout

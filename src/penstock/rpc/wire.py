@@ -8,13 +8,26 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from penstock._ext.calls import Call
+from penstock._ext.calls import Call, CallWriter
+from penstock._ext.segment import RecordPack
 
 Request = Call
 """What a handler gets: data, key, request_id, response_topic, expire_ts, headers."""
 ERROR_CODE = "errorCode"
 ERROR_MESSAGE = "errorMessage"
 LONGEST_MESSAGE = 1_000
+LENGTHS = 10
+"""Bytes of the two lengths before a header's name and value, however large."""
+
+
+def room_for_data(writer: CallWriter, largest_record: int, max_message_bytes: int) -> int:
+    """How large a request or an answer may be without a key and headers of its own, so that the log takes it: what it
+    refuses would take all others of its pack with it."""
+    if largest_record == 0:
+        return max_message_bytes
+    empty = RecordPack()
+    writer.put(empty, b"", bytes(16), 0)
+    return min(max_message_bytes, max(0, largest_record - empty.size))
 
 
 def new_ids() -> Iterator[bytes]:

@@ -118,6 +118,29 @@ def test_kafka_knows_more_properties_and_has_the_same_rule_about_partitions():
         check(load_settings(None, {}, {**kafka, "application.topic_properties": "partitions:2"}).settings)
 
 
+@pytest.mark.parametrize("provider", ["embedded", "kafka"])
+@pytest.mark.parametrize(
+    ("base", "text", "message"),
+    [
+        ("tb_core", "retention.ms", "is not name:value"),
+        ("tb_core", "retention.ms:soon", "retention.ms .soon. is no number"),
+        ("tb_core", "partitions:5", "no effect"),
+        ("nosuch", "retention.ms:1000", "no base topic 'nosuch'"),
+    ],
+)
+def test_properties_of_queues_are_checked_at_the_start(provider, base, text, message):
+    flags = {"log.provider": provider, f"queue.topic-properties.{base}": text}
+    with pytest.raises(SettingsError, match=message):
+        check(load_settings(None, {}, flags).settings)
+
+
+def test_a_name_that_only_kafka_knows_is_refused_elsewhere():
+    flags = {"queue.topic-properties.tb_core": "retention.sm:1"}
+    check(load_settings(None, {}, {**flags, "log.provider": "kafka"}).settings)
+    with pytest.raises(SettingsError, match=r"did you mean retention\.ms\?"):
+        check(load_settings(None, {}, flags).settings)
+
+
 def test_a_topic_takes_whatever_was_acknowledged():
     kafka = {"log.provider": "kafka"}
     check(load_settings(None, {}, {**kafka, "application.topic_properties": "max.message.bytes:1048576"}).settings)

@@ -78,6 +78,21 @@ def test_retention_by_bytes(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_the_limit_is_of_all_partitions_together(tmp_path: Path) -> None:
+    """docs/ingest-log.md says so: they are in the same segments."""
+
+    async def scenario(log: EmbeddedLog) -> None:
+        await log.admin.create("t", 4, {"segment.bytes": "2048", "retention.bytes": "2048"})
+        await log.producer.send("t", 1, numbered(0, 1))
+        await append(log, 60)
+        await tidy(log)
+        assert 4_096 < sum(path.stat().st_size for path in segments_of(tmp_path, "t")) <= 4 * 2_048 + 2_048
+        quiet = log.watermarks(TopicPartition("t", 1))
+        assert (quiet.first, quiet.end) == (1, 1)
+
+    run(tmp_path, scenario)
+
+
 def test_retention_by_messages(tmp_path: Path) -> None:
     async def scenario(log: EmbeddedLog) -> None:
         await log.admin.create("t", 1, {"segment.bytes": "2048", "retention.messages": "500"})

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from penstock._ext.segment import RecordPack
-from penstock.logs.base import Fetched, TopicNotFound, TopicPartition
+from penstock.logs.base import Fetched, LogError, TopicNotFound, TopicPartition
 from penstock.logs.memory import MemoryLog
 from penstock.partition.consumers import ConsumerManager, ConsumerOptions, GivenBack
 from penstock.partition.discovery import LogDiscovery
@@ -54,6 +54,28 @@ def with_log(scenario: Callable[[MemoryLog], Awaitable[None]]) -> None:
         await scenario(log)
 
     with_memory_log(run)
+
+
+def test_what_fails_again_and_again_is_said_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    class NoTopic:
+        attempts = 0
+
+        def __call__(self, info: TopicPartitionInfo) -> asyncio.Future[None] | None:
+            self.attempts += 1
+            raise LogError("topic properties make no sense")
+
+        def forget(self, topic: str) -> None:
+            pass
+
+    async def scenario(log: MemoryLog) -> None:
+        no_topic = NoTopic()
+        manager = ConsumerManager(log, group_of, Handled(), QUICK, ensure_topic=no_topic)
+        manager.update([INFOS[0]])
+        await until(lambda: no_topic.attempts >= 5)
+        await manager.stop()
+        assert caplog.text.count("a consumer failed") == 1
+
+    with_log(scenario)
 
 
 @pytest.mark.parametrize("options", [QUICK, SHARED], ids=["per-partition", "shared"])

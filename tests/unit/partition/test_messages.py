@@ -8,14 +8,15 @@ import pytest
 
 from penstock._ext.segment import RecordPack
 from penstock.partition import messages
-from penstock.partition.messages import QueueMessage, UndecodableMessage, decode_message, encode_message
+from penstock.partition.messages import QueueMessage, UndecodableMessage, decode_message, encode_message, stamped
 
 REQUEST = UUID("00010203-0405-0607-0809-0a0b0c0d0e0f")
 
 
 def through_a_record(message: QueueMessage, **options: object) -> QueueMessage:
     pack = RecordPack()
-    encode_message(message, pack, producer_id="core-1", now_ms=1_700_000_000_123, **options)
+    now_ms = 1_700_000_000_123
+    encode_message(stamped(message, producer_id="core-1", now_ms=now_ms, **options), pack, now_ms)
     (record,) = pack
     assert record.timestamp == 1_700_000_000_123
     return decode_message(record)

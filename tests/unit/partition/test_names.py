@@ -9,6 +9,7 @@ import pytest
 from penstock.partition import names
 
 TENANT = UUID("784f394c-42b6-435a-983c-b7beff2784f9")
+EDGE = UUID("13814000-1dd2-11b2-8080-808080808080")
 
 
 @pytest.mark.parametrize(
@@ -21,6 +22,10 @@ TENANT = UUID("784f394c-42b6-435a-983c-b7beff2784f9")
         (names.topic_name("edqs.events", prefix="a.b"), "a.b.edqs.events"),
         (names.notifications_topic("tb_core", "core-1"), "tb_core.notifications.core-1"),
         (names.notifications_topic("tb_transport", "mqtt-3", prefix="prod"), "prod.tb_transport.notifications.mqtt-3"),
+        (
+            names.edge_events_topic("tb_edge_event", TENANT, EDGE, prefix="prod"),
+            f"prod.tb_edge_event.notifications.{TENANT}.{EDGE}",
+        ),
         (names.responses_topic("js_eval", "re-1"), "js_eval.responses.re-1"),
         (names.responses_topic("tb_transport.api", "t", prefix="p"), "p.tb_transport.api.responses.t"),
         (names.group_name("TB_RULE_ENGINE", "Main"), "tb_rule_engine_main-consumer"),

@@ -134,6 +134,8 @@ def test_an_empty_pack_is_done() -> None:
 
 def test_default_queues() -> None:
     queues = [queue for key, queue in pack_queues(QueueSettings()).items() if key.service_type == "TB_RULE_ENGINE"]
+    *queues, fields = queues
+    assert (fields.topic, fields.partitions, fields.pack_seconds) == ("tb_cf_event", 10, 60.0)
     main, high, sequential = queues
     assert [queue.name for queue in queues] == ["Main", "HighPriority", "SequentialByOriginator"]
     assert [queue.topic for queue in queues] == [
@@ -142,7 +144,7 @@ def test_default_queues() -> None:
         "tb_rule_engine.sq",
     ]
     for queue in queues:
-        assert (queue.partitions, queue.poll_seconds, queue.pack_seconds) == (10, 0.025, 2.0)
+        assert (queue.partitions, queue.pack_seconds) == (10, 2.0)
         assert queue.ack.failure_percentage == 0
     assert main.submit.strategy is high.submit.strategy is SubmitStrategy.BURST
     assert sequential.submit.strategy is SubmitStrategy.SEQUENTIAL_BY_ORIGINATOR

@@ -39,9 +39,7 @@ async def running(
         if device < 0:
             pack.append(data)
         else:
-            encode_message(
-                QueueMessage(DEVICES[device], data), pack, producer_id="test", now_ms=int(time.time() * 1_000)
-            )
+            encode_message(QueueMessage(DEVICES[device], data), pack, int(time.time() * 1_000))
     await log.producer.send(TOPIC, 0, pack)
     if options.pop("dead_letters", False):
         options["dead_letter"] = dead_letter_topic(log, "dead")

@@ -16,7 +16,14 @@ from penstock.partition.consumer import QueueConsumer
 from penstock.partition.consumers import ConsumerOptions
 from penstock.partition.factory import NotOfThisService, QueueFactory
 from penstock.partition.messages import QueueMessage
-from penstock.partition.model import SYSTEM_TENANT, QueueKey, ServiceInfo, ServiceType, TopicPartitionInfo
+from penstock.partition.model import (
+    CALCULATED_FIELDS,
+    SYSTEM_TENANT,
+    QueueKey,
+    ServiceInfo,
+    ServiceType,
+    TopicPartitionInfo,
+)
 from penstock.partition.packs.message import PackMessage
 from penstock.partition.producer import MessageTooLarge, ProducerStopped, QueueFull, QueueProducer
 from penstock.partition.service import HashPartitionService
@@ -233,6 +240,40 @@ def test_factory_gives_one_partition_or_a_topic_of_the_table() -> None:
         consumer.subscribe()
         assert {info.full_topic_name for info in consumer.partitions} == {"tb_core.3"}
         assert factory.topic_producer("tb_usage_stats").default_topic == "tb_usage_stats"
+
+    with_memory_log(scenario)
+
+
+def test_calculated_fields_are_a_queue_of_the_rule_engines() -> None:
+    async def scenario(log: MemoryLog) -> None:
+        core, engine = new_factory(log, CORE), new_factory(log, RULE_ENGINE, service_id="re-1")
+        key = QueueKey(RULE_ENGINE, CALCULATED_FIELDS)
+        processor = engine.processor(key, ignore)
+        assert (processor.queue.topic, processor.queue.partitions) == ("tb_cf_event", 10)
+        assert processor.queue.pack_seconds == 60.0
+        entity = uuid4()
+        info = core.partitions.resolve(RULE_ENGINE, CALCULATED_FIELDS, SYSTEM_TENANT, entity)
+        await core.producer(RULE_ENGINE, CALCULATED_FIELDS).send_and_wait(info, QueueMessage(entity, b"x"))
+        assert info.full_topic_name.startswith("tb_cf_event.")
+        assert info in engine.partitions.my_partitions(key)
+        assert log.watermarks(info.log_partition).end == 1
+
+    with_memory_log(scenario)
+
+
+def test_addresses_of_edges() -> None:
+    async def scenario(log: MemoryLog) -> None:
+        core = new_factory(log, CORE, service_id="core-1", prefix="p")
+        tenant, edge = uuid4(), uuid4()
+        assert core.edge_notifications("core-1").full_topic_name == "p.tb_edge.notifications.core-1"
+        assert core.edge_notifications("core-1").my_partition
+        info = core.edge_events(tenant, edge)
+        assert info.full_topic_name == f"p.tb_edge_event.notifications.{tenant}.{edge}"
+        producer = core.topic_producer("tb_edge_event.notifications")
+        for place in (info, core.edge_notifications("core-2")):
+            await producer.send_and_wait(place, QueueMessage(edge, b"x"))
+            properties = (await log.admin.describe(place.full_topic_name)).properties
+            assert properties["retention.ms"] == str(7 * 86_400_000)
 
     with_memory_log(scenario)
 

@@ -15,11 +15,13 @@ from penstock.partition.processing import change_queue, notification_queue, pack
 from penstock.partition.settings import QueueSettings, check_type, parse_settings
 from penstock.partition.topics import (
     INSTANCE_CHANNELS,
+    check_topic_properties,
     create_topics,
     default_queues,
     delete_service_topics,
     find_spec,
     topic_table,
+    topics_of,
 )
 
 CORE, RULE_ENGINE = ServiceType.TB_CORE, ServiceType.TB_RULE_ENGINE
@@ -75,6 +77,7 @@ def test_default_queues() -> None:
         "TB_RULE_ENGINE/Main": ("tb_rule_engine.main", 10, False),
         "TB_RULE_ENGINE/HighPriority": ("tb_rule_engine.hp", 10, False),
         "TB_RULE_ENGINE/SequentialByOriginator": ("tb_rule_engine.sq", 10, False),
+        "TB_RULE_ENGINE/CalculatedFields": ("tb_cf_event", 10, False),
     }
 
 
@@ -183,6 +186,31 @@ def test_properties_are_laid_over_the_defaults() -> None:
 def test_partitions_without_effect_are_refused(base: str) -> None:
     with pytest.raises(SettingsError, match="no effect"):
         create(parse_settings({"topic-properties": {base: "partitions:5"}}))
+
+
+@pytest.mark.parametrize(
+    ("base", "text", "words"),
+    [
+        ("tb_core", "retention.ms", "'retention.ms' is not name:value"),
+        ("tb_core", "retention.ms:soon", "retention.ms .soon. is no number"),
+        ("tb_core", "cleanup.policy:burn", "cleanup.policy 'burn'"),
+        ("tb_usage_stats", "partitions:many", "partitions:many of tb_usage_stats"),
+        ("tb_usage_stats", "partitions:0", "partitions:0 of tb_usage_stats"),
+        ("tb_cor", "retention.ms:1000", "Did you mean 'tb_core'"),
+        ("nosuch", "retention.ms:1000", "There are .*tb_core"),
+    ],
+)
+def test_properties_that_make_no_topic_are_refused(base: str, text: str, words: str) -> None:
+    settings = parse_settings({"topic-properties": {base: text}})
+    with pytest.raises(SettingsError, match=words):
+        check_topic_properties(settings)
+    with pytest.raises(SettingsError, match=words):
+        topics_of(settings)
+
+
+def test_no_other_queue_is_called_as_that_of_calculated_fields() -> None:
+    with pytest.raises(SettingsError, match=r"calculatedfields is the queue of queue\.calculated-fields"):
+        parse_settings({"rule-engine.queues": [{"name": "calculatedfields", "topic": "cf"}]})
 
 
 def test_topics_of_a_service_that_is_gone_are_deleted() -> None:

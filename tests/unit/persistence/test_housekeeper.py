@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
-from penstock.logs.base import LogUnavailable
+from penstock._ext.segment import RecordPack
+from penstock.logs.base import LogUnavailable, TopicPartition, read_state
 from penstock.logs.memory import MemoryLog
 from penstock.partition.node import ClusterNode
 from penstock.partition.settings import parse_settings
@@ -92,6 +94,26 @@ def test_a_broker_alone_has_no_queue_before_the_first_task_and_handles_each_once
             after.note("z")
             await until(lambda: after.handled == ["z"])
             assert after.keeper.counters()["housekeeper_noted"] == 1
+
+    with_memory_log(scenario)
+
+
+def test_tasks_are_json_and_those_of_an_earlier_version_are_read() -> None:
+    async def scenario(log: MemoryLog) -> None:
+        before = Broker(log)
+        await before.node.start()
+        before.note("x")
+        await until(lambda: any(log.watermarks(TopicPartition(topic, 0)).end for topic in log.topics))
+        (topic,) = (topic for topic in log.topics if log.watermarks(TopicPartition(topic, 0)).end)
+        seen: list[bytes | None] = []
+        await read_state(log, topic, lambda _, value: seen.append(value))
+        task = msgspec.json.decode(seen[0] or b"")
+        assert (task["kind"], task["name"], task["topic"]) == (CLIENT, "x", "tbmq.msg.app.x")
+        old = RecordPack()
+        old.append(msgspec.msgpack.encode([CLIENT, "y", "tbmq.msg.app.y", 1]), b"y")
+        await log.producer.send(topic, 0, old)
+        async with started(log) as after:
+            await until(lambda: after.handled == ["x", "y"])
 
     with_memory_log(scenario)
 

@@ -64,7 +64,8 @@ def test_each_instance_answers_what_it_is_asked() -> None:
 def test_what_was_not_read_yet_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that is too busy to answer the others shows it."""
     monkeypatch.setattr("penstock.logs.lag_watch.LOOK_SECONDS", 0.01)
-    monkeypatch.setattr("penstock.rpc.responder.ResponderSettings", lambda: ResponderSettings(max_pending_requests=1))
+    one_at_a_time = ResponderSettings(max_pending_requests=1)
+    monkeypatch.setattr("penstock.rpc.instances.ResponderSettings.of", lambda limits: one_at_a_time)
 
     async def run() -> None:
         log = MemoryLog()

@@ -13,7 +13,7 @@ from penstock.logs.base import EARLIEST, LogUnavailable, TopicPartition
 from penstock.partition.messages import decode_message
 from penstock.rpc.errors import RequestNotSent, RequestTimeout, RequestTooLarge, TemplateClosed, TooManyPending
 from penstock.rpc.responder import Responder
-from penstock.rpc.settings import EDQS, JS_EXECUTOR, TRANSPORT_API, RequestSettings
+from penstock.rpc.settings import RequestSettings
 from penstock.rpc.wire import Request
 from tests.support.manual_clock import ManualClock
 from tests.support.rpc import REQUESTS, RESPONSES, open_memory, responder, template, until
@@ -209,11 +209,6 @@ def test_a_key_keeps_its_partition_and_the_others_take_turns() -> None:
                 caller.send(b"x", timeout=0)
 
     asyncio.run(run())
-
-
-def test_settings_of_the_known_uses() -> None:
-    assert (RequestSettings().max_pending_requests, RequestSettings().max_request_timeout) == (10_000, 60.0)
-    assert [use.max_request_timeout for use in (TRANSPORT_API, JS_EXECUTOR, EDQS)] == [10.0, 10.0, 20.0]
 
 
 def test_a_call_to_one_instance_goes_to_its_own_topic() -> None:

@@ -19,8 +19,9 @@ Natural = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
 class ApplicationSettings(Section, frozen=True):
     """Persistent clients of the type APPLICATION: each has a topic of its own in the log.
 
-    Properties of topics hold when a topic is made, and limits of retention are per partition, as in Kafka. Which client
-    is an APPLICATION says [access control](access-control.md).
+    Properties of topics hold when a topic is made. Limits of retention are per partition in Kafka; in the embedded log
+    a topic as a whole has the limit times its partitions. Which client is an APPLICATION says
+    [access control](access-control.md).
     """
 
     client_id_validation: Annotated[

@@ -219,7 +219,11 @@ class IngestSettings(Section, frozen=True):
     topic: Annotated[str, Meta(min_length=1, max_length=249), about("the topic they are logged in")] = "tbmq.msg.all"
     partitions: Annotated[int, Meta(ge=1, le=10_000), about("its partitions, when it is made")] = 16
     properties: Annotated[
-        str, about("its properties when it is made, name:value;name:value; limits are per partition, as in Kafka")
+        str,
+        about(
+            "its properties when it is made, name:value;name:value; limits are per partition in Kafka, and times the "
+            "partitions for the topic as a whole in the embedded log"
+        ),
     ] = "retention.ms:604800000;segment.bytes:26214400;retention.bytes:134217728"
     events: Annotated[
         bool, about("log who connects, subscribes and leaves, and what is dropped, in the topic tbmq.events")

@@ -123,8 +123,9 @@ class EmbeddedAdmin:
             await self._log.run(lambda _: self._log.thread.forget(writer))
             for segment in view.segments:
                 segment.close()
-            await self._log.in_admin_thread(_delete_directory, view.directory, next(self._numbers))
+            # First: after a crash in between, a new topic of that name would be read from where the old one was.
             await self._log.offsets.delete_topic(topic)
+            await self._log.in_admin_thread(_delete_directory, view.directory, next(self._numbers))
         self._log.coordinator.topics_changed(topic)
         self._log.watchers.wake(TopicPartition(topic, number) for number in range(view.config.partitions))
 

@@ -98,6 +98,8 @@ class EmbeddedLog:
             await loop.run_in_executor(self._readers, replay, self.root)
             recovered = await loop.run_in_executor(self._readers, recover_all, self.root)
             await loop.run_in_executor(self._readers, self.offsets.load)
+            names = {topic.name for topic in recovered}
+            await loop.run_in_executor(self._readers, self.offsets.drop_missing, names)
         except BaseException:
             self._stop_threads()
             self._lock.release()

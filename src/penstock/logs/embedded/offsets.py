@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -63,6 +63,19 @@ class GroupOffsets:
             partition = TopicPartition(stored.topic, stored.partition)
             self._of.setdefault(stored.group, {})[partition] = Committed(stored.offset, stored.metadata)
 
+    def drop_missing(self, topics: Container[str]) -> None:
+        """Those of topics that are not there any more, for the log that owns them: a new topic of that name must be
+        read from its beginning. Blocks: not on the loop."""
+        stale = [(group, p) for group, offsets in self._of.items() for p in offsets if p.topic not in topics]
+        if not stale:
+            return
+        self._store.write([(make_key(group, partition), None) for group, partition in stale])
+        for group, partition in stale:
+            del self._of[group][partition]
+            if not self._of[group]:
+                del self._of[group]
+        log.info("offsets of topics that are gone are dropped", offsets=len(stale))
+
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._thread.start()
@@ -96,14 +109,21 @@ class GroupOffsets:
         self._of.pop(group, None)
 
     async def delete_topic(self, topic: str) -> None:
+        """Also what is being committed now."""
+        await self._wait_for_the_thread()
         gone = [(group, p) for group, offsets in self._of.items() for p in offsets if p.topic == topic]
         await self._write([(make_key(group, partition), None) for group, partition in gone])
         for group, partition in gone:
             self._of.get(group, {}).pop(partition, None)
 
     async def _write(self, changes: list[Change]) -> None:
-        if not changes:
-            return
+        if changes:
+            await self._hand_over(changes)
+
+    async def _wait_for_the_thread(self) -> None:
+        await self._hand_over([])
+
+    async def _hand_over(self, changes: list[Change]) -> None:
         done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
         def finish(error: Exception | None) -> None:

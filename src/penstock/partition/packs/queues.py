@@ -90,8 +90,6 @@ class PackQueue:
     name: str
     topic: str
     partitions: int = 10
-    poll_seconds: float = 0.025
-    """Only where the provider has no long poll; see PackProcessor."""
     pack_seconds: float = 2.0
     """How long the messages that were submitted have to be handled; then they have timed out."""
     max_records: int = 1_000
