@@ -94,7 +94,7 @@ def test_what_was_not_read_yet_is_counted(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_calls_count_is_in_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused, late and slow calls, under the names that alerts and people ask for."""
-    monkeypatch.setattr("penstock.rpc.template.RequestSettings", lambda: RequestSettings(max_pending_requests=2))
+    monkeypatch.setattr(RequestSettings, "of", lambda _limits: RequestSettings(max_pending_requests=2))
 
     async def run() -> None:
         log = MemoryLog()
