@@ -238,8 +238,18 @@ def parse_settings(document: Mapping[str, Any]) -> QueueSettings:
         settings = msgspec.convert(nested, QueueSettings, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(f"queue: {error}") from None
+    _check_heartbeats(settings.cluster)
     _check_addresses(settings.cluster)
     return settings
+
+
+def _check_heartbeats(cluster: ClusterSettings) -> None:
+    interval, timeout = cluster.heartbeat_interval, cluster.member_timeout
+    if timeout < 2 * interval:
+        raise SettingsError(
+            f"queue.cluster.member_timeout = {timeout:g} is not allowed with heartbeat_interval = {interval:g}",
+            f"Use {2 * interval:g} or more, or let members tell more often that they live: every {timeout / 5:g} s.",
+        )
 
 
 def _check_addresses(cluster: ClusterSettings) -> None:
