@@ -225,35 +225,6 @@ def test_a_client_that_comes_while_its_topic_is_looked_at_waits() -> None:
     run(scenario)
 
 
-def test_a_client_that_comes_back_elsewhere_while_its_topic_is_looked_at_keeps_it() -> None:
-    """That broker may have been asked before it knew of the client. It waits for nobody's answer: it would take this
-    one for dead."""
-
-    async def scenario(node: Node) -> None:
-        asked, answered = asyncio.Event(), asyncio.Event()
-
-        async def use_elsewhere(_: Task) -> Use:
-            asked.set()
-            await answered.wait()
-            return Use.NONE
-
-        await node.log.admin.create(TOPIC)
-        node.delivery.use_elsewhere = use_elsewhere
-        tidying = asyncio.ensure_future(node.delivery.tidy(LEFT))
-        await asked.wait()
-        async with asyncio.timeout(30):
-            await node.delivery.called_off("a")
-        answered.set()
-        with pytest.raises(Undecided):
-            await tidying
-        assert TOPIC in node.log.topics
-        await node.delivery.tidy(LEFT)
-        await node.delivery.called_off("a")
-        assert TOPIC not in node.log.topics
-
-    run(scenario)
-
-
 def test_what_cannot_be_decided_stays_and_is_tried_again() -> None:
     async def scenario(node: Node) -> None:
         async def use_elsewhere(_: Task) -> Use:
