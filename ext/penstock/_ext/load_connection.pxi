@@ -336,7 +336,7 @@ cdef inline void count_received(Worker worker, Client* subscriber, uint64_t coun
         histogram_record(worker.seat.latency, now - stamp if now > stamp else 0, count)
 
 
-# Takes the messages from p on that begin as the one before them, which is of the run, and go on with it: all but what
+# Takes the messages from p on that begin as the one before them, a PUBLISH too, and go on with the run: all but what
 # changes has been looked at already. Returns where they end.
 cdef const uint8_t* follow_run(Worker worker, Client* c, const uint8_t* p, const uint8_t* end, int head, uint32_t body,
                                Run* run) except NULL nogil:
@@ -436,7 +436,7 @@ cdef int on_readable(Worker worker, Client* c) except -1 nogil:
     cdef ssize_t k
     cdef uint64_t now, received = worker.seat.total.received
     cdef uint32_t size = 0
-    cdef int head
+    cdef int head, kind
     cdef Run run
     cdef const uint8_t* p = worker.read_buffer
     cdef const uint8_t* end
@@ -464,9 +464,10 @@ cdef int on_readable(Worker worker, Client* c) except -1 nogil:
             fail(b"what answers there does not speak MQTT")
         if head == 0 or end - p - 1 - head < <int64_t> size:
             break
+        kind = p[0] >> 4
         on_packet(worker, c, p[0], p + 1 + head, p + 1 + head + size, &run, now)
         p += 1 + head + size
-        if run.count:
+        if run.count and kind == PUBLISH:
             p = follow_run(worker, c, p, end, head, size, &run)
     note_run(worker, c, &run, now)
     if worker.seat.total.received != received:

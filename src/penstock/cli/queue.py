@@ -148,7 +148,12 @@ def delete(
     if as_json:
         print_json(entry)
         return
-    typer.echo(f"{shown(name)} deleted, with {counted(entry['messages'], 'message')}")
+    messages = counted(entry["messages"], "message")
+    if entry.get("deleted", True):
+        typer.echo(f"{shown(name)} deleted, with {messages}")
+    else:
+        typer.echo(f"{shown(name)} is being deleted, with {messages}")
+        typer.echo("its log cannot be removed now, that is tried again; until then no other queue has this name")
     if entry["origin"] == "config":
         # the reserved queue is in no file
         reserved = "there are [[queues]] in the settings file, or queue_manager.default_queue = false"

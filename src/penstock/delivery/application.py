@@ -28,7 +28,7 @@ from penstock.delivery.retained_appends import RetainedAppends
 from penstock.delivery.shared import SharedDelivery
 from penstock.logs.base import Consumer, Log, TopicNotFound, TopicPartition, parse_properties
 from penstock.persistence.application_names import ApplicationNames
-from penstock.persistence.housekeeper import CLIENT, DELETED, JOIN, SHARE, Note, Task, Use
+from penstock.persistence.housekeeper import CLIENT, DELETED, JOIN, SHARE, Note, Task, Undecided, Use
 
 log = get_logger("penstock.application")
 
@@ -64,7 +64,7 @@ class ApplicationDelivery:
         self._starts: dict[str, int] = {}  # where a new session begins in a topic that was there
         self._preparing: dict[str, int] = {}  # client ids whose topic is being made, and for how many connections
         self._removals: dict[str, asyncio.Task[None]] = {}
-        self._asking: set[str] = set()  # topics to be removed, while the other brokers are asked
+        self._asking: dict[str, bool] = {}  # topics, while other brokers are asked: whether it may still go on
         self._tasks: set[asyncio.Task[Any]] = set()
         self._asker: Consumer | None = None
         self.note: Note | None = None  # writes down for the housekeeper what is left to be removed
@@ -316,11 +316,14 @@ class ApplicationDelivery:
         """Whether nobody has the topic, of all brokers; until it is gone others wait for it."""
         if self.use_elsewhere is None:
             return True
-        self._asking.add(task.topic)
+        self._asking[task.topic] = True
         try:
-            return await self.use_elsewhere(task) is Use.NONE
+            use = await self.use_elsewhere(task)
         finally:
-            self._asking.discard(task.topic)
+            may_go_on = self._asking.pop(task.topic)
+        if not may_go_on:
+            raise Undecided("its client comes back at another broker")
+        return use is Use.NONE
 
     async def use_of(self, task: Task) -> Use:
         """Asked by another broker, which is going to remove it. What is being removed here is gone first; not what that
@@ -340,6 +343,16 @@ class ApplicationDelivery:
         await asyncio.sleep(0)  # a session that has ended just now begins with it in the next iteration of the loop
         topic = self._names.client_topic(client_id)
         if topic is not None:
+            await self._removed(topic)
+
+    async def called_off(self, client_id: str) -> None:
+        """The same for a client that comes back at another broker: what is not being deleted yet stays, whatever others
+        answer, and however long that takes."""
+        await asyncio.sleep(0)
+        topic = self._names.client_topic(client_id)
+        if topic in self._asking:
+            self._asking[topic] = False
+        elif topic is not None:
             await self._removed(topic)
 
     async def make_again(self, topic: str) -> bool:

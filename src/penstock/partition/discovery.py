@@ -101,7 +101,7 @@ class LogDiscovery:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """`on_forgotten` is told, by the first of the living, who has been away for `forget_after`: for good."""
-        if timeout <= interval:
+        if timeout < 2 * interval:
             raise ValueError(f"a timeout of {timeout} s needs heartbeats more often than each {interval} s")
         self.me = me
         self.incarnation = uuid4().hex
@@ -211,9 +211,13 @@ class LogDiscovery:
         return self._clock() - self._heard_myself_at > self._timeout
 
     def _is_deaf(self) -> bool:
-        """Not even itself is heard, so that the others are not says nothing of them. Long before the timeout: whoever
-        was heard a little earlier than this member must not be missed first."""
-        return self._clock() - self._heard_myself_at > self._timeout / 2
+        """Not even itself is heard, so that the others are not says nothing of them. Longer than a heartbeat takes, or
+        nobody would ever be missed; before the timeout, or whoever comes behind this member would be."""
+        return self._clock() - self._heard_myself_at > (self._interval + self._timeout) / 2
+
+    def _silent(self) -> list[str]:
+        """Missed at the time when this member was heard last: what was written before that has been read."""
+        return self._table.silent(self._heard_myself_at)
 
     # Writing
 
@@ -248,7 +252,7 @@ class LogDiscovery:
         if self._is_deaf():
             return
         now = self._clock()
-        silent = [name for name in self._table.silent(now) if name != self.me.service_id]
+        silent = [name for name in self._silent() if name != self.me.service_id]
         if (self._table.alive() or [self.me])[0].service_id != self.me.service_id:
             return
         for service_id in silent:
@@ -281,8 +285,7 @@ class LogDiscovery:
             for fetched in packs:
                 for record in fetched.pack:
                     self._read(record)
-            if not self._is_deaf():
-                self._table.silent(self._clock())
+            self._silent()
             self._changed.set()
             self._tell()
 

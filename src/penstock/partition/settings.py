@@ -239,6 +239,7 @@ def parse_settings(document: Mapping[str, Any]) -> QueueSettings:
         settings = msgspec.convert(nested, QueueSettings, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(f"queue: {error}") from None
+    _check_heartbeats(settings.cluster)
     _check_addresses(settings.cluster)
     _check_names(settings.rule_engine)
     return settings
@@ -251,6 +252,15 @@ def _check_names(rule_engine: RuleEngineQueueSettings) -> None:
                 f"queue.rule-engine.queues: {queue.name} is the queue of queue.calculated-fields",
                 "Give the queue another name.",
             )
+
+
+def _check_heartbeats(cluster: ClusterSettings) -> None:
+    interval, timeout = cluster.heartbeat_interval, cluster.member_timeout
+    if timeout < 2 * interval:
+        raise SettingsError(
+            f"queue.cluster.member_timeout = {timeout:g} is not allowed with heartbeat_interval = {interval:g}",
+            f"Use {2 * interval:g} or more, or let members tell more often that they live: every {timeout / 5:g} s.",
+        )
 
 
 def _check_addresses(cluster: ClusterSettings) -> None:

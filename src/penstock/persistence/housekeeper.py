@@ -16,12 +16,13 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import IntEnum
 
 import msgspec
 
 from penstock._ext.segment import Record
+from penstock.core.errors import PenstockError
 from penstock.core.logging import RateLimited, get_logger
 from penstock.logs.base import Fetched, Log, LogError
 from penstock.partition.consumers import ConsumerOptions, GivenBack
@@ -37,6 +38,7 @@ from penstock.partition.model import (
 )
 from penstock.partition.packs.message import NotYet, PackMessage
 from penstock.partition.packs.processor import Decoded
+from penstock.partition.producer import MessageTooLarge
 from penstock.partition.settings import HousekeeperSettings
 
 log = get_logger("penstock.housekeeper")
@@ -49,6 +51,7 @@ has deleted it; group and topic of a shared subscription."""
 JOIN = "join"
 """Of a question, not of a task: a broker is about to share these topics, with blanks between them."""
 SEND_AGAIN_SECONDS = 10.0
+LOOK_AGAIN_SECONDS = 10.0
 MOST_UNSENT = 10_000
 PUT_OFF_SECONDS = 3_600.0
 LOOK_SECONDS = 60.0
@@ -110,6 +113,7 @@ class Housekeeper:
         self._unsent: dict[tuple[str, str], Task] = {}
         self._retry: asyncio.TimerHandle | None = None
         self._making: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._is_started = False
         self._is_open = False
         self._is_stopped = False
@@ -124,22 +128,41 @@ class Housekeeper:
     async def start(self) -> None:
         """Who is asked whether something is in use knows it from here on."""
         self._is_started = True
-        topics: Collection[str] = ()
-        with contextlib.suppress(LogError):
+        if not self._is_alone:
+            self._open()
+        if not await self._look():
+            self._looking = asyncio.get_running_loop().create_task(self._look_again())
+
+    async def _look(self) -> bool:
+        """Which topics of the queue there are, also of when it had more partitions; False: not known yet."""
+        try:
             topics = await self._log.admin.list()
+        except LogError as error:
+            log.warning("what is left to be removed is not known yet", error=str(error))
+            return False
         now = self._partitions.partitions(KEY)
         self._former = {info for topic in topics if (info := _partition_of(topic, now[0].topic))} - set(now)
         mine = {info.full_topic_name for info in (*now, *self._former, self._put_off_to)}
-        if not self._is_alone or self.noted or not mine.isdisjoint(topics):
+        if self._is_open:
+            self._follow()  # somebody was quicker, and did not know the former ones
+        elif self.noted or not mine.isdisjoint(topics):
             self._open()
+        return True
+
+    async def _look_again(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+            if await self._look():
+                return
 
     async def stop(self) -> None:
         self._is_started = self._is_open = False
         self._is_stopped = True
         if self._retry is not None:
             self._retry.cancel()
-        if self._making is not None:
-            self._making.cancel()
+        for task in (self._making, self._looking):
+            if task is not None:
+                task.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2 * STOP_SECONDS):
                 await asyncio.gather(self._tasks.stop(), self._late.stop())
@@ -158,14 +181,16 @@ class Housekeeper:
 
         try:
             self._producer.send(self._place(task), _message(task), on_sent)
-        except LogError as error:
+        except MessageTooLarge as error:
+            self._warn("a topic that nobody uses may stay behind: it cannot be written down", task, error)
+        except PenstockError as error:
             self._keep(task, error)
         self._open()
 
     def _place(self, task: Task) -> TopicPartitionInfo:
         return self._partitions.resolve(CORE, HOUSEKEEPER, SYSTEM_TENANT, task.name)
 
-    def _keep(self, task: Task, error: LogError) -> None:
+    def _keep(self, task: Task, error: PenstockError) -> None:
         if len(self._unsent) >= MOST_UNSENT and (task.kind, task.name) not in self._unsent:
             self._warn("a topic that nobody uses may stay behind: too many wait for the log", task, error)
             return

@@ -119,7 +119,8 @@ class QueueControl:
         return await self.show(name)
 
     async def delete(self, name: str, *, if_empty: bool = False, if_unused: bool = False) -> dict[str, Any]:
-        """The queue, its messages and its groups; the entry as it was. What its dead letters are stays."""
+        """The queue, its messages and its groups; the entry as it was, and whether it is `deleted` or still being so.
+        What its dead letters are stays."""
         queue = self.find(name)
         entry = describe(queue)
         if if_empty and queue.depth:
@@ -130,9 +131,9 @@ class QueueControl:
             raise ConflictError(
                 f"the queue {name!r} is used by {entry['consumers']} consumers", "Without if_unused it is deleted."
             )
-        await self._manager.delete(name)
-        log.warning("a queue was deleted by an operator", queue=name, messages=entry["messages"])
-        return entry
+        is_gone = await self._manager.delete(name)
+        log.warning("a queue was deleted by an operator", queue=name, messages=entry["messages"], is_gone=is_gone)
+        return {**entry, "deleted": is_gone}
 
     async def purge(self, name: str) -> dict[str, Any]:
         """All messages go, pending ones too; the queue and its groups stay."""
@@ -221,6 +222,10 @@ class QueueControl:
 
     def find(self, name: str) -> Queue:
         queue = self._manager.queues.get(name)
+        if queue is None and name in self._manager.deletions:
+            raise NotFoundError(
+                f"the queue {name!r} is being deleted", "It is gone, with its name, when its log can be removed."
+            )
         if queue is None:
             raise NotFoundError(f"there is no queue {name[:100]!r}", "`penstock queue list` shows those there are.")
         return queue

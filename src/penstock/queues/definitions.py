@@ -96,6 +96,31 @@ def decode(stored: bytes) -> QueueDefinition:
         raise QueueError(f"a stored definition of a queue cannot be read: {error}") from None
 
 
+class Ending(msgspec.Struct, frozen=True):
+    """Stands in place of the definition of a queue whose deletion has begun."""
+
+    deleted_by: str
+    """The broker that goes on with it."""
+    definition: QueueDefinition
+
+
+_ending_decoder = msgspec.json.Decoder(Ending)
+
+
+def encode_ending(definition: QueueDefinition, node: str) -> bytes:
+    return _encoder.encode(Ending(node, definition))
+
+
+def decode_ending(stored: bytes) -> Ending | None:
+    """None: the queue is there."""
+    if b'"deleted_by"' not in stored:
+        return None
+    try:
+        return _ending_decoder.decode(stored)
+    except (msgspec.ValidationError, msgspec.DecodeError):
+        return None  # a queue of that name, say
+
+
 def share_parts(definition: QueueDefinition) -> QueueDefinition:
     """The same with the parts of all queues where its own say nothing else: 10,000 queues have one of each."""
     plain = {name: part for name, part in _PARTS.items() if getattr(definition, name) == part}

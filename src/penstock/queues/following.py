@@ -15,7 +15,7 @@ from penstock.partition.node import ClusterNode
 from penstock.partition.packs.message import PackMessage
 from penstock.partition.packs.processor import Decoded
 from penstock.persistence.state_tail import StateTail
-from penstock.queues.definitions import QueueDefinition, decode
+from penstock.queues.definitions import Ending, QueueDefinition, decode, decode_ending
 from penstock.queues.state import DEFINITIONS, MEMBERS, MemberRecord, member_key
 
 if TYPE_CHECKING:
@@ -79,11 +79,15 @@ class Follower:
     async def _follow(self, message: PackMessage) -> None:
         """One queue's changes come in their order; one that fails, since the log does, comes again."""
         name = str(message.originator)
-        definition: QueueDefinition | None = message.value
+        definition: QueueDefinition | Ending | None = message.value
         known = self._manager.queues.get(name)
         if name in self._own:
             return  # changed here meanwhile
-        if definition is None:
+        if isinstance(definition, Ending):
+            self._manager.deletions.begun_elsewhere(name, definition.deleted_by)
+        else:
+            self._manager.deletions.over_elsewhere(name)
+        if definition is None or isinstance(definition, Ending):
             if known is not None and known.definition.durable:
                 log.info("a queue was deleted by another node", queue=name)
                 for group in list(known.groups.values()) if known.is_current else ():
@@ -104,4 +108,4 @@ class Follower:
 def _decode(record: Record) -> Decoded:
     """Raises QueueError for what a newer broker has written, say: that queue alone is not known here."""
     name = (record.key or b"").decode()
-    return Decoded(None if record.value is None else decode(record.value), name)
+    return Decoded(None if record.value is None else decode_ending(record.value) or decode(record.value), name)

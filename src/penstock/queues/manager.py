@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -19,13 +19,22 @@ from penstock.logs.base import Appended, Consumer, Log, LogError
 from penstock.partition.node import ClusterNode
 from penstock.queues import state as names
 from penstock.queues.dead_letters import REASONS
-from penstock.queues.definitions import QueueDefinition, QueueError, changed, check, decode, encode, ephemeral
+from penstock.queues.definitions import (
+    QueueDefinition,
+    QueueError,
+    changed,
+    check,
+    decode,
+    decode_ending,
+    encode,
+    ephemeral,
+)
 from penstock.queues.deletions import Deletions
 from penstock.queues.fetcher import Fetcher
 from penstock.queues.figures import Figures
 from penstock.queues.following import Follower
 from penstock.queues.memberships import MOST_PREFETCH, Membership, Memberships, read_properties
-from penstock.queues.names import Address, is_dead_letters, parse_publish, parse_subscription
+from penstock.queues.names import Address, is_dead_letters, parse_publish, parse_subscription, topic_of
 from penstock.queues.ownership import Ownership
 from penstock.queues.positions import parse_position, resolve
 from penstock.queues.queue import Queue
@@ -34,7 +43,7 @@ from penstock.queues.relays import Relays
 from penstock.queues.returning import FindSession, Returning
 from penstock.queues.state import MemberRecord, QueueState, member_key
 from penstock.queues.upkeep import Upkeep
-from penstock.stores.base import StateStore, StoreError
+from penstock.stores.base import Change, StateStore, StoreError
 
 log = get_logger("penstock.queues")
 
@@ -72,7 +81,7 @@ class QueueManager:
         self.state = QueueState(store, scheduler)
         self.figures = Figures()
         self._configured = {definition.name: definition for definition in definitions}
-        self._log = log_provider
+        self.durable_log = log_provider
         self._ephemeral_log = ephemeral_log
         self._readers = {id(each): Readers(each) for each in (log_provider, ephemeral_log)}
         self._fetchers = {id(each): Fetcher(each) for each in (log_provider, ephemeral_log)}
@@ -81,7 +90,7 @@ class QueueManager:
         self._tasks: set[asyncio.Task[None]] = set()
         self._upkeep = Upkeep(self)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._deletions = Deletions(self)
+        self.deletions = Deletions(self, "" if node is None else node.service_id)
         self._is_started = False
         self.is_closing = False
         self._follower: Follower | None = None
@@ -107,11 +116,15 @@ class QueueManager:
     async def start(self) -> None:
         """Everything is as it was left, and as the configuration says now."""
         definitions, stored, self._returning.stored = await self.state.load()
-        topics = set(await self._log.admin.list())
+        topics = set(await self.durable_log.admin.list())
         await self._ephemeral_log.start()
-        for value in definitions.values():
+        for name, value in definitions.items():
             try:
-                self._open(decode(value))
+                ending = decode_ending(value)
+                if ending is None:
+                    self._open(decode(value))
+                else:
+                    await self.deletions.resume(ending, stored.pop(name, None))
             except QueueError as error:
                 log.error("a stored queue cannot be opened", error=str(error))
         for definition in self._configured.values():
@@ -141,6 +154,9 @@ class QueueManager:
     async def configure(self, definition: QueueDefinition) -> None:
         """A queue of the configuration: made, or changed to what it says now."""
         known = self.queues.get(definition.name)
+        if known is None and definition.name in self.deletions:
+            self.deletions.make_after(definition)
+            return
         if known is None:
             await self.create(definition)
             return
@@ -207,7 +223,7 @@ class QueueManager:
         return lock
 
     def _open(self, definition: QueueDefinition) -> Queue:
-        queue = Queue(self, definition, self._log if definition.durable else self._ephemeral_log)
+        queue = Queue(self, definition, self.durable_log if definition.durable else self._ephemeral_log)
         self.queues[definition.name] = queue
         self.ownership.note(queue)
         self._bind(queue)
@@ -226,14 +242,14 @@ class QueueManager:
 
     async def create(self, definition: QueueDefinition) -> Queue:
         check(definition)
-        if definition.name in self.queues:
-            raise QueueError(f"there is a queue {definition.name!r} already")
-        self._deletions.check_free(definition.name)
-        if len(self.queues) >= self.settings.max_queues:
-            raise QueueError(f"there are {len(self.queues)} queues, as many as queue_manager.max_queues allows")
-        queue = self._open(definition)
-        if definition.durable:
-            async with self.turn_of(queue.topic):  # behind the end of an earlier one of this name
+        async with self.turn_of(topic_of(definition.name, self.prefix)):  # behind the end of an earlier one
+            if definition.name in self.queues:
+                raise QueueError(f"there is a queue {definition.name!r} already")
+            self.deletions.check_free(definition.name)
+            if len(self.queues) >= self.settings.max_queues:
+                raise QueueError(f"there are {len(self.queues)} queues, as many as queue_manager.max_queues allows")
+            queue = self._open(definition)
+            if definition.durable:
                 await self.store_definition(definition.name, encode(definition))
         await self._join_late(queue)
         return queue
@@ -242,7 +258,7 @@ class QueueManager:
         """A queue that another node made. May be called again after it has raised LogError."""
         queue = self.queues.get(definition.name)
         if queue is None:
-            if definition.name in self._deletions:
+            if definition.name in self.deletions:
                 raise LogError(f"the queue {definition.name!r} of before is still being deleted here")
             queue = self._open(definition)
             queue.is_current = False
@@ -254,6 +270,12 @@ class QueueManager:
         self.state.store([(names.DEFINITIONS, name.encode(), definition)])
         if self._is_started:
             await self.state.flush()
+
+    async def store_ending(self, name: str, mark: bytes | None, changes: Sequence[Change] = ()) -> None:
+        """The definition of a queue that is being deleted, or none any more. Raises StoreError: not written then."""
+        if self._follower is not None:
+            self._follower.wrote(name, mark)
+        await self.state.store_now([*changes, (names.DEFINITIONS, name.encode(), mark)])
 
     async def update(self, definition: QueueDefinition) -> None:
         """All of it, or nothing where it raises: QueueError, LogError."""
@@ -270,13 +292,13 @@ class QueueManager:
         for group in queue.groups.values():
             group.core.wake()
 
-    async def delete(self, name: str) -> None:
-        """The queue, its messages and its groups."""
+    async def delete(self, name: str) -> bool:
+        """The queue, its messages and its groups. False: nobody has it any more, its log goes later."""
         queue = self.find(name)
         async with self.turn_of(queue.topic):
             if self.queues.get(name) is not queue:
-                return  # somebody else was quicker
-            await self._deletions.run(queue)
+                return name not in self.deletions  # somebody else was quicker
+            return await self.deletions.run(queue)
 
     async def forget(self, queue: Queue) -> None:
         """It is there no more; its log and its state are another's to remove."""
@@ -307,7 +329,7 @@ class QueueManager:
     def _make_ephemeral(self, name: str) -> Queue | None:
         if not self.settings.auto_create or len(self.queues) >= self.settings.max_queues or is_dead_letters(name):
             return None
-        if name in self._deletions:
+        if name in self.deletions:
             return None
         queue = self._open(self._configured.get(name) or ephemeral(name))
         self.spawn(self._join_late(queue))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -138,6 +139,14 @@ class QueueState:
         """Records of definitions, groups and members."""
         self._write(list(changes), ())
 
+    async def store_now(self, changes: Iterable[Change]) -> None:
+        """They are durable when this returns. Raises StoreError, and then nothing of it is written later: it might come
+        behind what was written since."""
+        done: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+        self._store.store(changes, lambda error: None if done.done() else done.set_result(error))
+        if (error := await done) is not None:
+            raise error
+
     async def flush(self) -> None:
         await self._store.flush()
 
@@ -146,14 +155,13 @@ class QueueState:
 
     def remove_group(self, group: QueueGroup) -> None:
         """With everything that was stored of it."""
+        self.store(self.removal_of(group))
+
+    def removal_of(self, group: QueueGroup) -> list[Change]:
         queue, identity = group.queue.name, group.id
         numbers = {entry[0] >> 8 for entry in group.pending.entries(group.pending.count)}
         numbers |= {number for number, _ in group.take_changes()[2]}
-        kinds = (GROUP, HEAD, COMMITTED)
-        changes: list[Change] = [(STATE, state_key(queue, identity, kind), None) for kind in kinds]
-        changes += [(STATE, state_key(queue, identity, WINDOW, number), None) for number in numbers]
-        changes += [(STATE, state_key(queue, identity, REASON, offset), None) for offset in group.reasons]
-        self.store(changes)
+        return _removal(queue, identity, numbers, group.reasons)
 
     async def load(self) -> tuple[dict[str, bytes], dict[str, StoredQueue], dict[tuple[str, str], MemberRecord]]:
         """Definitions, the state of queues by name, and members by (client, filter)."""
@@ -179,6 +187,22 @@ class QueueState:
         await self._store.load(STATE, on_state)
         await self._store.load(MEMBERS, on_member)
         return definitions, queues, members
+
+
+def removal_of_stored(queue: str, stored: StoredQueue) -> list[Change]:
+    """The same for groups that nobody has opened."""
+    return [
+        change
+        for identity, group in stored.groups.items()
+        for change in _removal(queue, identity, (number for number, _ in group.windows), group.reasons)
+    ]
+
+
+def _removal(queue: str, identity: str, numbers: Iterable[int], reasons: Iterable[int]) -> list[Change]:
+    changes: list[Change] = [(STATE, state_key(queue, identity, kind), None) for kind in (GROUP, HEAD, COMMITTED)]
+    changes += [(STATE, state_key(queue, identity, WINDOW, number), None) for number in numbers]
+    changes += [(STATE, state_key(queue, identity, REASON, offset), None) for offset in reasons]
+    return changes
 
 
 def _read_state(queues: dict[str, StoredQueue], key: bytes, value: bytes) -> None:

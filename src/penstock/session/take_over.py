@@ -14,7 +14,6 @@ the same client at the same time, the later one gets it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -28,7 +27,7 @@ from penstock._ext.connection import Hub, Session
 from penstock.core.logging import get_logger
 from penstock.delivery import contexts
 from penstock.dispatch.persistent_clients import PersistentClients
-from penstock.logs.base import Log, LogError
+from penstock.logs.base import Log, LogError, LogUnavailable
 from penstock.partition.factory import QueueFactory
 from penstock.persistence import received
 from penstock.persistence.housekeeper import CLIENT, JOIN, SHARE, Task, Undecided, Use
@@ -46,7 +45,7 @@ from penstock.persistence.session_records import (
     will_key,
 )
 from penstock.persistence.state_tail import StateTail
-from penstock.rpc.errors import RequestTimeout, RpcError
+from penstock.rpc.errors import RequestTimeout, RpcError, TooManyPending
 from penstock.rpc.instances import InstanceCalls
 from penstock.rpc.wire import Request
 from penstock.session.departures import Departures
@@ -56,6 +55,9 @@ from penstock.stores.base import StoreError
 log = get_logger("penstock.cluster")
 
 ASK_SECONDS = 2.0
+ASKED_AT_MOST = 3  # while a topic of the client is being deleted
+ROOM_SECONDS = 0.05
+MOST_QUESTIONS = 100  # about what is to be removed, to each broker
 CATCH_UP_SECONDS = 3.0
 STORE_SECONDS = 5.0
 POLL_SECONDS = 0.005
@@ -80,6 +82,8 @@ class Answer(msgspec.Struct, array_like=True):
     """Of each partition of the log of all messages: what is before it was dispatched to the client."""
     yielded: int = 0
     """The time of a claim of its own that it gave up for this one: what it asks for that claim is void."""
+    is_removing: bool = False
+    """The topic of an earlier session of the client is still being deleted there: ask again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -167,6 +171,7 @@ class TakeOver:
         self._void: dict[tuple[str, str], int] = {}  # claims of other brokers that were given up for ours
         self._silent: dict[str, float] = {}  # brokers that did not answer, since when
         self._batches: dict[str, _Batch] = {}
+        self._questions = asyncio.Semaphore(MOST_QUESTIONS)
         self._catch_up: asyncio.Task[None] | None = None
         self._next_catch_up: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -241,13 +246,20 @@ class TakeOver:
 
     async def _ask(self, name: str, claim: Claim) -> Answer | None:
         """None: it did not answer."""
-        if self._silent.get(name, 0.0) > self._heard_at(name):
-            return None  # not a word since the last time
+        if self._is_silent(name):
+            return None
         self.asked += 1
         data = msgspec.msgpack.encode(Ask(claim.client_id, claim.at, self._node))
         try:
-            answer = await self._calls.ask(name, data, ASK_SECONDS)
+            for _ in range(ASKED_AT_MOST):
+                answer = msgspec.msgpack.decode(await self._send_claim(name, data), type=Answer)
+                if answer.yielded:
+                    _put_bounded(self._void, (claim.client_id, name), answer.yielded)
+                if not answer.is_removing:
+                    break
         except (RpcError, LogError) as error:
+            if isinstance(error, TooManyPending):
+                raise LogUnavailable("too many questions to other brokers wait for their answers") from error
             if isinstance(error, RequestTimeout):
                 self._silent[name] = time.monotonic()
                 # It reads later than it should that this claim is there, and gives up an earlier one of its own then:
@@ -256,10 +268,25 @@ class TakeOver:
             log.warning("a broker does not answer, clients go on without it", node=name, error=str(error))
             return None
         self._silent.pop(name, None)
-        decoded = msgspec.msgpack.decode(answer, type=Answer)
-        if decoded.yielded:
-            _put_bounded(self._void, (claim.client_id, name), decoded.yielded)
-        return decoded
+        return answer
+
+    async def _send(self, name: str, data: bytes) -> bytes:
+        return await self._calls.ask(name, data, ASK_SECONDS)
+
+    async def _send_claim(self, name: str, data: bytes) -> bytes:
+        """Where there is no room for the question it waits: that says nothing of the other broker."""
+        give_up_at = time.monotonic() + ASK_SECONDS
+        while True:
+            try:
+                return await self._send(name, data)
+            except TooManyPending:
+                if time.monotonic() > give_up_at:
+                    raise
+            await asyncio.sleep(ROOM_SECONDS)
+
+    def _is_silent(self, name: str) -> bool:
+        """Not a word since it did not answer the last time."""
+        return self._silent.get(name, 0.0) > self._heard_at(name)
 
     async def _take_up(self, client_id: str, given: Answer | None) -> None:
         async with asyncio.timeout(CATCH_UP_SECONDS):
@@ -325,13 +352,19 @@ class TakeOver:
     async def use_of(self, task: Task) -> Use:
         """By any broker: all are asked, and for what nobody serves now there are the records. Raises PenstockError
         where one does not answer: it may be about to use it."""
+        async with self._questions:  # clients that connect have questions, too
+            return await self._use_of(task)
+
+    async def _use_of(self, task: Task) -> Use:
         if not self.is_open or (task.kind == CLIENT and task.name in self._claims):
             raise Undecided(f"it is not known yet who has {task.name!r}")
         if task.kind == SHARE and (lost := self._sessions.counts.keys() - {self._node, "", *self._others()}):
             raise Undecided(f"sessions of {', '.join(lost)} may share it, and nobody has them yet")
         data = msgspec.msgpack.encode(task)
         others = list(self._others())
-        answers = await asyncio.gather(*(self._calls.ask(name, data, ASK_SECONDS) for name in others))
+        if silent := [name for name in others if self._is_silent(name)]:
+            raise Undecided(f"{', '.join(silent)} may use it, and does not answer")
+        answers = await asyncio.gather(*(self._send(name, data) for name in others))
         use = max((Use(msgspec.msgpack.decode(answer, type=int)) for answer in answers), default=Use.NONE)
         if use is Use.ALL or task.kind != CLIENT:
             return use
@@ -352,18 +385,13 @@ class TakeOver:
         """Other brokers do not remove these topics of shares, or have done it. Who does not answer is not waited for
         any longer than that."""
         data = msgspec.msgpack.encode(Task(JOIN, "", " ".join(topics)))
-        names = [name for name in self._others() if self._silent.get(name, 0.0) <= self._heard_at(name)]
-        for name, answer in zip(names, await asyncio.gather(*(self._tell(name, data) for name in names)), strict=True):
-            if isinstance(answer, RequestTimeout):
-                self._silent[name] = time.monotonic()
+        await asyncio.gather(*(self._tell(name, data) for name in self._others() if not self._is_silent(name)))
 
-    async def _tell(self, name: str, data: bytes) -> Exception | None:
+    async def _tell(self, name: str, data: bytes) -> None:
         try:
-            await self._calls.ask(name, data, ASK_SECONDS)
-        except (RpcError, LogError) as error:
+            await self._send(name, data)
+        except (RpcError, LogError) as error:  # it is not taken for dead: it may delete a topic, and that takes long
             log.warning("a broker does not answer, a share begins without it", node=name, error=str(error))
-            return error
-        return None
 
     async def _caught_up(self) -> None:
         """As `catch_up`, once for all that come while another one is under way."""
@@ -375,7 +403,8 @@ class TakeOver:
         if before is not None:
             await asyncio.wait([before])
         self._catch_up, self._next_catch_up = self._next_catch_up, None
-        await self._tail.catch_up()
+        async with asyncio.timeout(CATCH_UP_SECONDS):  # all that come later wait for it
+            await self._tail.catch_up()
 
     async def _tell_use(self, task: Task) -> Use:
         use = await self._applications.delivery.use_of(task)
@@ -453,19 +482,25 @@ class TakeOver:
         if len(fields) > len(Ask.__struct_fields__):
             return msgspec.msgpack.encode(int(await self._tell_use(msgspec.convert(fields, Task))))
         ask = msgspec.convert(fields, Ask)
+        # Long before the other one would take this broker for dead.
+        seconds = min(request.expire_ts / 1_000 - time.time(), ASK_SECONDS) / 2
+        give_up_at = asyncio.get_running_loop().time() + seconds
+        await self._removed(ask.client_id, give_up_at)
         answer = await self._answer_claim(ask)
-        if not answer.had:
-            await self._removed(ask.client_id)  # it may have ended meanwhile
+        if not answer.had:  # it may have ended meanwhile
+            answer.is_removing = not await self._removed(ask.client_id, give_up_at)
         return msgspec.msgpack.encode(answer)
 
-    async def _removed(self, client_id: str) -> None:
-        """Or the topic of the earlier session would go when the client has it again."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ASK_SECONDS):
-                await self._applications.delivery.removed(client_id)
+    async def _removed(self, client_id: str, give_up_at: float) -> bool:
+        """Or the topic of the earlier session would go when the client has it again. False: it still may."""
+        try:
+            async with asyncio.timeout_at(give_up_at):
+                await self._applications.delivery.called_off(client_id)
+        except TimeoutError:
+            return False
+        return True
 
     async def _answer_claim(self, ask: Ask) -> Answer:
-        await self._removed(ask.client_id)
         mine = self._claims.get(ask.client_id)
         answer = Answer()
         is_later = mine is not None and (mine.at, self._node) > (ask.at, ask.node)

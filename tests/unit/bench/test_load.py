@@ -128,10 +128,16 @@ def damage_one(packets: Packets) -> Packets:
     return [packets[0][:-1] + b"?", *packets[1:]]
 
 
+def dress_up_one(packets: Packets) -> Packets:
+    """It comes twice, as a packet that is no PUBLISH."""
+    return packets[:4] + 2 * [b"\xd0" + packets[4][1:]] + packets[5:]
+
+
 @pytest.mark.parametrize(
     ("mistreat", "seen"),
     [
         (lose_one, {"lost": 5}),
+        (dress_up_one, {"lost": 5}),
         (repeat_one, {"duplicates": 5}),
         (swap_two, {"disordered": 5}),
         (damage_one, {"corrupt": 5, "lost": 5}),

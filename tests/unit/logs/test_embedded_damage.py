@@ -82,6 +82,33 @@ def test_it_is_over_when_the_records_can_be_read_again(tmp_path: Path) -> None:
     uvloop.run(run())
 
 
+def test_a_topic_of_the_same_name_has_nothing_of_it(tmp_path: Path) -> None:
+    """Nobody need look at the log between the end of the one and the beginning of the other."""
+    damage(tmp_path)
+
+    async def run() -> None:
+        async with opened(tmp_path, cache_bytes=0) as log:
+            await read_until_damage(log)
+            await log.admin.delete("t")
+            await log.admin.create("t", 1)
+            assert log.check_readers() is True
+            assert log.counters()["damaged_partitions"] == 0
+
+    uvloop.run(run())
+
+
+def test_a_partition_that_is_not_there_has_none(tmp_path: Path) -> None:
+    """Else nobody could read any metric."""
+
+    async def run() -> None:
+        async with opened(tmp_path) as log:
+            await log.admin.create("t", 1)
+            log.damage.note(TopicPartition("t", 3), 7, LogDamaged("damaged", "repair it"))
+            assert log.counters()["damaged_partitions"] == 0
+
+    uvloop.run(run())
+
+
 @pytest.mark.parametrize("way", ["truncate", "delete"])
 def test_it_is_over_when_the_records_are_gone(tmp_path: Path, way: str) -> None:
     _, _, first = damage(tmp_path)

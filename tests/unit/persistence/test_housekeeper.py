@@ -278,6 +278,47 @@ def test_with_fewer_partitions_than_before_no_task_stays_behind(monkeypatch: pyt
     with_memory_log(scenario)
 
 
+@pytest.mark.parametrize("how", ["the log fails", "a session ends"])
+def test_former_partitions_are_known_whatever_happens_at_the_start(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setattr(module, "LOOK_AGAIN_SECONDS", 0.05)
+
+    async def scenario(log: MemoryLog) -> None:
+        before = Broker(log)
+        await before.node.start()
+        names = [f"c{number}" for number in range(40)]
+        before.note(*names)
+        await until(lambda: sum(topic.startswith("tb_housekeeper.") for topic in log.topics) == 4)
+        monkeypatch.setitem(SETTINGS, "core", {**SETTINGS["core"], "partitions": 1})
+        after = Broker(log)
+        all_topics = log.admin.list
+
+        async def disturbed() -> Any:
+            monkeypatch.setattr(log.admin, "list", all_topics)
+            if how == "the log fails":
+                raise LogUnavailable("away")
+            after.note("late")
+            return await all_topics()
+
+        await after.node.start()
+        monkeypatch.setattr(log.admin, "list", disturbed)
+        await after.keeper.start()
+        expected = names if how == "the log fails" else [*names, "late"]
+        await until(lambda: sorted(after.handled) == sorted(expected))
+        await after.stop()
+
+    with_memory_log(scenario)
+
+
+def test_what_can_never_be_written_down_is_not_the_trouble_of_a_session_that_ends() -> None:
+    async def scenario(log: MemoryLog) -> None:
+        async with started(log) as broker:
+            broker.note(2_000_000 * "x", "y")
+            await until(lambda: broker.handled == ["y"])
+            assert broker.keeper.counters()["housekeeper_unsent"] == 0
+
+    with_memory_log(scenario)
+
+
 def test_a_task_of_a_clock_that_was_wrong_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PUT_OFF_SECONDS", 0.1)
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)

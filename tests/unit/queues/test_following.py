@@ -11,7 +11,7 @@ from penstock.logs.base import LogError
 from penstock.logs.memory import MemoryLog
 from penstock.partition.node import ClusterNode
 from penstock.partition.settings import parse_settings
-from penstock.queues.definitions import QueueDefinition, encode
+from penstock.queues.definitions import QueueDefinition, encode, encode_ending
 from penstock.queues.following import Follower
 from penstock.queues.state import DEFINITIONS
 from tests.support.waiting import until
@@ -25,6 +25,10 @@ class Manager:
     def __init__(self) -> None:
         self.queues: dict[str, SimpleNamespace] = {}
         self.failures: dict[str, int] = {}
+        self.ending: dict[str, str] = {}
+        self.deletions = SimpleNamespace(
+            begun_elsewhere=self.ending.__setitem__, over_elsewhere=lambda name: self.ending.pop(name, None)
+        )
 
     def _fail(self, name: str) -> None:
         if self.failures.get(name, 0):
@@ -116,5 +120,19 @@ def test_what_this_node_wrote_is_passed_over() -> None:
         await world.write("last", encode(QueueDefinition(name="last")))
         await until(lambda: "last" in world.manager.queues)
         assert "mine" not in world.manager.queues
+
+    in_world(work)
+
+
+def test_a_queue_that_another_node_is_deleting_is_there_no_more_and_its_name_not_free() -> None:
+    async def work(world: World) -> None:
+        manager, orders = world.manager, QueueDefinition(name="orders")
+        await world.write("orders", encode(orders))
+        await until(lambda: "orders" in manager.queues)
+        await world.write("orders", encode_ending(orders, "b"))
+        await until(lambda: not manager.queues)
+        assert manager.ending == {"orders": "b"}
+        await world.write("orders", None)
+        await until(lambda: not manager.ending)
 
     in_world(work)

@@ -61,7 +61,7 @@ def test_a_queue_whose_log_cannot_be_removed_keeps_its_name_until_it_can(monkeyp
         assert "orders" in {key.decode() if isinstance(key, bytes) else key for key in definitions}
         world.log.admin.delete = delete  # type: ignore[method-assign]
         async with asyncio.timeout(30):
-            while "orders" in manager._deletions:  # noqa: ASYNC110  # nobody tells when it changes
+            while "orders" in manager.deletions:  # noqa: ASYNC110  # nobody tells when it changes
                 await asyncio.sleep(0.01)
         again = await manager.create(QueueDefinition(name="orders"))
         await again.make()

@@ -118,6 +118,7 @@ class EmbeddedAdmin:
         writer = self._log.writers.pop(topic)
         del self._log.views[topic]
         view.is_deleted = True
+        self._log.damage.forget(topic)
 
         async with self._turn(topic):
             await self._log.run(lambda _: self._log.thread.forget(writer))

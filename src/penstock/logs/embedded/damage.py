@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -34,6 +35,11 @@ class MetDamage:
         if known is not None and known.offset == offset:
             del self._of[partition]
 
+    def forget(self, topic: str) -> None:
+        """It is deleted: one of the same name has none of it."""
+        for partition in [place for place in self._of if place.topic == topic]:
+            del self._of[partition]
+
     def __len__(self) -> int:
         self._forget_gone()
         return len(self._of)
@@ -52,6 +58,11 @@ class MetDamage:
     def _forget_gone(self) -> None:
         """Truncation, retention and deletion take damaged records away as well."""
         for partition, damage in list(self._of.items()):
-            view = self._views.get(partition.topic)
-            if view is None or damage.offset < view.watermarks(partition.partition).first:
+            if damage.offset < self._first(partition):
                 del self._of[partition]
+
+    def _first(self, partition: TopicPartition) -> float:
+        view = self._views.get(partition.topic)
+        if view is None or partition.partition >= view.config.partitions:
+            return math.inf
+        return view.watermarks(partition.partition).first

@@ -70,7 +70,7 @@ class EmbeddedLog:
         self._admin = EmbeddedAdmin(self)
         self.maintenance = Maintenance(self, maintenance_interval)
         self._problem: str | None = None
-        self._damage = MetDamage(self.views)
+        self.damage = MetDamage(self.views)
         self._lock: files.DirectoryLock | None = None
         self._thread: CommitThread | None = None
         self._readers: ThreadPoolExecutor | None = None
@@ -159,7 +159,7 @@ class EmbeddedLog:
         return self._problem or True
 
     def check_readers(self) -> bool | str:
-        return self._damage.describe() or True
+        return self.damage.describe() or True
 
     def counters(self) -> dict[str, int | float]:
         return {
@@ -175,7 +175,7 @@ class EmbeddedLog:
             "segments_held": self.maintenance.segments_held,
             "compactions": self.maintenance.compactions,
             "maintenance_failures": self.maintenance.failures,
-            "damaged_partitions": len(self._damage),
+            "damaged_partitions": len(self.damage),
         }
 
     # topics
@@ -294,11 +294,11 @@ class EmbeddedLog:
         except FileNotFoundError:
             return []  # retention was here first; the next poll sees where the partition begins now
         except LogDamaged as error:
-            self._damage.note(partition, offset, error)
+            self.damage.note(partition, offset, error)
             raise
         if pack is None:
             return None
-        self._damage.note_read(partition, offset)
+        self.damage.note_read(partition, offset)
         return self._close_gap(view, partition.partition, offset, pack)
 
     async def read(self, partition: TopicPartition, offset: int, max_records: int, max_bytes: int) -> list[RecordPack]:
@@ -308,9 +308,10 @@ class EmbeddedLog:
         except FileNotFoundError:
             return []
         except LogDamaged as error:
-            self._damage.note(partition, offset, error)
+            if not view.is_deleted:  # else it is no damage of the next one of this name
+                self.damage.note(partition, offset, error)
             raise
-        self._damage.note_read(partition, offset)
+        self.damage.note_read(partition, offset)
         return self._close_gap(view, partition.partition, offset, pack)
 
     @staticmethod
