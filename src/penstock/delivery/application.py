@@ -154,6 +154,7 @@ class ApplicationDelivery:
         for session in mine:
             self._take(session)
             count += 1
+        self.shared.restored(self._sessions)
         return count
 
     def take(self, session: Session) -> bool:
@@ -327,13 +328,12 @@ class ApplicationDelivery:
 
     async def use_of(self, task: Task) -> Use:
         """Asked by another broker, which is going to remove it. What is being removed here is gone first; not what that
-        broker is asked for at the same time, or both would wait."""
+        broker is asked for at the same time, or both would wait. Raises Undecided."""
         if task.kind == JOIN:
             await self.shared.removals.called_off(task.topic.split())
             return Use.NONE
         if task.kind == SHARE:
-            await self.shared.removals.done_for_question(task.topic)
-            return self.shared.use_of(task.name.encode(), task.topic)
+            return await self.shared.removals.tell_use(task.name.encode(), task.topic)
         if task.topic not in self._asking:
             await self._removed(task.topic)
         return Use.ALL if self._is_used(task.name) else Use.NONE

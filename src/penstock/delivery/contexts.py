@@ -10,6 +10,7 @@ A context belongs to one partition on its way to one client (a lane). All of the
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 
 from penstock._ext.connection import Lane
@@ -83,6 +84,13 @@ class Contexts:
                 changes.append((TABLE, key, None))
         self._store_all(changes)
 
+    def clear(self, keys: Iterable[bytes]) -> None:
+        """Also where only other brokers know of them: what is stored under these keys means nothing any more."""
+        changes: list[Change] = [(TABLE, key, None) for key in keys]
+        for _, key, _ in changes:
+            self._of.pop(key, None)
+        self._store_all(changes)
+
     def adopt(self, key: bytes, value: bytes) -> None:
         """Another broker has stored it."""
         self._of[key] = value
@@ -92,12 +100,23 @@ class Contexts:
         for key in keys:
             self._of.pop(key, None)
 
+    def give_away_unless(self, is_here: Callable[[str, str], bool]) -> None:
+        """Of all: the kind and whose it is are asked for."""
+        self.give_away([key for key in self._of if not is_here(*split_key(key)[:2])])
+
     def when_durable(self, key: bytes, callback: Callable[[], None]) -> None:
         """Now, or when what was given for the key last is durable."""
         if key in self._pending:
             self._waiting.setdefault(key, []).append(callback)
         else:
             callback()
+
+    async def durable(self, keys: Iterable[bytes]) -> None:
+        """As long as that takes."""
+        for key in keys:
+            stored = asyncio.Event()
+            self.when_durable(key, stored.set)
+            await stored.wait()
 
     def _settle(self, changes: list[Change]) -> None:
         for _, key, _ in changes:

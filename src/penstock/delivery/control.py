@@ -13,7 +13,7 @@ from penstock.core.errors import ConflictError, NotFoundError
 from penstock.core.logging import get_logger
 from penstock.core.metrics import ClientSample, ShareSample
 from penstock.delivery.application import ApplicationDelivery
-from penstock.delivery.shared import Share
+from penstock.delivery.shares import Share
 from penstock.logs.base import Consumer, Log, LogError, TopicPartition, Watermarks
 
 log = get_logger("penstock.application")

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import RateLimited, get_logger
-from penstock.logs.base import Committed, Consumer, LogError, OnPartitions, TopicNotFound, TopicPartition
+from penstock.logs.base import Committed, Consumer, LogError, OnPartitions, TopicNotFound, TopicPartition, Watermarks
 
 log = get_logger("penstock.application")
 
@@ -91,6 +91,9 @@ class PackReader(Generic[L]):
         """What the group has committed; another node may have been here."""
         found = (await self._consumer.committed([partition]))[partition]
         return None if found is None else found.offset
+
+    async def watermarks(self, partition: TopicPartition) -> Watermarks:
+        return await self._consumer.watermarks(partition)
 
     async def stop(self) -> None:
         for task in self._tasks:

@@ -24,13 +24,21 @@ UseHere = Callable[[bytes, str], Use]
 
 
 class ShareRemovals:
+    """`on_deleted` is told the group and the topic that it read."""
+
     def __init__(
-        self, log_provider: Log, names: ApplicationNames, settings: ApplicationSettings, use_here: UseHere
+        self,
+        log_provider: Log,
+        names: ApplicationNames,
+        settings: ApplicationSettings,
+        use_here: UseHere,
+        on_deleted: Callable[[str, str], None],
     ) -> None:
         self._log = log_provider
         self._names = names
         self._settings = settings
         self._use_here = use_here
+        self._on_deleted = on_deleted
         self._removals: dict[str, asyncio.Task[None]] = {}  # by topic, the last one of each
         self._asking: dict[str, bool] = {}  # topics, while other brokers are asked: whether it may still go on
         self._deleting: set[str] = set()
@@ -48,10 +56,20 @@ class ShareRemovals:
         while topic in self._removals:
             await asyncio.wait([self._removals[topic]])
 
-    async def done_for_question(self, topic: str) -> None:
-        """The same for a broker that wants to remove it; not for what asks that broker at the same time."""
+    async def tell_use(self, share_filter: bytes, topic: str) -> Use:
+        """To a broker that wants to remove it. What is being removed here is gone first, but for what that broker is
+        asked for at the same time. Raises Undecided."""
         if topic not in self._asking:
             await self.done(topic)
+        return self._use_by_those_who_move(share_filter, topic, self._use_here(share_filter, topic))
+
+    def _use_by_those_who_move(self, share_filter: bytes, topic: str, use: Use) -> Use:
+        """Whether they still share it is known by the other broker, which may not have them yet. Raises Undecided."""
+        moving = self.moving()
+        if use < Use.ALL and share_filter in moving:
+            raise Undecided("a session that shares it is on its way to another broker")
+        is_moving = any(self._names.is_shared_topic(topic, split_share(name)[1]) for name in moving)
+        return max(use, Use.TOPIC) if is_moving else use
 
     def moved_away(self, share_filter: bytes) -> None:
         """The last member here went to another broker, which does not have it yet."""
@@ -74,9 +92,13 @@ class ShareRemovals:
 
     def begin(self, share_filter: bytes, topic: str, stop_reader: Coroutine[Any, Any, None] | None) -> None:
         """Nobody shares the filter under this name any more."""
+        self.leave(share_filter, topic)
+        self._begin(share_filter, topic, stop_reader)
+
+    def leave(self, share_filter: bytes, topic: str) -> None:
+        """To the housekeeper, who finds out whether anybody else shares it."""
         if self._settings.remove_topics == "session-end" and self.note is not None:
             self.note(SHARE, share_filter.decode(), topic)
-        self._begin(share_filter, topic, stop_reader)
 
     def _begin(self, share_filter: bytes, topic: str, stop_reader: Coroutine[Any, Any, None] | None) -> None:
         # As it is now: who shares the filter again meanwhile waits, and gets a new group.
@@ -116,6 +138,7 @@ class ShareRemovals:
 
     async def _delete_unused(self, share_filter: bytes, topic: str, use: Use) -> None:
         """`use` is that of this broker. Raises PenstockError and TimeoutError."""
+        use = self._use_by_those_who_move(share_filter, topic, use)
         if use < Use.ALL:
             use = max(use, await self._ask_others(share_filter, topic))
         if use < Use.ALL:
@@ -125,7 +148,9 @@ class ShareRemovals:
         name, plain = split_share(share_filter)
         self._deleting.add(topic)
         try:
-            await self._log.admin.delete_group(self._names.shared_group(name or b"", plain))
+            group = self._names.shared_group(name or b"", plain)
+            await self._log.admin.delete_group(group)
+            self._on_deleted(group, topic)
             if not keeps_topic:
                 await self._log.admin.delete(topic)
                 log.info("the topic of a shared subscription was removed", topic=topic)

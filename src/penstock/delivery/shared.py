@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Coroutine, Iterable, Sequence
 from typing import Any
 
-from penstock._ext.connection import Feed, Hub, Lane, Session, read_context, split_context, write_context
+from penstock._ext.connection import Feed, Hub, Lane, Session, read_context, split_context
 from penstock._ext.packets import split_share
 from penstock.core.logging import RateLimited, get_logger
 from penstock.core.settings.application import ApplicationSettings
 from penstock.delivery.contexts import CLAIMED, OFFERED, SHARED, Contexts, make_key, split_key
 from penstock.delivery.lane_book import LaneBook, Place
 from penstock.delivery.pack_reader import PackReader, ReaderPool
-from penstock.delivery.patience import patiently
+from penstock.delivery.share_begin import ShareBegins
+from penstock.delivery.share_contexts import IN_GROUP, claim_key, make_offer, merge_claims, packet_ids
 from penstock.delivery.share_removal import ShareRemovals
-from penstock.delivery.shares import share_out
-from penstock.logs.base import Committed, Log, LogError, TopicNotFound, TopicPartition, parse_properties
+from penstock.delivery.shares import Member, Share, may_receive, share_out
+from penstock.logs.base import Log, LogError, TopicNotFound, TopicPartition, parse_properties
 from penstock.persistence.application_names import ApplicationNames
 from penstock.persistence.housekeeper import Use
 
@@ -32,48 +32,6 @@ log = get_logger("penstock.application")
 QOS = 0x03
 RETAIN_AS_PUBLISHED = 0x08
 TOPICS_AT_ONCE = 1_000
-IN_GROUP = "\1"  # between topic and group in the key of a claim
-
-
-def merge_claims(first: bytes, second: bytes) -> bytes:
-    """Both of a client's claims on one partition."""
-    one, other = read_context(first), read_context(second)
-    runs = {run[0]: run for run in (*one["in_flight"], *other["in_flight"])}
-    return write_context(
-        {
-            "committed": min(one["committed"], other["committed"]),
-            "end": max(one["end"], other["end"]),
-            "last_packet_id": 0,
-            "seen": {},
-            "in_flight": [runs[offset] for offset in sorted(runs)],
-        }
-    )
-
-
-def may_receive(session: Session, topic: bytes) -> bool:
-    return session.acl is None or session.acl.may_receive(topic)
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    session: Session
-    options: int
-    identifier: int
-
-
-@dataclass(slots=True, eq=False)
-class Share:
-    """One share name on one filter."""
-
-    share_filter: bytes
-    group: str
-    topic: str
-    reader: PackReader[Lane]
-    members: dict[str, Member] = field(default_factory=dict)
-    sessions: list[Session] = field(default_factory=list)  # of the members
-    partitions: set[int] = field(default_factory=set)
-    starts: dict[int, int] = field(default_factory=dict)
-    lanes: dict[int, Lane] = field(default_factory=dict)
 
 
 class SharedDelivery:
@@ -109,7 +67,8 @@ class SharedDelivery:
         self._reserved: dict[bytes, int] = {}  # filters that are being prepared, and for how many clients
         self.is_elsewhere: Callable[[bytes], bool] | None = None  # whether other brokers have members of a group
         self.before_joining: Callable[[Sequence[str]], Awaitable[None]] | None = None  # tells other brokers of topics
-        self.removals = ShareRemovals(log_provider, names, settings, self.use_of)
+        self.removals = ShareRemovals(log_provider, names, settings, self.use_of, self._forget_contexts)
+        self._begins = ShareBegins(log_provider, contexts)
         self._tasks: set[asyncio.Task[None]] = set()
         self._warnings = RateLimited(interval=10.0)
 
@@ -167,9 +126,12 @@ class SharedDelivery:
             self._reserved[share_filter] = left
             return
         topic = self._topic_of(share_filter)
-        is_elsewhere = self.is_elsewhere is not None and self.is_elsewhere(share_filter)
-        if share_filter not in self._shares and topic in self._partitions and not is_elsewhere:
-            self._clean_up(share_filter, topic, None)
+        if share_filter not in self._shares and topic in self._partitions:
+            self._forget_unused(topic)
+            if self._is_elsewhere(share_filter):
+                self.removals.leave(share_filter, topic)
+            else:
+                self.removals.begin(share_filter, topic, None)
 
     @contextlib.asynccontextmanager
     async def held(self, filters: Sequence[bytes]) -> AsyncIterator[None]:
@@ -184,6 +146,7 @@ class SharedDelivery:
                 self._reserved[name] -= 1
                 if not self._reserved[name]:
                     del self._reserved[name]
+                    self._forget_unused(self._topic_of(name))
 
     async def kept(self, filters: Iterable[bytes]) -> None:
         """Returns when nobody removes their topics and groups any more, at no broker. They are reserved."""
@@ -209,8 +172,7 @@ class SharedDelivery:
         name, plain = split_share(share_filter)
         topic = self._names.shared_topic(plain)
         if topic is not None and name is not None:
-            # A topic that was made just now has no leader for a moment.
-            await patiently(lambda: self._begin_at_end(name, plain, topic))
+            await self._begins.begin(self._names.shared_group(name, plain), topic, self._partitions[topic])
 
     def unfed(self, filters: Iterable[bytes]) -> list[tuple[bytes, Feed]]:
         """The topics of shared filters that nothing is written to from here yet: [(filter, feed)]."""
@@ -220,19 +182,6 @@ class SharedDelivery:
             for name, topic in plain.items()
             if topic in self._partitions and topic not in self._feeds
         ]
-
-    async def _begin_at_end(self, name: bytes, plain: bytes, topic: str) -> None:
-        consumer = self._log.consumer(self._names.shared_group(name, plain))
-        try:
-            places = [TopicPartition(topic, number) for number in range(self._partitions[topic])]
-            known = await consumer.committed(places)
-            ends = {
-                place: Committed((await consumer.watermarks(place)).end) for place in places if known[place] is None
-            }
-            if ends:
-                await consumer.commit(ends)
-        finally:
-            await consumer.close()
 
     async def make_topic(self, topic: str) -> None:
         partitions = self._partitions.get(topic, self._settings.shared_partitions)
@@ -265,22 +214,35 @@ class SharedDelivery:
             if topic is not None and topic not in self._partitions:
                 await self.make_topic(topic)
 
+    def restored(self, client_ids: Container[str]) -> None:
+        """Of all contexts that were read at the start those of other brokers go: what they say is older every moment.
+        Who comes from there brings along what is stored by then, see `adopt`."""
+        groups = {share.group for share in self._shares.values()}
+        mine = {SHARED: groups, CLAIMED: client_ids, OFFERED: client_ids}
+        self._contexts.give_away_unless(lambda kind, owner: kind not in mine or owner in mine[kind])
+
+    def adopt(self, client_id: str, filters: Iterable[bytes], stored: Callable[[bytes], bytes | None]) -> None:
+        """Before a client that another broker had is a member here: what is stored of its deliveries from these shares.
+        What is stored of other members stays theirs: if they are elsewhere, nobody would finish it here."""
+        mine = client_id.encode() + b"\0"
+        for share_filter in filters:
+            name, plain = split_share(share_filter)
+            topic = self._topic_of(share_filter)
+            if not topic:
+                continue
+            group = self._names.shared_group(name or b"", plain)
+            lanes = self._shares[share_filter].lanes if share_filter in self._shares else {}
+            for partition in range(self._partitions.get(topic, 0)):
+                for kind in (CLAIMED, OFFERED):
+                    own = claim_key(kind, client_id, group, topic, partition)
+                    if (value := stored(own)) is not None:
+                        self._contexts.adopt(own, value)
+                key = make_key(SHARED, group, topic, partition)
+                if partition not in lanes and (value := stored(key)) is not None and value.startswith(mine):
+                    self._contexts.adopt(key, value)
+
     def ids_of(self, session: Session) -> list[int]:
-        """Packet ids that contexts of the client's shares and claims have in flight."""
-        found: list[int] = []
-        keys = [*self._contexts.keys(CLAIMED, session.client_id), *self._contexts.keys(OFFERED, session.client_id)]
-        contexts = [self._contexts.get(key) for key in keys]
-        mine = session.client_id.encode()
-        for share in self.shares_of(session):
-            for key in self._contexts.keys(SHARED, share.group):
-                owner, _, context = (self._contexts.get(key) or b"").partition(b"\0")
-                if owner == mine:
-                    contexts.append(context)
-        for stored in contexts:
-            if stored:
-                for _, first, length, _ in read_context(stored)["in_flight"]:
-                    found.extend(1 + (first - 1 + i) % 65_535 for i in range(length if first else 0))
-        return found
+        return packet_ids(self._contexts, session.client_id, [share.group for share in self.shares_of(session)])
 
     # ---- members ----
 
@@ -326,7 +288,7 @@ class SharedDelivery:
     async def _assigned(self, share: Share, partitions: list[int]) -> None:
         for partition in partitions:
             try:
-                share.starts[partition] = await share.reader.committed(TopicPartition(share.topic, partition)) or 0
+                share.starts[partition] = await self._find_start(share, partition)
             except LogError as error:
                 if self._shares.get(share.share_filter) is not share:
                     return  # it has ended meanwhile
@@ -335,6 +297,21 @@ class SharedDelivery:
         share.partitions.update(partitions)
         if self._shares.get(share.share_filter) is share:
             self._share_out(share)
+
+    async def _find_start(self, share: Share, partition: int) -> int:
+        """Where the group is. Never behind the end of the topic: everything before it would be passed over. Raises
+        LogError."""
+        place = TopicPartition(share.topic, partition)
+        start = await share.reader.committed(place) or 0
+        end = (await share.reader.watermarks(place)).end
+        key = make_key(SHARED, share.group, share.topic, partition)
+        _, _, context = (self._contexts.get(key) or b"").partition(b"\0")
+        furthest = max(start, read_context(context)["committed"] if context else 0)
+        if furthest > end and partition not in share.lanes:
+            what = "the topic of a shared subscription was made anew, the group begins with it"
+            log.warning(what, topic=share.topic, partition=partition, committed=furthest, end=end)
+            self._contexts.clear([key])
+        return start if start <= end else 0
 
     def unsubscribed(self, session: Session, share_filter: bytes) -> None:
         share = self._shares.get(share_filter)
@@ -376,7 +353,8 @@ class SharedDelivery:
 
     def moved_away(self, session: Session) -> None:
         """Another broker has the client: the group goes on there."""
-        self._contexts.give_away(self._contexts.keys(CLAIMED, session.client_id))
+        for kind in (CLAIMED, OFFERED):
+            self._contexts.give_away(self._contexts.keys(kind, session.client_id))
         for share in self.shares_of(session):
             del share.members[session.client_id]
             self._leave(share, session.client_id)
@@ -387,38 +365,49 @@ class SharedDelivery:
                 self._close(share)
 
     def _close(self, share: Share) -> None:
-        """Nobody is left here, but elsewhere."""
+        """Nobody is left here, but elsewhere. What is stored is theirs: it changes, and ends, without this broker."""
         del self._shares[share.share_filter]
         self._hub.feed_group(share.share_filter, None)
+        self._contexts.give_away(self._contexts.keys(SHARED, share.group))
         self._spawn(share.reader.stop())
-        if not any(other.topic == share.topic for other in self._shares.values()):
-            self._feeds.pop(share.topic, None)
-            self._partitions.pop(share.topic, None)
+        self._forget_unused(share.topic)
 
     def _end(self, share: Share) -> None:
         """Nobody is left: the contexts go, and the topic with the last group that reads it."""
-        if self.is_elsewhere is not None and self.is_elsewhere(share.share_filter):
+        if self._is_elsewhere(share.share_filter):
             self._close(share)
+            # Those may be DEVICE clients, or leave just now as well: who is the last one is found out later.
+            self.removals.leave(share.share_filter, share.topic)
             return
         del self._shares[share.share_filter]
         self._hub.feed_group(share.share_filter, None)
         self._contexts.remove(self._contexts.keys(SHARED, share.group))
         self._closed.clear()
-        self._clean_up(share.share_filter, share.topic, share.reader)
+        self._forget_unused(share.topic)
+        self.removals.begin(share.share_filter, share.topic, share.reader.stop())
 
-    def _clean_up(self, share_filter: bytes, topic: str, reader: PackReader[Lane] | None) -> None:
-        if self.use_of(share_filter, topic) is Use.NONE:
+    def _is_elsewhere(self, share_filter: bytes) -> bool:
+        return self.is_elsewhere is not None and self.is_elsewhere(share_filter)
+
+    def _forget_unused(self, topic: str) -> None:
+        """Other brokers may remove it from here on: who shares it next looks whether it is there. Who is about to share
+        it has looked."""
+        if not any(share.topic == topic for share in self._shares.values()):
             self._feeds.pop(topic, None)
-            self._partitions.pop(topic, None)
-        self.removals.begin(share_filter, topic, None if reader is None else reader.stop())
+            if not any(self._topic_of(name) == topic for name in self._reserved):
+                self._partitions.pop(topic, None)
+
+    def _forget_contexts(self, group: str, topic: str) -> None:
+        """The group is gone, and with it what any broker has stored of it."""
+        count = self._partitions.get(topic, self._settings.shared_partitions)
+        self._contexts.clear(make_key(SHARED, group, topic, partition) for partition in range(count))
 
     def use_of(self, share_filter: bytes, topic: str) -> Use:
         """Of a shared filter and its topic, by the clients of this node."""
-        held = (self._reserved, self.removals.moving())
-        if share_filter in self._shares or any(share_filter in names for names in held):
+        if share_filter in self._shares or share_filter in self._reserved:
             return Use.ALL
         is_read = any(other.topic == topic for other in self._shares.values())
-        is_read = is_read or any(self._topic_of(name) == topic for names in held for name in names)
+        is_read = is_read or any(self._topic_of(name) == topic for name in self._reserved)
         return Use.TOPIC if is_read else Use.NONE
 
     # ---- partitions ----
@@ -494,7 +483,7 @@ class SharedDelivery:
     def _claim(self, owner: str, key: bytes, claims: bytes) -> None:
         """QoS 2 messages that a client still has to finish, beside those of an earlier absence."""
         _, group, topic, partition = split_key(key)
-        own = make_key(CLAIMED, owner, f"{topic}{IN_GROUP}{group}", partition)
+        own = claim_key(CLAIMED, owner, group, topic, partition)
         unsent = self._closed.pop(key, set()) | self._retire(owner, own)
         before = self._contexts.get(own)
         self._contexts.put(own, claims if before is None else merge_claims(before, claims))
@@ -537,12 +526,9 @@ class SharedDelivery:
         share.reader.add(lane)
 
     def _keep_for(self, client_id: str, share: Share, lane: Lane) -> None:
-        own = make_key(OFFERED, client_id, f"{share.topic}{IN_GROUP}{share.group}", lane.partition)
-        at = lane.position
-        runs = [(at, 0, 1, "planned")]
-        offer = {"committed": at, "end": at + 1, "last_packet_id": 0, "seen": {}, "in_flight": runs}
-        before = self._contexts.get(own)
-        self._contexts.put(own, write_context(offer) if before is None else merge_claims(before, write_context(offer)))
+        own = claim_key(OFFERED, client_id, share.group, share.topic, lane.partition)
+        offer, before = make_offer(lane.position), self._contexts.get(own)
+        self._contexts.put(own, offer if before is None else merge_claims(before, offer))
 
     def _offers_of(self, client_id: str, share: Share) -> list[bytes]:
         name = f"{share.topic}{IN_GROUP}{share.group}"

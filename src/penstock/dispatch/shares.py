@@ -17,11 +17,9 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from penstock._ext.connection import Hub
-from penstock._ext.packets import split_share
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import RateLimited, get_logger
 from penstock.logs.base import Appended, Log, LogError
-from penstock.persistence.housekeeper import Use
 from penstock.persistence.state_tail import StateTail
 
 log = get_logger("penstock.cluster")
@@ -58,7 +56,6 @@ class ShareTable:
         self._others = others
         self._tail = StateTail(log_provider, [TOPIC], f"shares of {node}", self._on_change, prefix=prefix)
         self._of: dict[bytes, dict[str, Count]] = {}
-        self._sharing: dict[bytes, set[bytes]] = {}  # by what is shared: the filters with the names of the groups
         self._mine: dict[bytes, None] = {}  # filters with members here; those looked at last are at the end
         self._told: dict[bytes, Count] = {}
         self._given: dict[bytes, tuple[int, int, int]] = {}
@@ -96,14 +93,6 @@ class ShareTable:
         counts = self._of.get(share_filter, {})
         return any(name != self._node and (name in alive or self._has_sessions(name)) for name in counts)
 
-    async def use_of(self, share_filter: bytes) -> Use:
-        """By other brokers, as it is written down; the topic is one for all groups of a filter. Raises LogError."""
-        await self._tail.catch_up()
-        if self.is_elsewhere(share_filter):
-            return Use.ALL
-        groups = self._sharing.get(split_share(share_filter)[1], ())
-        return Use.TOPIC if any(map(self.is_elsewhere, groups)) else Use.NONE
-
     def _on_change(self, _topic: str, key: bytes, value: bytes | None) -> None:
         node, _, share_filter = key.partition(b"\0")
         counts = self._of.setdefault(share_filter, {})
@@ -111,19 +100,10 @@ class ShareTable:
             counts.pop(node.decode(), None)
             if not counts:
                 del self._of[share_filter]
-                self._forget_sharing(share_filter)
         else:
-            self._sharing.setdefault(split_share(share_filter)[1], set()).add(share_filter)
             connected, _, everybody = value.partition(b" ")
             counts[node.decode()] = int(connected), int(everybody)
         self._recalculate(share_filter)
-
-    def _forget_sharing(self, share_filter: bytes) -> None:
-        plain = split_share(share_filter)[1]
-        groups = self._sharing.get(plain, set())
-        groups.discard(share_filter)
-        if not groups:
-            self._sharing.pop(plain, None)
 
     def _living(self, share_filter: bytes) -> dict[str, Count]:
         counts = self._of.get(share_filter)

@@ -20,7 +20,7 @@ from penstock.partition.names import notifications_topic
 from penstock.partition.node import ClusterNode
 from penstock.partition.settings import QueueSettings
 from penstock.partition.topics import INSTANCE_CHANNELS
-from penstock.persistence.housekeeper import SHARE, Task, Undecided, Use
+from penstock.persistence.housekeeper import Task, Undecided, Use
 from penstock.persistence.log_names import dispatch_group
 from penstock.persistence.session_records import RecordError
 from penstock.session.registry import SessionRegistry
@@ -201,10 +201,7 @@ class Cluster:
         """Of what is to be removed, by any other broker. Raises PenstockError: not known."""
         if not self._is_open:
             raise Undecided("the cluster is not joined yet")
-        use = await self.take_over.use_of(task)
-        if use < Use.ALL and task.kind == SHARE:
-            use = max(use, await self.shares.use_of(task.name.encode()))
-        return use
+        return await self.take_over.use_of(task)
 
     async def _before_joining(self, topics: Sequence[str]) -> None:
         if self._is_open:

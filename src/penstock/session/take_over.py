@@ -64,6 +64,7 @@ POLL_SECONDS = 0.005
 BATCH_SECONDS = 0.02
 MOST_REMEMBERED = 10_000
 ADOPTED_AT_ONCE = 10_000
+NOT_KNOWN = -1  # an answer, beside those of Use
 WILLS_AT_ONCE = 1_000
 
 K = TypeVar("K")
@@ -364,8 +365,11 @@ class TakeOver:
         others = list(self._others())
         if silent := [name for name in others if self._is_silent(name)]:
             raise Undecided(f"{', '.join(silent)} may use it, and does not answer")
-        answers = await asyncio.gather(*(self._send(name, data) for name in others))
-        use = max((Use(msgspec.msgpack.decode(answer, type=int)) for answer in answers), default=Use.NONE)
+        told = await asyncio.gather(*(self._send(name, data) for name in others))
+        answers = [msgspec.msgpack.decode(answer, type=int) for answer in told]
+        if NOT_KNOWN in answers and Use.ALL not in answers:
+            raise Undecided(f"a broker cannot tell yet whether {task.name!r} is in use")
+        use = Use(max(answers, default=Use.NONE))
         if use is Use.ALL or task.kind != CLIENT:
             return use
         async with asyncio.timeout(CATCH_UP_SECONDS):
@@ -406,9 +410,12 @@ class TakeOver:
         async with asyncio.timeout(CATCH_UP_SECONDS):  # all that come later wait for it
             await self._tail.catch_up()
 
-    async def _tell_use(self, task: Task) -> Use:
-        use = await self._applications.delivery.use_of(task)
-        return Use.ALL if task.kind == CLIENT and task.name in self._claims else use
+    async def _tell_use(self, task: Task) -> int:
+        try:
+            use = await self._applications.delivery.use_of(task)
+        except Undecided:
+            return NOT_KNOWN
+        return int(Use.ALL if task.kind == CLIENT and task.name in self._claims else use)
 
     # ---- wills of sessions that ended with their connection to a broker that is gone ----
 
@@ -471,6 +478,10 @@ class TakeOver:
             context = self._tail.get(contexts.TABLE, key)
             if context is not None:
                 delivery.contexts.adopt(key, context)
+        if subscriptions is not None:
+            filters = [name for name, _, _ in decode_subscriptions(client_id, subscriptions)]
+            shares = [name for name in filters if name.startswith(b"$share/")]
+            delivery.shared.adopt(client_id, shares, lambda key: self._tail.get(contexts.TABLE, key))
         self._applications.inserted(session, record.disconnected_at or self._keeper.now_ms())
         return session
 
@@ -480,7 +491,7 @@ class TakeOver:
         # Two kinds of questions. Who knows the first one only takes the other for none, and not for a claim.
         fields = msgspec.msgpack.decode(request.data)
         if len(fields) > len(Ask.__struct_fields__):
-            return msgspec.msgpack.encode(int(await self._tell_use(msgspec.convert(fields, Task))))
+            return msgspec.msgpack.encode(await self._tell_use(msgspec.convert(fields, Task)))
         ask = msgspec.convert(fields, Ask)
         # Long before the other one would take this broker for dead.
         seconds = min(request.expire_ts / 1_000 - time.time(), ASK_SECONDS) / 2

@@ -17,9 +17,10 @@ from penstock.persistence.housekeeper import CLIENT, SHARE, Task, Undecided, Use
 from penstock.persistence.session_records import FORM, SessionRecord
 from penstock.rpc.errors import RequestTimeout, TooManyPending
 from penstock.session import take_over as module
-from penstock.session.take_over import MOST_QUESTIONS, Answer, Ask, Claim, TakeOver
+from penstock.session.take_over import MOST_QUESTIONS, NOT_KNOWN, Answer, Ask, Claim, TakeOver
 
 TASK = Task(CLIENT, "a", "tbmq.msg.app.a")
+SHARED = Task(SHARE, "$share/group/t", "tbmq.msg.app.shared.t")
 
 
 def stored(node: str, client_type: str = "application") -> bytes:
@@ -48,7 +49,7 @@ def take_over(ask: Callable[..., Any], **parts: Any) -> Any:
     return broker
 
 
-def use_of(task: Task, record: bytes | None, *, answer: Use = Use.NONE, owners: tuple[str, ...] = ()) -> Use:
+def use_of(task: Task, record: bytes | None, *, answer: int = Use.NONE, owners: tuple[str, ...] = ()) -> Use:
     """As seen by the broker `me`, with one other, `other`, alive."""
 
     async def ask(*_: object) -> bytes:
@@ -91,10 +92,9 @@ def test_a_session_that_its_broker_does_not_know_any_more_is_on_its_way_out_of_t
 
 def test_no_share_is_removed_while_nobody_has_the_sessions_of_a_dead_broker() -> None:
     """One of them may have joined it just before the end, and nobody was told."""
-    share = Task(SHARE, "$share/group/t", "tbmq.msg.app.shared.t")
     with pytest.raises(Undecided):
-        use_of(share, None, owners=("me", "other", "dead"))
-    assert use_of(share, None, owners=("me", "other", "")) is Use.NONE
+        use_of(SHARED, None, owners=("me", "other", "dead"))
+    assert use_of(SHARED, None, owners=("me", "other", "")) is Use.NONE
 
 
 def test_a_broker_that_does_not_answer_is_not_waited_for_again_and_again() -> None:
@@ -219,3 +219,15 @@ def test_records_that_cannot_be_read_hold_up_nobody_for_ever(monkeypatch: pytest
             await broker._caught_up()
 
     asyncio.run(run())
+
+
+def test_a_share_whose_session_moves_is_asked_for_again() -> None:
+    """The broker that it left does not know what became of it."""
+
+    async def moving(_: Task) -> Use:
+        raise Undecided("on its way")
+
+    broker: Any = SimpleNamespace(_applications=SimpleNamespace(delivery=SimpleNamespace(use_of=moving)))
+    assert asyncio.run(TakeOver._tell_use(broker, SHARED)) == NOT_KNOWN
+    with pytest.raises(Undecided):
+        use_of(SHARED, None, answer=NOT_KNOWN)

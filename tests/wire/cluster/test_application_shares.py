@@ -109,3 +109,19 @@ def test_a_new_share_does_not_get_what_was_there_before(pair, connect, new_name,
         _subscribe(member, f"$share/group/{topic}")
         publisher.publish(topic, b"after", qos=1)
         assert member.expect(PacketType.PUBLISH, timeout=60).payload == b"after"
+
+
+def test_what_a_member_has_in_flight_goes_with_it_to_another_broker(pair, connect, new_name, topic):
+    a, b = pair
+    name = new_name("app")
+    publisher = connect(V5, broker=b)
+    member = connect(V5, name, broker=a, **persistent(V5))
+    member.send_subscribe((f"$share/group/{topic}", 2))
+    assert member.expect(PacketType.SUBACK, timeout=60).reasons == [2]
+    publisher.publish(topic, b"once", qos=2)
+    sent = member.expect_publish(topic, timeout=60)
+    time.sleep(1)  # stored by then
+    member = connect(V5, name, broker=b, **persistent(V5))
+    again = member.expect_publish(topic, dup=True, ack=True, timeout=60)
+    assert (again.payload, again.packet_id, again.qos) == (b"once", sent.packet_id, 2)
+    assert [packet for packet in member.receive_all(1) if packet.type == PacketType.PUBLISH] == []

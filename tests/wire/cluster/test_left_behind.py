@@ -122,3 +122,53 @@ def test_who_joins_a_share_while_its_last_member_leaves_the_other_broker_gets_ev
         # Nobody tries to take the group away from under it, now or later.
         assert "cannot be removed" not in a.log(starts[0]) + b.log(starts[1])
         joins.disconnect(0, ENDS)
+
+
+def test_a_share_that_begins_again_where_it_was_before_gets_everything(pair, connect, new_name):
+    """Its only member goes to another broker, and ends its session there at once. The first broker remembers nothing of
+    it: not that it is in use, and not how far a topic was read that is gone."""
+    a, b = pair
+    topic = new_name("topic")
+    name = new_name("app")
+    publisher = connect(V5, broker=b)
+    member = connect(V5, name, broker=a, **persistent(V5))
+    _subscribe(member, f"$share/group/{topic}")
+    old = {b"old %d" % number for number in range(200)}
+    for payload in old:
+        publisher.publish(topic, payload, qos=1)
+    while old:
+        old.discard(member.expect_publish(topic, dup=None, ack=True, timeout=60).payload)
+    time.sleep(1)  # stored by then
+    member = connect(V5, name, broker=b, **persistent(V5))
+    assert member.connack.session_present
+    member.send_raw(pack_disconnect(V5, 0, ENDS))
+    until(lambda: SHARED_PREFIX + topic not in b.topics(), 120, "the topic of the share is gone")
+    member = connect(V5, new_name("app"), broker=a, **persistent(V5))
+    _subscribe(member, f"$share/group/{topic}")
+    payloads = {b"%d" % number for number in range(50)}
+    for payload in payloads:
+        publisher.publish(topic, payload, qos=1)
+    got = set()
+    while not payloads <= got:
+        got.add(member.expect_publish(topic, dup=None, ack=True, timeout=60).payload)
+    member.disconnect(0, ENDS)
+
+
+def test_what_members_share_goes_when_the_last_of_them_leave_several_brokers_at_the_same_time(pair, connect, new_name):
+    """Each broker still counts the members of the other, which may be DEVICE clients as well."""
+    a, b = pair
+    left = set()
+    for moment, kind in ((0.0, "app"), (0.05, "app"), (0.1, "app"), (0.0, "device")):
+        topic = new_name("topic")
+        members = [
+            connect(V5, new_name(one), broker=broker, **persistent(V5)) for one, broker in (("app", a), (kind, b))
+        ]
+        for member in members:
+            _subscribe(member, f"$share/group/{topic}")
+        time.sleep(1)  # they know of each other
+        members[0].send_raw(pack_disconnect(V5, 0, ENDS))
+        time.sleep(moment)
+        if kind == "app":
+            members[1].send_raw(pack_disconnect(V5, 0, ENDS))
+        left.add(SHARED_PREFIX + topic)
+    until(lambda: not left & b.topics(), 120, lambda: f"left behind: {left & b.topics()}")

@@ -154,14 +154,21 @@ async def _prepare_shared(
                 _subscribe_absent(front, session, packet)
     except LogError as error:
         log.warning("a shared subscription cannot be prepared", client_id=session.client_id, error=str(error))
-        if connection.is_connected:
-            refused = [int(Reason.UNSPECIFIED_ERROR)] * len(packet.entries)
-            connection.send(build_suback(connection.version, packet.packet_id, refused))
+        _refuse_all(connection, packet)
+    except Exception as error:  # whatever it is, the client is not left without an answer
+        log.exception("a shared subscription cannot be prepared", client_id=session.client_id, error=repr(error))
+        _refuse_all(connection, packet)
     finally:
         for topic_filter in filters:
             front.applications.delivery.shared.release(topic_filter)
     if connection.is_connected and connection.is_writable and not connection.is_blocked:
         connection.resume_reading()
+
+
+def _refuse_all(connection: Connection, packet: SubscribePacket) -> None:
+    if connection.is_connected:
+        refused = [int(Reason.UNSPECIFIED_ERROR)] * len(packet.entries)
+        connection.send(build_suback(connection.version, packet.packet_id, refused))
 
 
 def _subscribe_absent(front: MqttFrontend, session: Session, packet: SubscribePacket) -> None:
