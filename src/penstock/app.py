@@ -597,4 +597,4 @@ def check(settings: Settings) -> None:
         providers.check_topic(key, text, "tbmq.msg.app", partitions, is_kafka=is_kafka, is_queue=True, largest=largest)
     if is_kafka:
         check_node(settings.server.node_id)
-        import_module("penstock.logs.kafka.settings").producer_config(settings.kafka)
+        import_module("penstock.logs.kafka.clients").check_clients(settings.kafka)

@@ -19,7 +19,7 @@ from penstock.bench.system import cpu_seconds
 from penstock.cli.app import COMMANDS
 from tests.support.broker import free_port
 from tests.support.deployment import ROOT, VERSION
-from tests.support.executable import BUILD_SECONDS, SECONDS, Alone
+from tests.support.executable import BUILD_SECONDS, FREE_PORT, SECONDS, Alone
 from tests.support.notify_socket import NotifySocket
 from tests.support.redis_server import RedisServer
 
@@ -116,6 +116,34 @@ def test_real_clients(alone: Alone) -> None:
     logged = alone.run("log", "read", "tbmq.msg.all", "--json")
     assert logged.returncode == 0, logged.stderr
     assert {json.loads(line)["topic"] for line in logged.stdout.splitlines()} >= {"demo/state", "demo/m", "demo/own"}
+
+
+def test_what_operators_do(unpacked: Alone) -> None:
+    """Load, a look at the broker and its machine, a backup while it runs, and a broker on what was restored."""
+    admin = f"127.0.0.1:{free_port()}"
+    port = unpacked.serve("--admin", admin)
+    short = ["--warmup", "0", "-d", "0.3", "--json", "result.json", "--html", "report.html"]
+    load = unpacked.run("bench", "p2p", "-p", str(port), "-q", "1", *short)
+    assert load.returncode == 0, load.stderr
+    result = json.loads((unpacked.directory / "result.json").read_text())
+    assert "<svg" in (unpacked.directory / "report.html").read_text()
+    watched = unpacked.run("top", "--once", "-d", "0.1", "--json")
+    assert watched.returncode == 0, watched.stderr
+    received = json.loads(watched.stdout)["messages"]["received"]
+    assert received > 0, result
+    places = ["--port", str(port), "--set", f"admin.address={admin}", *FREE_PORT]
+    examined = unpacked.run("doctor", *places)
+    assert examined.returncode in (0, 1), examined.stderr  # 1: its disk is slow
+    assert f"127.0.0.1:{port} is in use by the broker that runs here" in examined.stdout
+    saved = unpacked.run("backup", "saved.tar.gz", "--json")
+    assert saved.returncode == 0, saved.stderr
+    assert json.loads(saved.stdout)["records"] >= received
+    assert unpacked.stop() == 0
+    restored = unpacked.run("restore", "saved.tar.gz", "--data-dir", "again")
+    assert restored.returncode == 0, restored.stderr
+    assert unpacked.run("log", "verify", "--data-dir", "again").returncode == 0
+    unpacked.serve("--data-dir", "again")
+    assert unpacked.stop() == 0
 
 
 def test_argon2_is_inside(unpacked: Alone) -> None:

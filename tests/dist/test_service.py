@@ -1,5 +1,5 @@
-"""The commands of docs/operations.md that make a service of it, as they stand: users, files and the unit of this
-machine are copies that only they see.
+"""The commands of docs/operations.md that make a service of it, and those that are given beside it, as they stand:
+users, files, network and the unit of this machine are copies that only they see.
 
 There is no systemd to start it, so the test does what the unit says: its command, as its user, in its directory.
 """
@@ -14,31 +14,34 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import uuid
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.support.broker import free_port
 from tests.support.deployment import ROOT, VERSION
 from tests.support.executable import BUILD_SECONDS, SECONDS
 from tests.support.notify_socket import NotifySocket
-from tests.support.pages import commands_of
-from tests.support.raw_client import RawClient
-from tests.support.streams import open_tcp
+from tests.support.pages import all_commands, commands_of
 
-TOOLS = ("unshare", "setpriv", "systemctl", "useradd")
+TOOLS = ("unshare", "nsenter", "ip", "setpriv", "runuser", "systemctl", "useradd")
 UNIT = ROOT / "docker/systemd/penstock.service"
+PAGE = "docs/operations.md"
+SETTINGS = "--config /etc/penstock/penstock.toml"
+# Of root's shell, and of cron.
+LOGIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+CRON_PATH = "/usr/bin:/bin"
 # What belongs to the machine and would be changed. A tmpfs is seen in this name space only, and goes with it.
 OWN_MACHINE = """
 set -eu
 mount -t tmpfs tmpfs {copies}
 cp -a /etc {copies}/etc
-for name in opt var/lib var/log; do mkdir -p {copies}/$name; done
-for name in etc opt var/lib var/log; do mount --bind {copies}/$name /$name; done
+for name in opt var/lib var/log usr/local/bin mnt; do mkdir -p {copies}/$name; done
+for name in etc opt var/lib var/log usr/local/bin mnt; do mount --bind {copies}/$name /$name; done
 userdel penstock >/dev/null 2>&1 || true
+ip link set lo up
 """
 # Enabling a unit is a matter of files, and done. To start it there has to be a systemd, so that is left to the test.
 SYSTEMCTL = """#!/bin/sh
@@ -62,7 +65,7 @@ def needs_what() -> str:
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         return f"{', '.join(missing)}: not installed"
-    mount = ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    mount = ["unshare", "--mount", "--net", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
     allowed = os.geteuid() == 0 and subprocess.run(mount, capture_output=True, check=False).returncode == 0
     return "" if allowed else "only root may mount, and not everywhere"
 
@@ -71,12 +74,34 @@ def needs_what() -> str:
 class Service:
     process: subprocess.Popen[str]
     systemd: NotifySocket
-    port: int
     output: Path
+
+    def give(self, line: str, *, path: str = LOGIN_PATH, user: str = "root") -> subprocess.CompletedProcess[str]:
+        """A command beside the running service, in an environment with a search path and no more."""
+        inside = ["nsenter", "--mount", "--net", "--target", str(self.process.pid)]
+        become = ["setpriv", "--reuid", user, "--regid", user, "--init-groups"] if user != "root" else []
+        return subprocess.run(
+            [*inside, *become, "env", "-i", f"PATH={path}", "sh", "-c", f"cd / && {line}"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+
+    def succeed(self, line: str, *, path: str = LOGIN_PATH, user: str = "root") -> str:
+        done = self.give(line, path=path, user=user)
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}\n{self.output.read_text()}"
+        return done.stdout
+
+
+def lines_of(page: str, *, language: str = "sh") -> list[str]:
+    return [each.line for each in commands_of(__file__) if (each.page, each.language) == (page, language)]
 
 
 @pytest.fixture
 def service(binary: Path, tmp_path: Path) -> Iterator[Service]:
+    """As the page makes it, up to the commands that are given beside it."""
     if lacking := needs_what():
         pytest.skip(lacking)
     archive = ROOT / f"dist/penstock-{VERSION}-{sysconfig.get_platform()}.tar.gz"
@@ -84,26 +109,25 @@ def service(binary: Path, tmp_path: Path) -> Iterator[Service]:
         command = [sys.executable, str(ROOT / "docker/binary/build.py"), "archive"]
         subprocess.run(command, capture_output=True, timeout=BUILD_SECONDS, check=True)
     (copies := tmp_path / "copies").mkdir()
-    # Where the commands are given: a repository with its dist, and the reader's own settings.
+    # Where the commands are given: a repository with its dist.
     (here := tmp_path / "here").mkdir()
     for name in ("dist", "docker"):
         (here / name).symlink_to(ROOT / name)
-    port = free_port()
-    (here / "penstock.toml").write_text(
-        f'[[listeners]]\naddress = "127.0.0.1:{port}"\n[admin]\naddress = ""\n'
-        '[data_subscription]\naddress = "127.0.0.1:0"\n'
-    )
-    systemd = NotifySocket(f"@penstock-{uuid.uuid4().hex}")
+    # Abstract names belong to a network, and this one's is its own; the user penstock has to reach it.
+    place = Path(tempfile.mkdtemp(prefix="penstock-notify-"))
+    place.chmod(0o755)
+    systemd = NotifySocket(place / "socket")
+    (place / "socket").chmod(0o777)
     (tools := tmp_path / "tools").mkdir()
     (tools / "systemctl").write_text(SYSTEMCTL.format(real=shutil.which("systemctl")))
     (tools / "systemctl").chmod(0o755)
     (executed,) = re.findall(r"^ExecStart=(.*)$", UNIT.read_text(), re.M)
     started = STARTED.format(socket=shlex.quote(systemd.name), command=executed)
-    lines = [command.line for command in commands_of(__file__)]
+    lines = [line for line in lines_of(PAGE) if not is_beside(line)]
     script = "\n".join([OWN_MACHINE.format(copies=copies), *lines, FACTS, started])
     with (tmp_path / "output").open("w") as output:
         process = subprocess.Popen(
-            ["unshare", "--mount", "bash", "-c", script],
+            ["unshare", "--mount", "--net", "bash", "-c", script],
             cwd=here,
             env={**os.environ, "PATH": os.pathsep.join([str(tools), os.environ["PATH"]])},
             stdin=subprocess.DEVNULL,
@@ -112,23 +136,28 @@ def service(binary: Path, tmp_path: Path) -> Iterator[Service]:
             text=True,
         )
     try:
-        yield Service(process, systemd, port, tmp_path / "output")
+        made = Service(process, systemd, tmp_path / "output")
+        try:
+            systemd.wait_for(lambda said: said.get("READY") == "1")
+        except Exception as error:
+            raise AssertionError(made.output.read_text()) from error
+        yield made
     finally:
         if process.poll() is None:
             process.kill()
             process.wait(SECONDS)
         systemd.close()
+        shutil.rmtree(place)
+
+
+def is_beside(line: str) -> bool:
+    """Given when the service runs."""
+    return line.startswith("runuser ")
 
 
 @pytest.mark.timeout(BUILD_SECONDS + 4 * SECONDS)
 def test_a_service_is_made_by_the_commands_of_the_page(service: Service) -> None:
-    try:
-        service.systemd.wait_for(lambda said: said.get("READY") == "1")
-    except Exception as error:
-        raise AssertionError(service.output.read_text()) from error
-    client = RawClient(open_tcp(("127.0.0.1", service.port), SECONDS))
-    client.connect("of-the-service")
-    client.close()
+    service.succeed("penstock pub -t demo/a -m b -q 1")
     service.process.send_signal(signal.SIGHUP)
     service.systemd.wait_for(lambda said: said.get("RELOADING") == "1")
     status = Path(f"/proc/{service.process.pid}/status").read_text()
@@ -141,9 +170,41 @@ def test_a_service_is_made_by_the_commands_of_the_page(service: Service) -> None
     assert "\nsettings -rw-r----- root penstock\n" in told
 
 
+@pytest.mark.timeout(BUILD_SECONDS + 6 * SECONDS)
+def test_the_commands_beside_it_find_it(service: Service) -> None:
+    """As they are on the pages, by who gives them: its user, root, and cron."""
+    service.succeed("penstock pub -t demo/a -m b -q 1")
+    service.succeed("penstock pub -t demo/a -m c -q 1")
+    beside = [line for line in lines_of(PAGE) if is_beside(line)]
+    # On other pages they are given in a shell, and so by root here, who may do what the user of the service may.
+    others = [
+        each.line for each in all_commands() if SETTINGS in each.line and each.words[1:2] in (["doctor"], ["top"])
+    ]
+    assert {" ".join(shlex.split(line)[4:6]) for line in beside} == {"penstock doctor", "penstock top"}
+    assert len(others) >= 4
+    for line in (*beside, *others):
+        said = service.succeed(line)
+        if " doctor " in line:
+            assert " 0 problems" in said, said
+            if "--quiet" not in line:
+                assert f"one runs on /var/lib/penstock (pid {service.process.pid})" in said
+        else:
+            assert re.search(r"^penstock \S+ at http://127\.0\.0\.1:9883, up ", said), said
+    for line in lines_of("docs/backup.md"):
+        service.succeed(line)
+    (nightly,) = lines_of("docs/backup.md", language="cron")
+    assert " records, " in service.succeed(nightly, path=CRON_PATH, user="penstock")
+    (file,) = service.succeed("ls /mnt/backup/penstock").split()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d\.tar\.gz", file)
+    restored = service.succeed(f"cd /mnt/backup && penstock restore penstock/{file} --data-dir /var/lib/penstock/again")
+    assert "all of it belongs to penstock, as /var/lib/penstock does" in restored
+    assert service.succeed("find /var/lib/penstock/again ! -user penstock") == ""
+
+
 def test_nothing_of_it_stays() -> None:
     """What the commands write is nowhere but in the copies."""
     if needs_what():
         pytest.skip("they were not given")
     assert not Path("/etc/systemd/system/penstock.service").exists()
-    assert not Path("/opt/penstock").is_symlink()
+    for link in ("/opt/penstock", "/usr/local/bin/penstock"):
+        assert not Path(link).is_symlink()

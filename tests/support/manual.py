@@ -22,6 +22,7 @@ from penstock.access import PasswordFile
 from penstock.access.passwords import hash_password
 from tests.support.broker import Listener, free_port
 from tests.support.certificates import Authority
+from tests.support.deployment import DOCKER
 from tests.support.file_broker import FileBroker
 from tests.support.forked import write_command
 
@@ -153,7 +154,12 @@ class Manual:
             (self.place / name).write_text(text)
         for name in ("password.txt", "password"):
             (self.place / name).chmod(0o600)
-        (self._directory / "etc/penstock.toml").write_text(settings)
+        # What docs/operations.md puts there, with the names and ports of this broker, and the token of docs/cli.md.
+        # tests/dist/test_service.py gives the same commands with nothing changed.
+        shipped = (DOCKER / "systemd/penstock.toml").read_text()
+        assert shipped.count("[admin]\n") == 1
+        own = self.translate(shipped).replace("[admin]\n", f'[admin]\ntoken = "{TOKEN}"\n')
+        (self._directory / "etc/penstock.toml").write_text(own)
         (self.elsewhere / "penstock.toml").write_text('[admin]\naddress = ""\n')
 
     def _arrange(self) -> None:

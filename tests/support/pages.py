@@ -42,6 +42,7 @@ class Command:
     where: str
     line: str
     is_run: bool  # with its block, by test_examples.py
+    language: str = SHELLS[0]
 
     @property
     def page(self) -> str:
@@ -90,7 +91,9 @@ def split_session(block: Block) -> tuple[list[str], list[str]]:
 @functools.cache
 def all_commands() -> tuple[Command, ...]:
     blocks = [block for page in all_pages() for block in blocks_of(page) if block.language in SHELLS]
-    return tuple(Command(block.where, line, block.is_run) for block in blocks for line in split_session(block)[0])
+    return tuple(
+        Command(block.where, line, block.is_run, block.language) for block in blocks for line in split_session(block)[0]
+    )
 
 
 @functools.cache
@@ -108,7 +111,7 @@ def commands_in_sentences() -> dict[str, str]:
 Rule = Callable[[Command], bool]
 TREE = "tests/unit/docs/test_tree.py"
 MAKE = "tests/unit/docs/test_make.py"
-SERVICE = ("useradd", "tar", "install", "cp", "systemctl")
+SERVICE = ("useradd", "tar", "ln", "install", "cp", "systemctl", "runuser")
 
 
 def is_spark(command: Command) -> bool:
@@ -134,8 +137,15 @@ def is_make_run(command: Command) -> bool:
     return command.words[:2] in (["make", "run"], ["make", "help"])
 
 
+def is_of_the_service(command: Command) -> bool:
+    """What makes it, what is done beside it, and what cron does for it."""
+    return command.language == "cron" or command.words[0] in SERVICE
+
+
 def is_in_the_manual(command: Command) -> bool:
     """`penstock`, also behind what feeds it."""
+    if is_of_the_service(command):
+        return False
     words = ["|", *command.words]
     is_ours = any(pair in (("|", "penstock"), ("&&", "penstock")) for pair in itertools.pairwise(words))
     return is_ours and not is_spark(command) and not is_on_kafka(command)
@@ -148,7 +158,7 @@ RUNNERS: dict[str, Rule] = {
     MAKE: is_make_run,
     "tests/unit/cli/test_log_kafka.py": is_on_kafka,
     "tests/spark/test_docs.py": lambda command: is_spark(command) and not is_on_yarn(command),
-    "tests/dist/test_service.py": lambda command: command.words[0] in SERVICE,
+    "tests/dist/test_service.py": is_of_the_service,
     "tests/dist/test_packages.py": lambda command: command.words[0] == "pip",
 }
 WITH_ITS_BLOCK = "tests/unit/docs/test_examples.py"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import pty
 import re
 import select
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +45,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppBroker]:
         for _ in range(10):
             publisher.publish("some/x", b"y", qos=1)
         publisher.publish("$queue/orders", b"y", qos=1)
+        # One that takes a message and does not acknowledge it: five wait, the other four are lost.
+        slow = running.client(V5)
+        slow.connect("slow", properties={"receive_maximum": 1})
+        slow.subscribe("slow/#", qos=1)
+        for _ in range(10):
+            publisher.publish("slow/x", b"y", qos=1)
+        slow.expect_publish("slow/x", b"y")
         until(lambda: running.application("app1")["lag"] == 10)
         server = f"127.0.0.1:{running.data_port}"
         with connect(server) as admin, Consumer({"server": server, "group.id": "g"}) as consumer:
@@ -50,14 +61,17 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AppBroker]:
             consumer.seek_to_beginning()
             consumer.commit()
             yield running
+        slow.close()
         publisher.close()
 
 
 def test_once(broker: AppBroker) -> None:
     figures = json.loads(broker.command("top", "--once", "--interval", "0.1", options=["--json"]))
-    assert figures["clients"]["connections"] == 1
-    assert figures["clients"]["sessions"] == 3
-    assert figures["messages"]["received"] == 11
+    assert figures["clients"]["connections"] == 2
+    assert figures["clients"]["sessions"] == 4
+    assert figures["messages"]["received"] == 21
+    assert figures["messages"]["dropped"] == {"queue_full": {"total": 4, "per_second": 0.0}}
+    assert (figures["waiting"]["queued_messages"], figures["waiting"]["in_flight"]) == (5, 1)
     assert figures["applications"]["lag"] == 10
     assert [(one["client_id"], one["lag"]) for one in figures["furthest_behind"]] == [("app1", 10)]
     assert ("orders", 1) in [(one["name"], one["depth"]) for one in figures["deepest_queues"]]
@@ -67,45 +81,78 @@ def test_once(broker: AppBroker) -> None:
     assert figures["process"]["resident_bytes"] > 1_000_000
     assert abs(figures["process"]["resident_bytes"] - broker.resident_bytes()) < 50_000_000
     text = broker.command("top", "--interval", "0.1")
-    assert re.search(r"^clients +connections 1 ", text, re.M)
+    assert re.search(r"^clients +connections 2 ", text, re.M)
+    assert re.search(r"^  dropped queue_full  4  0$", text, re.M)
     assert "app1" in text
     assert re.search(r"^query topics +topics 1  consumers 1 in 1 groups ", text, re.M)
 
 
-def test_on_a_terminal(broker: AppBroker) -> None:
-    """A pseudo-terminal: figures appear, change, and q ends it with 0 and the terminal as it was."""
+@contextlib.contextmanager
+def top_on_a_terminal(broker: AppBroker, columns: int, lines: int) -> Iterator[Screen]:
     master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     command = [sys.executable, "-m", "penstock", "top", "--interval", "0.2", "--data-dir", str(broker.data_dir)]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(REPOSITORY / "src"),
-        "COLUMNS": "120",
-        "LINES": "40",
-        "TERM": "xterm",
-    }
+    kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    environment = {**kept, "PYTHONPATH": str(REPOSITORY / "src"), "TERM": "xterm"}
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment, cwd=broker.directory)
     os.close(slave)
-    screen = Screen(master)
     try:
-        screen.await_text(r"connections\W+1\b")
-        other = broker.client(V5)
-        other.connect("other")
-        screen.await_text(r"connections\W+2\b")
-        other.disconnect()
-        os.write(master, b"q")
-        screen.await_end()
-        assert process.wait(SECONDS) == 0
+        yield Screen(master, process)
     finally:
         process.kill()
         process.wait()
         os.close(master)
 
 
+# What a person wants to see first, as it is on every terminal.
+FIGURES = (
+    r"connections +\d+\b",
+    r"subscriptions +\d+\b",
+    r"in /s +\d+\b",
+    r"bytes in /s +[\d.,]+ KiB\b",
+    r"bytes out /s +[\d.,]+ KiB\b",
+    r"queued +5\b",
+    r"queued bytes +[\d.,]+ KiB\b",
+    r"on disk +[\d.,]+ [KM]iB\b",
+    r"connected +0 of 1\b",
+    r"consumers +1 in 1 groups",
+    r"memory +[\d.,]+ MiB\b",
+    r"files +[\d.,k]+ of [\d.,kMG]+",
+    r"dropped queue_full +4 +0\b",
+)
+
+
+@pytest.mark.parametrize(("columns", "lines", "blocks"), [(80, 24, 3), (120, 40, 4), (60, 60, 2)])
+def test_figures_are_whole_on_every_terminal(broker: AppBroker, columns: int, lines: int, blocks: int) -> None:
+    """What there is no room for beside each other stands below; nothing is cut."""
+    with top_on_a_terminal(broker, columns, lines) as screen:
+        shown = screen.await_frame("connections")
+        first = next(line for line in shown.splitlines() if line.startswith("clients"))
+        assert first.split() == ["clients", "messages", "waiting", "log"][:blocks], shown
+        for pattern in FIGURES:
+            assert re.search(pattern, shown), f"{pattern} is not in\n{shown}"
+        assert "…" not in shown
+        assert len(shown.splitlines()) <= lines
+
+
+def test_on_a_terminal(broker: AppBroker) -> None:
+    """A pseudo-terminal: figures appear, change, and q ends it with 0 and the terminal as it was."""
+    with top_on_a_terminal(broker, 120, 40) as screen:
+        screen.await_text(r"connections\W+2\b")
+        other = broker.client(V5)
+        other.connect("other")
+        screen.await_text(r"connections\W+3\b")
+        other.disconnect()
+        screen.press(b"q")
+        assert screen.await_end() == 0
+
+
 class Screen:
     """What a program writes on its terminal, without the control sequences."""
 
-    def __init__(self, master: int) -> None:
+    def __init__(self, master: int, process: subprocess.Popen[bytes]) -> None:
         self._master = master
+        self._process = process
         self._text = ""
 
     def _read(self) -> bool:
@@ -115,20 +162,38 @@ class Screen:
                 data = os.read(self._master, 65_536)
             except OSError:
                 return False
-            self._text += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", data.decode(errors="replace"))
+            self._text += data.decode(errors="replace")
         return True
+
+    @staticmethod
+    def _plain(text: str) -> str:
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
 
     def await_text(self, pattern: str) -> None:
         deadline = time.monotonic() + SECONDS
-        while not re.search(pattern, self._text):
+        while not re.search(pattern, self._plain(self._text)):
             assert time.monotonic() < deadline, self._text[-3000:]
             assert self._read(), self._text[-3000:]
         self._text = ""
 
-    def await_end(self) -> None:
+    def await_frame(self, word: str) -> str:
+        """A whole picture with the word in it, from one move to the upper left to the next."""
+        deadline = time.monotonic() + SECONDS
+        while True:
+            for frame in self._text.split("\x1b[H")[1:-1]:
+                if word in frame:
+                    return self._plain(frame).rstrip()
+            assert time.monotonic() < deadline, self._text[-3000:]
+            assert self._read(), self._text[-3000:]
+
+    def press(self, key: bytes) -> None:
+        os.write(self._master, key)
+
+    def await_end(self) -> int:
         deadline = time.monotonic() + SECONDS
         while self._read():
             assert time.monotonic() < deadline, self._text[-3000:]
+        return self._process.wait(SECONDS)
 
 
 def test_json_lines_go_on(broker: AppBroker, tmp_path: Path) -> None:

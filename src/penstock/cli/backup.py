@@ -173,7 +173,6 @@ class _Backup:
         environments.sort(key=lambda path: (path.name != GROUPS, path.name))
         if not environments and not files.log_directory(self._directory).is_dir():
             raise BackupError(f"nothing is kept in {self._directory.resolve()} yet")
-        target.parent.mkdir(parents=True, exist_ok=True)
         sink = open_sink(target)
         # A hidden directory beside the target: on its disk there is room for it, if there is for the backup.
         scratch = Path(tempfile.mkdtemp(prefix=".penstock-", dir=target.parent))

@@ -106,6 +106,9 @@ def open_sink(target: Path) -> Sink:
     """Raises BackupError when something is there already, OSError when nothing can be."""
     if target.exists() and not (target.is_dir() and not any(target.iterdir()) and not is_archive(target)):
         raise BackupError(f"{target} is there already", "Name a file or directory that does not exist yet.")
+    if not target.parent.is_dir():
+        # Not made: what is not mounted would fill the disk below.
+        raise BackupError(f"there is no directory {target.parent.absolute()}", "Mount it, or make it, and try again.")
     return _TarSink(target) if is_archive(target) else _DirectorySink(target)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -69,8 +71,9 @@ def restore(
             f"{target.resolve()} is not empty: there is {', '.join(occupied[:5])}",
             "Name an empty directory with --data-dir; --force sets the data that is there aside.",
         )
+    owner = Owner.of(target)
     try:
-        manifest, aside = _restore(source, target, occupied)
+        manifest, aside = _restore(source, target, occupied, owner)
     except OSError as error:
         raise BackupError(f"{error.filename or target}: {error.strerror}") from error
     if as_json:
@@ -82,6 +85,7 @@ def restore(
                 "node_id": manifest.node_id,
                 "topics": manifest.topics,
                 "records": manifest.records,
+                "owner": owner.name,
                 "set_aside": None if aside is None else str(aside),
             }
         )
@@ -90,6 +94,8 @@ def restore(
         f"{target}: {counted(manifest.topics, 'topic')}, {counted(manifest.records, 'record')} "
         f"of {manifest.node_id}, as of {manifest.created}"
     )
+    if os.geteuid() == 0:
+        typer.echo(owner.describe())
     if aside is not None:
         typer.echo(f"what was there is in {aside}: delete it when you do not need it any more")
 
@@ -99,23 +105,75 @@ def _occupied(target: Path) -> list[str]:
     return sorted(path.name for path in target.iterdir() if path.name != STAGING) if target.is_dir() else []
 
 
-def _restore(source: Path, target: Path, occupied: list[str]) -> tuple[Manifest, Path | None]:
+class Owner(NamedTuple):
+    """Whose the restored files are to be. The broker cannot open what root restored, unless it is given to its user."""
+
+    user: int
+    group: int
+    whose: Path
+
+    @classmethod
+    def of(cls, target: Path) -> Owner:
+        """The owner of the directory, or of the nearest one above it that is there."""
+        directory = target.absolute()
+        existing = next(path for path in (directory, *directory.parents) if path.exists())
+        status = existing.stat()
+        return cls(status.st_uid, status.st_gid, existing)
+
+    @property
+    def is_another(self) -> bool:
+        """Only root can give files away; anybody else can only restore what will be his."""
+        return os.geteuid() == 0 and self.user != 0
+
+    @property
+    def name(self) -> str:
+        user = self.user if self.is_another else os.geteuid()
+        try:
+            return pwd.getpwuid(user).pw_name
+        except KeyError:
+            return str(user)
+
+    def give(self, directory: Path) -> None:
+        """It and everything in it; from within, so that nobody gets in and puts a link there before all is done."""
+        if not self.is_another:
+            return
+        for _, directories, names, fd in os.fwalk(directory, topdown=False):
+            for name in (*directories, *names):
+                os.chown(name, self.user, self.group, dir_fd=fd, follow_symlinks=False)
+        os.chown(directory, self.user, self.group, follow_symlinks=False)
+
+    def describe(self) -> str:
+        if self.is_another:
+            return f"all of it belongs to {self.name}, as {self.whose} does"
+        return "all of it belongs to root: for a broker that runs as another user, give it away (chown -R USER:GROUP)"
+
+
+def _restore(source: Path, target: Path, occupied: list[str], owner: Owner) -> tuple[Manifest, Path | None]:
     if not source.exists():
         raise BackupError(f"there is no {source}")
-    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make(target, owner)
     staging = target / STAGING
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(mode=0o700)
     try:
         manifest = _extract(source, staging)
         _verify(staging)
-        aside = _set_aside(target, {path.name for path in staging.iterdir()}) if occupied else None
+        owner.give(staging)
+        aside = _set_aside(target, {path.name for path in staging.iterdir()}, owner) if occupied else None
         for path in sorted(staging.iterdir()):
             path.rename(target / path.name)
         sync(target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return manifest, aside
+
+
+def _make(target: Path, owner: Owner) -> None:
+    """With the directories above it, as the owner would have made them."""
+    missing = [path for path in (target, *target.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(mode=0o700 if path == target else 0o777)
+        owner.give(path)
 
 
 def _extract(source: Path, staging: Path) -> Manifest:
@@ -166,7 +224,7 @@ def _verify(staging: Path) -> None:
         check_environment(environment)
 
 
-def _set_aside(target: Path, restored: set[str]) -> Path | None:
+def _set_aside(target: Path, restored: set[str], owner: Owner) -> Path | None:
     """What a broker would take for its own; other files stay where they are."""
     ours = {"log", *restored, *(path.name for path in find_environments(target))}
     moved = [path for path in sorted(target.iterdir()) if path.name in ours]
@@ -175,6 +233,7 @@ def _set_aside(target: Path, restored: set[str]) -> Path | None:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     aside = target / f"{OLD}{stamp}"
     aside.mkdir(mode=0o700)
+    owner.give(aside)
     for path in moved:
         path.rename(aside / path.name)
     return aside.resolve()

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
 from penstock.cli.tables import shown
 
 Rows = list[tuple[str, str]]
+Lists = dict[str, tuple[list[str], list[list[str]]]]
 MOST_ROWS = 8
 LATE_SECONDS = 0.1
+# On a terminal: blocks beside each other, what is between them, and the width of 722.6 KiB.
+MOST_IN_A_ROW, GAP, USUAL_VALUE = 4, 2, 9
+MIN_NAME = 8
+QUIT = "   q quits"
+# Blocks of which many brokers have nothing: then the first figure is one of these.
+READERS = ("applications", "queues", "query topics")
+UNUSED = ("0", "0 of 0")
 
 
 def count(number: float) -> str:
@@ -106,7 +114,7 @@ def _reader_blocks(figures: Mapping[str, Any]) -> dict[str, Rows]:
     }
 
 
-def lists(figures: Mapping[str, Any]) -> dict[str, tuple[list[str], list[list[str]]]]:
+def lists(figures: Mapping[str, Any]) -> Lists:
     """Titles with headings and rows; those without rows are left out."""
     drops = [
         [f"{what} {shown(cause)}", count(numbers["total"]), count(numbers["per_second"])]
@@ -146,22 +154,97 @@ def as_text(figures: Mapping[str, Any], url: str) -> str:
 
 def as_screen(figures: Mapping[str, Any], url: str, problem: str = "") -> Any:
     """For rich; which is slow to import and only wanted here."""
+    return _Screen(figures, url, problem)
+
+
+class _Screen:
+    """What fits on the terminal, as large as it is now: figures are left out or stand lower, but are never cut."""
+
+    def __init__(self, figures: Mapping[str, Any], url: str, problem: str) -> None:
+        self._figures = figures
+        self._title = title(figures, url)
+        self._problem = problem
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        width, height = options.max_width, console.size.height
+        text = import_module("rich.text").Text
+        head = text(self._title, style="bold", no_wrap=True, overflow="crop")
+        if len(self._title) + len(QUIT) <= width:
+            head.append(QUIT, style="not bold dim")
+        yield head
+        if self._problem:
+            yield text(self._problem, style="bold red", no_wrap=True, overflow="ellipsis")
+        left = height - 1 - bool(self._problem)
+        shown_lists = lists(self._figures)
+        named, per_row, is_loose = self._arrange(width, left, shown_lists)
+        yield self._grid(named, per_row, is_loose=is_loose)
+        left -= _lines_of(named, per_row, is_loose=is_loose)
+        for name, (headings, entries) in shown_lists.items():
+            rows = min(len(entries), MOST_ROWS, left - 1 - is_loose)
+            if rows <= 0:
+                break
+            if is_loose:
+                yield text("")
+            yield _list([name, *headings[1:]], entries[:rows], width)
+            left -= rows + 1 + is_loose
+
+    def _arrange(self, width: int, height: int, shown_lists: Lists) -> tuple[dict[str, Rows], int, bool]:
+        """The blocks, how many of them in a row, and whether there is room for empty lines."""
+        all_blocks = blocks(self._figures)
+        per_row = _blocks_per_row(all_blocks, width)
+        wanted = sum(2 + min(len(entries), MOST_ROWS) for _, entries in shown_lists.values())
+        if _lines_of(all_blocks, per_row, is_loose=True) + wanted <= height:
+            return all_blocks, per_row, True
+        # What is lost is more than that nobody uses queues.
+        lost = 1 + min(len(shown_lists["lost"][1]), MOST_ROWS) if "lost" in shown_lists else 0
+        if _lines_of(all_blocks, per_row, is_loose=False) + lost <= height:
+            return all_blocks, per_row, False
+        used = {name: rows for name, rows in all_blocks.items() if name not in READERS or rows[0][1] not in UNUSED}
+        return used, _blocks_per_row(used, width), False
+
+    def _grid(self, named: Mapping[str, Rows], per_row: int, *, is_loose: bool) -> Any:
+        grid = import_module("rich.table").Table.grid(padding=(0, GAP, 0, 0), pad_edge=False)
+        cells = [_block(name, rows, self._figures) for name, rows in named.items()]
+        for start in range(0, len(cells), per_row):
+            if is_loose:
+                grid.add_row()
+            grid.add_row(*cells[start : start + per_row])
+        return grid
+
+
+def _width_of(name: str, rows: Rows) -> int:
+    """At least that of usual figures, so that blocks do not change places with every digit."""
+    labels, values = max(len(label) for label, _ in rows), max(len(value) for _, value in rows)
+    return max(len(name), labels + 2 + max(values, USUAL_VALUE))
+
+
+def _blocks_per_row(named: Mapping[str, Rows], width: int) -> int:
+    widths = [_width_of(name, rows) for name, rows in named.items()]
+    for number in range(MOST_IN_A_ROW, 1, -1):
+        columns = [max(widths[start::number], default=0) for start in range(number)]
+        if sum(columns) + GAP * (number - 1) <= width:
+            return number
+    return 1
+
+
+def _lines_of(named: Mapping[str, Rows], per_row: int, *, is_loose: bool) -> int:
+    heights = [1 + len(rows) for rows in named.values()]
+    starts = range(0, len(heights), per_row)
+    return sum(max(heights[start : start + per_row]) for start in starts) + is_loose * len(starts)
+
+
+def _list(headings: list[str], entries: list[list[str]], width: int) -> Any:
+    """Names give way to numbers where there is no room for both."""
     text, table = import_module("rich.text").Text, import_module("rich.table").Table
-    parts: list[Any] = [text(title(figures, url), style="bold")]
-    grid = table.grid(padding=(1, 4, 0, 0))
-    cells = [_block(name, rows, figures) for name, rows in blocks(figures).items()]
-    for start in range(0, len(cells), 4):
-        grid.add_row(*cells[start : start + 4])
-    parts.append(grid)
-    for name, (headings, entries) in lists(figures).items():
-        shown_rows = table(title=name, title_justify="left", title_style="bold cyan", box=None, pad_edge=False)
-        for number, heading in enumerate(headings):
-            shown_rows.add_column(heading, justify="left" if number == 0 else "right", no_wrap=True)
-        for entry in entries[:MOST_ROWS]:
-            shown_rows.add_row(*(text(cell) for cell in entry))
-        parts += [text(""), shown_rows]
-    parts += [text(""), text(problem, style="bold red") if problem else text("q quits", style="dim")]
-    return import_module("rich.console").Group(*parts)
+    shown_rows = table(box=None, pad_edge=False, header_style="dim")
+    numbers = [max(len(cell) for cell in column) for column in zip(headings, *entries, strict=True)][1:]
+    longest_name = max(MIN_NAME, width - sum(numbers) - 2 * len(numbers))
+    shown_rows.add_column(text(headings[0], style="bold cyan"), no_wrap=True, max_width=longest_name)
+    for heading, needed in zip(headings[1:], numbers, strict=True):
+        shown_rows.add_column(heading, justify="right", no_wrap=True, min_width=needed)
+    for entry in entries:
+        shown_rows.add_row(*(text(cell) for cell in entry))
+    return shown_rows
 
 
 def _block(name: str, rows: Rows, figures: Mapping[str, Any]) -> Any:
@@ -169,8 +252,8 @@ def _block(name: str, rows: Rows, figures: Mapping[str, Any]) -> Any:
     block = table(
         title=name, title_justify="left", title_style="bold cyan", box=None, pad_edge=False, show_header=False
     )
-    block.add_column(no_wrap=True, style="dim")
-    block.add_column(justify="right", no_wrap=True)
+    block.add_column(no_wrap=True, style="dim", min_width=max(len(label) for label, _ in rows))
+    block.add_column(justify="right", no_wrap=True, min_width=max(USUAL_VALUE, *(len(value) for _, value in rows)))
     is_late = figures["process"]["loop_lag_seconds"] > LATE_SECONDS
     for label, value in rows:
         is_bad = (label == "loop lag" and is_late) or (label in ("congested", "given up") and value != "0")

@@ -65,6 +65,7 @@ def read_all(directory):
 
 @pytest.mark.parametrize("target", ["saved", "saved.tar", "deep/saved.tar.gz"])
 def test_there_and_back(target, data, tmp_path, capsys):
+    (tmp_path / target).parent.mkdir(exist_ok=True)
     assert main(["backup", target]) == 0
     shown = capsys.readouterr()
     assert "1 topic, 10 records" in shown.out
@@ -198,6 +199,53 @@ def test_where_there_is_nothing_to_save_it_says_what_to_save(data, capsys):
     assert main(["restore", "saved", "--set", "log.provider=kafka"]) == 1
     assert main(["backup", "saved", "--set", "device.store=redis"]) == 0
     assert "is in Redis, not in this backup" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("target", ["backup/saved", "backup/deep/saved.tar.gz"])
+def test_what_is_not_mounted_is_not_made(target, data, tmp_path, capsys):
+    """A disk for backups that is away: they do not fill the one below its directory."""
+    assert main(["backup", target]) == 1
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if "there is no" in line]
+    assert said == f"penstock: there is no directory {(tmp_path / target).parent}"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+    assert not list((data / "log").glob(".backup-*"))
+
+
+def owners(directory):
+    status = [path.lstat() for path in (directory, *directory.rglob("*"))]
+    return {(one.st_uid, one.st_gid) for one in status}
+
+
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+SOMEBODY = (12_345, 12_346)
+
+
+@root_only
+def test_what_root_restores_belongs_to_the_owner_of_the_data_directory(data, tmp_path, capsys):
+    assert main(["backup", "saved.tar"]) == 0
+    (mine := tmp_path / "mine").mkdir(mode=0o700)
+    os.chown(mine, *SOMEBODY)
+    capsys.readouterr()
+    assert main(["restore", "saved.tar", "--data-dir", "mine"]) == 0
+    assert f"all of it belongs to 12345, as {mine} does" in capsys.readouterr().out
+    assert owners(mine) == {SOMEBODY}
+    assert main(["restore", "saved.tar", "--data-dir", "mine", "--force", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["owner"] == "12345"
+    assert owners(mine) == {SOMEBODY}
+    assert list(mine.glob(".before-restore-*"))
+
+
+@root_only
+def test_a_new_directory_belongs_to_the_owner_of_the_one_above(data, tmp_path, capsys):
+    assert main(["backup", "saved.tar"]) == 0
+    (home := tmp_path / "home").mkdir()
+    os.chown(home, *SOMEBODY)
+    assert main(["restore", "saved.tar", "--data-dir", "home/deep/data"]) == 0
+    assert owners(home) == {SOMEBODY}
+    assert (home / "deep/data").stat().st_mode & 0o777 == 0o700
+    capsys.readouterr()
+    assert main(["restore", "saved.tar", "--data-dir", "again"]) == 0
+    assert "all of it belongs to root: for a broker that runs as another user, give it away" in capsys.readouterr().out
 
 
 def test_sigterm_leaves_nothing_behind(data, tmp_path, monkeypatch):

@@ -26,6 +26,7 @@ from penstock.stores.redis.store import RedisDeviceStore
 from tests.support.broker import free_port
 from tests.support.certificates import Authority
 from tests.support.kafka_fixtures import shared_cluster
+from tests.support.kafka_topics import forget_topics
 from tests.support.redis_server import RedisServer
 
 
@@ -274,12 +275,109 @@ def test_a_kafka_of_one_broker_is_named_by_doctor_and_at_the_start(examine, capl
     assert "kafka.replication_factor = 3" in found["kafka", "problem"][0]
 
 
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        (("security.protocol=ssl", "ssl.ca.location=/nope.pem"), "ssl.ca.location failed"),
+        (("nonsense=1",), 'No such configuration property: "nonsense"'),
+        (("security.protocol=sasl_ssl",), "SASL mechanism"),
+    ],
+    ids=["a file that is not there", "unknown", "incomplete"],
+)
+@pytest.mark.parametrize("command", ["doctor", "check-config", "serve"])
+def test_properties_that_librdkafka_does_not_take_are_named_by_all(command, properties, said, examine, capsys):
+    """One clear line, 78, and nobody is asked."""
+    arguments = ["--set", "log.provider=kafka", "--set", f"kafka.bootstrap_servers=127.0.0.1:{free_port()}"]
+    for each in properties:
+        arguments += ["--set", f"kafka.common.{each}"]
+    if command == "doctor":
+        code, found = examine(*arguments)
+        assert said in found["settings", "problem"][0]
+        assert said in found["kafka", "problem"][0]
+        assert "librdkafka/blob/master/CONFIGURATION.md" in found["kafka", "problem"][0]
+    else:
+        code = main([command, *arguments, "--port", str(free_port())])
+        shown = capsys.readouterr().err
+        assert said in shown
+        assert shown.startswith("penstock: kafka: ")
+        assert "Traceback" not in shown
+    assert code == 78
+
+
+def test_files_that_are_shown_to_kafka_and_redis(examine, tmp_path):
+    authority = Authority(tmp_path)
+    mine, other = authority.issue("broker"), authority.issue("other")
+    for identity in (mine, other):
+        identity.key.chmod(0o600)
+
+    def look_at_kafka(ca, certificate, key, protocol="SSL"):
+        properties = {"security.protocol": protocol, "ssl.ca.location": ca}
+        properties |= {"ssl.certificate.location": certificate, "ssl.key.location": key}
+        common = [word for name, value in properties.items() for word in ("--set", f"kafka.common.{name}={value}")]
+        servers = f"kafka.bootstrap_servers=127.0.0.1:{free_port()}"
+        return examine("--set", "log.provider=kafka", "--set", servers, *common)[1]
+
+    def look_at_redis(ca, certificate, key):
+        files = {"tls": "true", "tls_ca": ca, "tls_certificate": certificate, "tls_key": key}
+        given = [word for name, value in files.items() for word in ("--set", f"redis.{name}={value}")]
+        return examine("--set", "device.store=redis", "--set", f"redis.addresses=127.0.0.1:{free_port()}", *given)[1]
+
+    for area, look in (("tls kafka", look_at_kafka), ("tls redis", look_at_redis)):
+        found = look(authority.path, mine.certificate, mine.key)
+        assert (area, "problem") not in found
+        assert "broker expires in" in " ".join(found[area, "warning"])
+        assert "may read the key" not in str(found)
+        (said,) = look(authority.path, mine.certificate, other.key)[area, "problem"]
+        assert "are no certificate with its key: key values mismatch" in said
+        (said,) = look(authority.path, mine.certificate, "/nope.key")[area, "problem"]
+        assert said.startswith("/nope.key: No such file or directory")
+        said = look("/nope.pem", mine.certificate, mine.key)[area, "problem"][0]
+        assert said.startswith("/nope.pem: No such file or directory")
+        mine.key.chmod(0o644)
+        assert "may read the key" in str(look(authority.path, mine.certificate, mine.key)[area, "warning"])
+        mine.key.chmod(0o600)
+        assert "a key without a certificate" in str(look(authority.path, "", mine.key)[area, "warning"])
+    assert ("tls kafka", "problem") not in look_at_kafka("/nope.pem", "", "", "plaintext")
+
+
+def test_what_is_not_safe_is_in_the_log_of_a_broker_that_starts(cli):
+    """An evicting Redis and a Kafka of one broker, and `penstock serve` as it is."""
+    kafka = shared_cluster(1)
+    forget_topics(kafka.bootstrap)
+    redis = RedisServer("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru").start()
+    settings = ["log.provider=kafka", f"kafka.bootstrap_servers={kafka.bootstrap}", "logging.format=json"]
+    settings += ["device.store=redis", f"redis.addresses={redis.address}"]
+    given = [word for each in settings for word in ("--set", each)]
+    broker = cli.start("serve", "--port", free_port(), "--admin", "", *given)
+    expected = {
+        "this Kafka can lose acknowledged records when a broker dies",
+        "this Redis can lose acknowledged messages",
+    }
+    told = {}
+    try:
+        while expected - told.keys() or "maxmemory-policy" not in str(told):
+            line = broker.stderr.readline()
+            assert line, f"it ended, and has told {told}"
+            event = json.loads(line)
+            told.setdefault(event["event"], []).append(event)
+    finally:
+        broker.kill()
+        broker.communicate()
+        redis.stop()
+    kafka_said = told["this Kafka can lose acknowledged records when a broker dies"][0]
+    assert (kafka_said["level"], kafka_said["brokers"]) == ("warning", 1)
+    assert "kafka.replication_factor = 3" in kafka_said["advice"]
+    redis_said = told["this Redis can lose acknowledged messages"]
+    assert {event["level"] for event in redis_said} == {"warning"}
+    assert "allkeys-lru" in str(redis_said)
+
+
 def test_topics_of_kafka():
     def topic(name, *, copies=3, in_sync=3, min_in_sync=2, retention_ms=1000, is_compacted=False):
         return TopicReport(name, 1, copies, in_sync, min_in_sync, retention_ms, is_compacted)
 
     def look(*topics):
-        return {(finding.state, finding.what) for finding in backends._check_topics(KafkaReport(3, list(topics), 0))}
+        return {(finding.state, finding.what) for finding in backends.check_topics(KafkaReport(3, list(topics), 0))}
 
     assert [state for state, _ in look()] == ["ok"]
     assert [state for state, _ in look(topic("a"), topic("b", retention_ms=-1, is_compacted=True))] == ["ok"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core import exit_codes
-from penstock.core.settings import Settings
+from penstock.core.settings import Settings, load_settings
 from tests.support.deployment import DOCKER, parse_penstock, run_tool
 
 UNIT = DOCKER / "systemd/penstock.service"
@@ -34,7 +34,12 @@ def test_it_waits_until_the_broker_is_ready() -> None:
 def test_command_is_one_of_ours() -> None:
     program, *words = shlex.split(LAST["ExecStart"])
     assert program.endswith("/penstock")
-    assert parse_penstock(words)["data_dir"] == f"/var/lib/{LAST['StateDirectory']}"
+    given = parse_penstock(words)
+    assert str(given["config"]) == "/etc/penstock/penstock.toml"
+    # What is only in the unit is not known to `penstock doctor --config …`, `top` and `backup`.
+    assert {name for name, value in given.items() if value} == {"config"}
+    settings = load_settings(UNIT.with_name("penstock.toml"), {}).settings
+    assert settings.server.data_dir == f"/var/lib/{LAST['StateDirectory']}"
     assert LAST["ExecReload"] == "/bin/kill -HUP $MAINPID"
 
 

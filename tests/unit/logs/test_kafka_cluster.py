@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import pytest
 import uvloop
 
+from penstock.cli.checks.backends import check_topics
+from penstock.logs.base import LogUnavailable
 from penstock.logs.kafka import KafkaLog, KafkaSettings
+from penstock.logs.kafka.inspect import inspect
+from tests.support.application import until
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.log_load import Load, assert_nothing_lost, pack_of
 
@@ -59,3 +64,49 @@ def test_topics_that_can_lose_records_are_named(
 
     with caplog.at_level(logging.WARNING, "penstock"):
         uvloop.run(scenario())
+
+
+def test_doctor_sees_the_copies_that_topics_really_have(kafka_cluster: KafkaCluster, topic: str) -> None:
+    """Replication factor, copies in sync and the least of them, with all brokers and with one of them gone."""
+    beginning = {f"{topic}-safe": SAFE, f"{topic}-two": "partitions:1;replication.factor:2;min.insync.replicas:1"}
+    settings = KafkaSettings(bootstrap_servers=kafka_cluster.bootstrap, topics=beginning)
+
+    async def make() -> None:
+        log = KafkaLog(settings)
+        await log.start()
+        for name in beginning:
+            await log.producer.send(name, 0, pack_of(b"x"))
+        await log.close()
+
+    def seen() -> dict[str, tuple[int, int, int, int]]:
+        """Partitions, copies, those in sync, and how many must be; nothing while a new controller is elected."""
+        try:
+            report = inspect(settings, topic)
+        except LogUnavailable:
+            return {}
+        return {
+            each.name.removeprefix(topic): (each.partitions, each.copies, each.in_sync, each.min_in_sync)
+            for each in report.topics
+        }
+
+    def await_sight(condition: Callable[[], bool]) -> None:
+        until(condition, 60, lambda: str(seen()))
+
+    uvloop.run(make())
+    try:
+        await_sight(lambda: seen() == {"-safe": (4, 3, 3, 2), "-two": (1, 2, 2, 1)})
+        report = inspect(settings, topic)
+        assert (report.brokers, [each.is_safe for each in report.topics]) == (3, [True, False])
+        said = {finding.what for finding in check_topics(report) if finding.state == "problem"}
+        assert said == {
+            f"1 of 2 topics can lose acknowledged messages: {topic}-two (replication.factor 2, min.insync.replicas 1)"
+        }
+        kafka_cluster.kill(2)
+        await_sight(lambda: seen().get("-safe") == (4, 3, 2, 2))
+        report = inspect(settings, topic)
+        assert report.brokers == 2
+        assert any("copies are missing or behind" in finding.what for finding in check_topics(report))
+        kafka_cluster.restart(2)
+        await_sight(lambda: seen().get("-safe") == (4, 3, 3, 2))
+    finally:
+        kafka_cluster.wait_until_ready()

@@ -41,10 +41,10 @@ def check_kafka(settings: Settings) -> Iterator[Finding]:
             yield problem("kafka", f"kafka.replication_factor = {copies}: new topics are lost with a broker", advice)
     if settings.kafka.acks not in ("all", "-1"):
         yield problem("kafka", f"kafka.acks = {settings.kafka.acks}: what is acknowledged can be lost", "set it to all")
-    yield from _check_topics(report)
+    yield from check_topics(report)
 
 
-def _check_topics(report: KafkaReport) -> Iterator[Finding]:
+def check_topics(report: KafkaReport) -> Iterator[Finding]:
     if not report.topics:
         yield ok("kafka", "no topics of this broker yet: they are made at its first start")
         return
@@ -86,7 +86,7 @@ def check_redis(settings: Settings) -> Iterator[Finding]:
     try:
         reports: list[ServerReport] = asyncio.run(safety.inspect(settings.redis))
     except PenstockError as error:
-        yield problem("redis", error.message, error.hint)
+        yield problem("redis", error.message, error.hint or "see docs/settings.md, redis")
         return
     except safety.FAILURES as error:
         yield problem(

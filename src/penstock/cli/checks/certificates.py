@@ -1,15 +1,17 @@
-"""TLS files of listeners: readable, belonging together, a whole chain, and for how long still good.
+"""TLS files of listeners, and those the broker shows Redis and Kafka: readable, belonging together, a whole chain, and
+for how long still good.
 
 Only the few fields that are asked about are read from a certificate: who issued it to whom, and its time.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 import stat
 from binascii import a2b_base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -19,11 +21,14 @@ from penstock.cli.checks.finding import Finding, ok, problem, warning
 from penstock.cli.checks.network import all_listeners
 from penstock.core.settings import ListenerSettings, Settings
 from penstock.core.settings.address import TLS_TRANSPORTS
+from penstock.core.settings.kafka import KafkaSettings
 
 SOON = timedelta(days=21)
 PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.S)
 SEQUENCE, CONTEXT_0, UTC_TIME = 0x30, 0xA0, 0x17
 COMMON_NAME = bytes.fromhex("0603550403")
+READABLE = "the broker's user must be able to read it"
+KAFKA_TLS = ("ssl", "sasl_ssl")
 RENEW = "renew it; SIGHUP loads the new one without a restart"
 
 
@@ -91,42 +96,94 @@ def check_certificates(settings: Settings) -> Iterator[Finding]:
     for listener in all_listeners(settings):
         if listener.transport in TLS_TRANSPORTS:
             yield from _check_listener(f"tls {listener.name}", listener)
-    if settings.device.store == "redis" and settings.redis.tls:
-        for path in (settings.redis.tls_ca, settings.redis.tls_certificate):
-            if path:
-                yield from _check_file("tls redis", Path(path), is_chain=False)
+    redis = settings.redis
+    if settings.device.store == "redis" and redis.tls:
+        yield from _check_client("tls redis", redis.tls_ca, redis.tls_certificate, redis.tls_key)
+    if settings.log.provider == "kafka":
+        yield from _check_kafka(settings.kafka)
 
 
 def _check_listener(area: str, listener: ListenerSettings) -> Iterator[Finding]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(listener.certificate, listener.key or None, password=lambda: b"")
-    except ssl.SSLError as error:
-        yield problem(
-            area,
-            f"{listener.certificate} and {listener.key} are no certificate with its key: "
-            f"{(error.reason or str(error)).replace('_', ' ').lower()}",
-            "certificate is a PEM chain, the server's own first; key its private key, without a pass phrase",
-        )
-        return
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        yield problem(
-            area, f"{listener.certificate} or {listener.key}: {reason}", "the broker's user must be able to read both"
-        )
+    if (found := _check_pair(area, listener.certificate, listener.key)) is not None:
+        yield found
         return
     yield from _check_file(area, Path(listener.certificate), is_chain=True)
-    if listener.key and stat.S_IMODE(Path(listener.key).stat().st_mode) & 0o004:
-        yield warning(area, f"everybody on this machine may read the key {listener.key}", f"chmod o= {listener.key}")
+    yield from _check_rights(area, listener.key)
     if listener.client_ca:
         yield from _check_file(area, Path(listener.client_ca), is_chain=False)
+
+
+def _check_client(area: str, authorities: str, certificate: str, key: str, password: str = "") -> Iterator[Finding]:
+    """The files of one who connects; each of them may be missing."""
+    if authorities:
+        yield from _check_file(area, Path(authorities), is_chain=False)
+    if not certificate:
+        if key:
+            yield warning(area, f"{key} is a key without a certificate: nobody is shown it", "name the certificate too")
+        return
+    if (found := _check_pair(area, certificate, key, password)) is not None:
+        yield found
+        return
+    yield from _check_file(area, Path(certificate), is_chain=False)
+    yield from _check_rights(area, key)
+
+
+def _check_kafka(settings: KafkaSettings) -> Iterator[Finding]:
+    """What producer, consumer and administrative client have in common is said once."""
+    told: set[Finding] = set()
+    for own in (settings.producer, settings.consumer, settings.admin):
+        properties = {**settings.common, **own}
+        if properties.get("security.protocol", "").lower() not in KAFKA_TLS:
+            continue
+        for finding in _check_kafka_client(properties):
+            if finding not in told:
+                told.add(finding)
+                yield finding
+
+
+def _check_kafka_client(properties: Mapping[str, str]) -> Iterator[Finding]:
+    area = "tls kafka"
+    certificate, key, authorities = (
+        properties.get(f"ssl.{name}.location", "") for name in ("certificate", "key", "ca")
+    )
+    # librdkafka looks for the system's authorities itself, and takes a directory of them as well.
+    if authorities == "probe" or Path(authorities).is_dir():
+        authorities = ""
+    yield from _check_client(area, authorities, certificate, key, properties.get("ssl.key.password", ""))
+    store = properties.get("ssl.keystore.location", "")
+    if store and not os.access(store, os.R_OK):
+        yield problem(area, f"{store} cannot be read", READABLE)
+
+
+def _check_pair(area: str, certificate: str, key: str, password: str = "") -> Finding | None:
+    """What is wrong with a certificate and its key, which may be in one file."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key or None, password=password.encode)
+    except ssl.SSLError as error:
+        return problem(
+            area,
+            f"{certificate} and {key or 'what else is in it'} are no certificate with its key: "
+            f"{(error.reason or str(error)).replace('_', ' ').lower()}",
+            "certificate is a PEM chain, the own one first; key its private key, without a pass phrase",
+        )
+    except (OSError, ValueError) as error:
+        named = " or ".join(path for path in (certificate, key) if path and not os.access(path, os.R_OK))
+        reason = getattr(error, "strerror", None) or str(error)
+        return problem(area, f"{named or f'{certificate} or {key}'}: {reason}", READABLE)
+    return None
+
+
+def _check_rights(area: str, key: str) -> Iterator[Finding]:
+    if key and stat.S_IMODE(Path(key).stat().st_mode) & 0o004:
+        yield warning(area, f"everybody on this machine may read the key {key}", f"chmod o= {key}")
 
 
 def _check_file(area: str, path: Path, *, is_chain: bool) -> Iterator[Finding]:
     try:
         certificates = parse_certificates(path.read_bytes())
     except OSError as error:
-        yield problem(area, f"{path}: {error.strerror}", "the broker's user must be able to read it")
+        yield problem(area, f"{path}: {error.strerror}", READABLE)
         return
     except ValueError as error:
         yield problem(area, f"{path}: {error}", "it is to be a PEM file")

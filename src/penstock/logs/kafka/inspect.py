@@ -13,6 +13,7 @@ from confluent_kafka.admin._resource import ResourceType
 from penstock.core.settings.kafka import KafkaSettings
 from penstock.logs.base import LogUnavailable
 from penstock.logs.kafka.admin import SAFE_COPIES, SAFE_IN_SYNC
+from penstock.logs.kafka.clients import settings_error
 from penstock.logs.kafka.settings import admin_config
 
 SECONDS = 5.0
@@ -43,13 +44,19 @@ class KafkaReport(NamedTuple):
 
 def inspect(settings: KafkaSettings, prefix: str) -> KafkaReport:
     """Blocks; changes nothing. Raises LogUnavailable and SettingsError."""
-    client = AdminClient({**admin_config(settings), "log_level": 0})
+    properties = {**admin_config(settings), "log_level": 0}
+    try:
+        client = AdminClient(properties)
+    except KafkaException as error:
+        raise settings_error(error) from None
     try:
         metadata = client.list_topics(timeout=SECONDS)
         names = sorted(name for name in metadata.topics if name.startswith(prefix))
         configs = _configs(client, names[:MOST_TOPICS])
     except KafkaException as error:
         raise LogUnavailable(f"Kafka at {settings.bootstrap_servers}: {error.args[0].str()}") from None
+    except TimeoutError:
+        raise LogUnavailable(f"Kafka at {settings.bootstrap_servers} does not describe its topics in time") from None
     topics = []
     for name in names[:MOST_TOPICS]:
         partitions = metadata.topics[name].partitions.values()

@@ -15,11 +15,11 @@ import confluent_kafka
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from penstock.core.errors import SettingsError
 from penstock.core.logging import RateLimited, get_logger
 from penstock.core.settings.kafka import KafkaSettings
 from penstock.logs.base import LogError
 from penstock.logs.kafka.admin import SAFE_COPIES, KafkaAdmin
+from penstock.logs.kafka.clients import settings_error
 from penstock.logs.kafka.consumer import KafkaConsumer
 from penstock.logs.kafka.health import Health
 from penstock.logs.kafka.producer import KafkaProducer
@@ -66,7 +66,7 @@ class KafkaLog:
             self._admin = KafkaAdmin(settings, AdminClient(config), self._executor)
             self._producer = KafkaProducer(settings, self._new_producer, self._admin.open, self._health, self._executor)
         except KafkaException as error:
-            raise _settings_error(error) from None
+            raise settings_error(error) from None
         self._producer.copied_topic = copied_topic
         self._admin.on_changed = self._producer.forget_topic
         self._consumers: set[KafkaConsumer] = set()
@@ -210,7 +210,7 @@ class KafkaLog:
         try:
             return confluent_kafka.Consumer({**config, "error_cb": self._health.on_error}, logger=CLIENT_LOGGER)
         except KafkaException as error:
-            raise _settings_error(error) from None
+            raise settings_error(error) from None
 
     def _check_consumer_settings(self) -> None:
         """A wrong property is an error at the start, not at the first consumer."""
@@ -218,11 +218,3 @@ class KafkaLog:
 
     def _on_producer_error(self, error: confluent_kafka.KafkaError) -> None:
         self._producer.on_client_error(error)
-
-
-def _settings_error(error: KafkaException) -> SettingsError:
-    return SettingsError(
-        f"log.kafka: {error.args[0].str()}",
-        "The properties of kafka.common, producer, consumer and admin are librdkafka's: "
-        "https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md",
-    )
