@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -93,10 +93,15 @@ def compare(
     document = compare_brokers(started, requests, reps, quiet, _tell)
     # Shown first: what cannot be written is not lost.
     print(f"{circumstances_of(document)}\n\n{table_of(document)}")
-    for path in (json, save / f"{document['date'][:16].replace(':', '')}.json" if save else None):
-        if path is not None:
-            write_json(path, document)
+    _write(document, json, save)
     check_failed(document)
+
+
+def _write(document: dict[str, Any], path: Path | None, directory: Path | None) -> None:
+    if path is not None:
+        write_json(path, document)
+    if directory is not None:
+        write_json(directory / f"{document['date'][:16].replace(':', '')}.json", document)
 
 
 def _make_directory(path: Path) -> None:
