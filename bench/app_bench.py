@@ -41,7 +41,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from bench.compare import HERE, build_proxy
 from bench.frame import Bench, argument_parser, measure_fresh, measure_in_turn, own_kafka, run_bench, summarise_runs
 from bench.scenarios import BASE, SUBJECT, Figure, Scenario, at_least, at_most
-from penstock.bench.brokers import COMMANDS, MOSQUITTO_CONF, Broker, BrokerError
+from penstock.bench.brokers import COMMANDS, Broker, BrokerError
+from penstock.bench.configurations import DURABLE_MOSQUITTO_CONF
 from penstock.bench.summary import Run
 from tests.support.kafka_cluster import KafkaCluster
 
@@ -53,12 +54,7 @@ STALLED_BACKLOG = 20_000
 FAN_IN = f"--scenario fanin --n {PUBLISHERS} --qos 1 --size 66 --window 100"
 # Messages under way between publishers and clients are bounded, so that what is measured is a steady state.
 STEADY = "--e2e 500"
-DURABLE_MOSQUITTO = (
-    MOSQUITTO_CONF.replace("persistence false", "persistence true").replace(
-        "max_queued_messages 100000", "max_queued_messages 0"
-    )
-    + "persistence_location {dir}/\nautosave_on_changes true\nautosave_interval 1\nuser root\n"
-)
+DURABLE_MOSQUITTO = DURABLE_MOSQUITTO_CONF.replace("max_queued_messages 100000", "max_queued_messages 0")
 PENSTOCK = """[access]
 anonymous_type = "application"
 [logging]

@@ -33,19 +33,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from bench.compare import RESULTS, allow_open_files, run_load, write_result
 from bench.scenarios import BASE, SUBJECT, Figure, Scenario, Target
 from bench.summary import markdown_table, missed_targets, summarise_figure
-from penstock.bench.brokers import COMMANDS, MOSQUITTO_CONF, PENSTOCK_TOML, Broker, BrokerError, wait_quiet
+from penstock.bench.brokers import COMMANDS, Broker, BrokerError, wait_quiet
+from penstock.bench.configurations import DURABLE_MOSQUITTO_CONF, DURABLE_PENSTOCK_TOML
 from penstock.bench.machine import describe_machine, describe_versions
 from penstock.bench.summary import Run
 from penstock.logs.embedded import open_reader
 
 TOPIC = "tbmq.msg.all"
-DURABLE_MOSQUITTO = (
-    MOSQUITTO_CONF.replace("persistence false", "persistence true").replace(
-        "max_queued_messages 100000", "max_queued_messages 0"
-    )
-    + "persistence_location {dir}/\nautosave_on_changes true\nautosave_interval 1\nuser root\n"
-)
-LOGGING_PENSTOCK = PENSTOCK_TOML.replace('log = "none"', 'log = "all"') + '[log]\nprovider = "embedded"\n'
+DURABLE_MOSQUITTO = DURABLE_MOSQUITTO_CONF.replace("max_queued_messages 100000", "max_queued_messages 0")
+LOGGING_PENSTOCK = DURABLE_PENSTOCK_TOML + '[log]\nprovider = "embedded"\n'
 SCENARIOS = (
     Scenario(
         "ingest-q0",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Puts the newest result of bench/results into the documents: the tables between their markers, and the chart.
+"""Puts the newest result of bench/results into the documents: what stands between their markers, and the chart.
 
 python bench/report.py             README.md, docs/benchmarks.md, docs/benchmarks.svg, docs/benchmarks-persistence.md
 python bench/report.py --check     change nothing, exit with 1 when they are not up to date
@@ -15,7 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench import report_kept
+from bench import report_kept, report_sentences
 from bench.chart import draw_chart
 from bench.scenarios import BASE
 from bench.summary import Row, markdown_table, ordered_brokers, summarise
@@ -28,6 +28,8 @@ PAGE = Path("docs/benchmarks.md")
 CHART = Path("docs/benchmarks.svg")
 START = "<!-- bench:start -->"
 END = "<!-- bench:end -->"
+HEADLINE = ("<!-- headline:start -->", "<!-- headline:end -->")
+HEADROOM = ("<!-- headroom:start -->", "<!-- headroom:end -->")
 NOT_MEASURED = "No result has been recorded yet: `make bench`, then `python bench/report.py`."
 
 
@@ -86,17 +88,17 @@ def scaled_median(runs: list[dict[str, Any]], field: str, unit: float) -> float 
     return None if value is None else value / unit
 
 
-def replace_region(text: str, content: str) -> str:
+def replace_region(text: str, content: str, markers: tuple[str, str] = (START, END)) -> str:
     """The text with what stands between the markers replaced; without markers it stays as it is."""
-    before, start, rest = text.partition(START)
-    _, end, after = rest.partition(END)
+    before, start, rest = text.partition(markers[0])
+    _, end, after = rest.partition(markers[1])
     if not start or not end:
         return text
-    return f"{before}{START}\n{content}\n{END}{after}"
+    return f"{before}{start}\n{content}\n{end}{after}"
 
 
-def render_documents(root: Path, result: dict[str, Any] | None) -> dict[Path, str]:
-    """The new text of each document that shows the result."""
+def render_documents(root: Path, result: dict[str, Any] | None, kept: list[dict[str, Any]]) -> dict[Path, str]:
+    """The new text of each document that shows the result; `kept` are all that are like it."""
     if result is None:
         regions = {README: NOT_MEASURED, PAGE: NOT_MEASURED}
     else:
@@ -112,6 +114,10 @@ def render_documents(root: Path, result: dict[str, Any] | None) -> dict[Path, st
         for path, content in regions.items()
         if (root / path).exists()
     }
+    if PAGE in texts:
+        texts[PAGE] = replace_region(texts[PAGE], report_sentences.render_headroom(RESULTS), HEADROOM)
+    if README in texts and result is not None:
+        texts[README] = replace_region(texts[README], report_sentences.render_headline(result, kept), HEADLINE)
     if result is not None:
         texts[CHART] = draw_chart(result["summary"], f"{result['date'][:10]}, log scale; red: target")
     return texts
@@ -126,7 +132,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     args = parser.parse_args(argv)
     source = args.result or newest_result(RESULTS)
-    texts = render_documents(args.root, load_result(source) if source else None)
+    kept = [load_result(path) for path in source.parent.glob("*.json")] if source else []
+    texts = render_documents(args.root, load_result(source) if source else None, kept)
     stale = [
         path
         for path, text in texts.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.scenarios import BASE, SCENARIOS, SUBJECT, Figure
-from penstock.bench.summary import Run, faults_of, median_of, number, spread_of
+from penstock.bench.summary import Run, compare_figure, faults_of, median_of, number
 
 Row = dict[str, Any]
 DISTURBED_CORES = 0.3
@@ -20,16 +20,16 @@ def disturbance_of(runs: list[Run]) -> str:
 
 
 def summarise_figure(scenario: str, figure: Figure, by_broker: dict[str, list[Run]]) -> Row:
-    values = {broker: median_of(runs, figure.field) for broker, runs in by_broker.items()}
-    base = values.get(BASE)
+    compared = compare_figure(by_broker, figure.field, BASE)
+    base = compared[BASE].median if BASE in compared else None
     cells: dict[str, Row] = {}
-    for broker, value in values.items():
+    for broker, (value, ratio, spread) in compared.items():
         faults = faults_of(by_broker[broker])
         reached = figure.target.reached(value, base) if figure.target and value is not None else None
         cells[broker] = {
             "value": value,
-            "ratio": value / base if value is not None and base else None,
-            "spread": spread_of(by_broker[broker], figure.field),
+            "ratio": ratio,
+            "spread": spread,
             "reached": bool(reached and not faults) if reached is not None else None,
             "faults": faults,
             "disturbance": disturbance_of(by_broker[broker]),

@@ -109,14 +109,16 @@ class Handler:
 class Room:
     """A hub with one publisher and its subscribers, without sockets."""
 
-    def __init__(self, subscribers: int) -> None:
+    def __init__(self, subscribers: int, qos: int = 0) -> None:
         self.loop = Loop()
         self.hub = Hub(self.loop, max_inflight=1_000, max_queued_messages=10_000)
         self.sinks = [Sink() for _ in range(subscribers + 1)]
         self.clients = [self._connect(f"client-{i}", sink) for i, sink in enumerate(self.sinks)]
         for _, session in self.clients[1:]:
-            self.hub.trie.subscribe(session, TOPIC, 0)
-        self.input = packets.build_publish(TOPIC, PAYLOAD, version=4) * MESSAGES
+            self.hub.trie.subscribe(session, TOPIC, qos)
+        # Nobody acknowledges: what both calls of a job deliver fits into the window.
+        given = {"qos": qos, "packet_id": 7} if qos else {}
+        self.input = packets.build_publish(TOPIC, PAYLOAD, version=4, **given) * MESSAGES
 
     def _connect(self, name: str, sink: Sink) -> tuple[Connection, Session]:
         session = Session(self.hub, name)
@@ -138,10 +140,11 @@ class Room:
 
 
 def fan_out_jobs() -> dict[str, Job]:
-    pair, many = Room(1), Room(100)
+    pair, many, acknowledged = Room(1), Room(100), Room(100, qos=1)
     return {
         "fan-out: 1 to 1, QoS 0": Job(pair.publish_all, MESSAGES),
         "fan-out: 1 to 100, QoS 0": Job(many.publish_all, MESSAGES * 100),
+        "fan-out: 1 to 100, QoS 1": Job(acknowledged.publish_all, MESSAGES * 100),
     }
 
 

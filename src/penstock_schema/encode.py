@@ -11,7 +11,7 @@ from penstock_schema.fields import PUBLISH_FIELDS, USER_PROPERTY_NAME, USER_PROP
 _BYTES = 2
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
     number &= (1 << 64) - 1
     encoded = bytearray()
     while number > 127:
@@ -22,7 +22,7 @@ def _varint(number: int) -> bytes:
 
 
 def _bytes_field(number: int, data: bytes) -> bytes:
-    return _varint(number << 3 | _BYTES) + _varint(len(data)) + data
+    return varint(number << 3 | _BYTES) + varint(len(data)) + data
 
 
 def encode(record: Publish) -> bytes:
@@ -42,7 +42,7 @@ def encode_fields(fields: Iterable[Field], record: Any) -> bytes:
         elif field.type in ("string", "bytes"):
             parts.append(_bytes_field(field.number, value.encode() if isinstance(value, str) else value))
         else:
-            parts.append(_varint(field.number << 3) + _varint(int(value)))
+            parts.append(varint(field.number << 3) + varint(int(value)))
     return b"".join(parts)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from penstock_schema.decode import SchemaError, walk_fields
-from penstock_schema.encode import encode_fields
+from penstock_schema.encode import varint
 from penstock_schema.fields import Field
 
 TOPIC = "tbmq.events"
@@ -61,8 +62,34 @@ class Event(NamedTuple):
     address: str = ""
 
 
+# A client that comes and goes is three events: tags and short lengths are ready, and so are the numbers of the last
+# events, most of which have the same kinds and times.
+_BYTES = 2
+_PLAN = tuple(
+    (field.number, varint(field.number << 3 | _BYTES) if field.type == "string" else b"", field.label == "optional")
+    for field in EVENT_FIELDS
+)
+_LENGTHS = tuple(varint(length) for length in range(128))
+
+
+@lru_cache(1_024)
+def _number_field(number: int, value: int) -> bytes:
+    return varint(number << 3) + varint(value)
+
+
 def encode_event(event: Event) -> bytes:
-    return encode_fields(EVENT_FIELDS, event)
+    parts: list[bytes] = []
+    value: Any
+    for value, (number, tag, is_optional) in zip(event, _PLAN, strict=True):
+        if not value and not (is_optional and value is not None):
+            continue
+        if tag:
+            text = value.encode()
+            length = len(text)
+            parts += (tag, _LENGTHS[length] if length < len(_LENGTHS) else varint(length), text)
+        else:
+            parts.append(_number_field(number, int(value)))
+    return b"".join(parts)
 
 
 def decode_event(data: bytes) -> Event:

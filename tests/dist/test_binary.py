@@ -200,6 +200,16 @@ def test_query_topics_are_inside(unpacked: Alone) -> None:
     assert made.returncode == 0, made.stderr + unpacked.log()
 
 
+def test_it_compares_brokers(unpacked: Alone) -> None:
+    """It starts itself, and describes machine and versions without its sources."""
+    brief = ["-d", "0.3", "--warmup", "0", "--reps", "1", "--quiet-wait", "0", "-q", "1", "--undelivered", "20"]
+    done = unpacked.run("bench", "compare", *brief, "--json", "compared.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    compared = json.loads((unpacked.directory / "compared.json").read_text())
+    assert compared["versions"]["penstock"] == VERSION
+    assert [each["broker"] for each in compared["runs"]] == ["mosquitto", "penstock"]
+
+
 def test_systemd_hears_the_child(alone: Alone) -> None:
     """The single file is two processes: the one that is started passes signals and the exit code on."""
     systemd = NotifySocket(alone.directory / "notify")

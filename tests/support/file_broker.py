@@ -68,6 +68,14 @@ class FileBroker(Broker):
             time.sleep(0.01)
         raise AssertionError(f"no {' or '.join(names)} in the log within {seconds} s:\n{self.log(start)}")
 
+    def await_events(self, name: str, count: int, seconds: float = RELOAD_SECONDS) -> list[dict[str, Any]]:
+        """So many of them: lines that follow each other closely are written a little later, together."""
+        deadline = time.monotonic() + seconds
+        while len(found := self.events(name)) < count:
+            assert time.monotonic() < deadline, f"{len(found)} of {count} {name} in the log:\n{self.log()}"
+            time.sleep(0.01)
+        return found
+
     def reload(self, *, refused: bool = False) -> dict[str, Any]:
         """SIGHUP; gives the line of the log that tells what came of it."""
         start = self.log_size()

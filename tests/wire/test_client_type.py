@@ -20,8 +20,9 @@ topics = ["#"]
 """
 
 
-def types(broker):
-    return {event["client_id"]: event["client_type"] for event in broker.events("client connected")}
+def types(broker, connections):
+    connected = broker.await_events("client connected", connections)
+    return {event["client_id"]: event["client_type"] for event in connected}
 
 
 def connect(stream, client_id, **options):
@@ -61,7 +62,7 @@ def test_credentials_decide_and_a_reload_holds_for_the_next_connection(
         "nobodys": {},
     }.items():
         connect(open_tcp(tcp.host_and_port), client_id, **options)
-    assert types(broker) == {
+    assert types(broker, 6) == {
         "by-etl-1": "application",
         "by-sensor-1": "device",
         "alices": "application",
@@ -73,4 +74,5 @@ def test_credentials_decide_and_a_reload_holds_for_the_next_connection(
     assert broker.reload()["needs_restart"] == []
     connect(open_tcp(tcp.host_and_port), "bobs", username="bob", password=b"bob-secret")
     connect(open_tcp(tcp.host_and_port), "nobodys")
-    assert (types(broker)["bobs"], types(broker)["nobodys"]) == ("application", "application")
+    found = types(broker, 8)
+    assert (found["bobs"], found["nobodys"]) == ("application", "application")

@@ -79,7 +79,7 @@ def test_user_name_of_the_certificate(start_file_broker, authority, server_ident
         assert client.publish("users/device-7/a", b"x", qos=1).reason == 0
         assert client.publish("users/device-8/a", b"x", qos=1).reason == Reason.NOT_AUTHORIZED
         client.close()
-    assert {event["username"] for event in broker.events("client connected")} == {"device-7"}
+    assert {event["username"] for event in broker.await_events("client connected", 2)} == {"device-7"}
 
 
 def test_optional_certificate_and_passwords_together(start_file_broker, authority, server_identity, password_file):

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from penstock.bench.system import TICK, cpu_seconds, process_tree
+from penstock.bench.system import TICK, cpu_seconds, process_tree, program_path
 from penstock.core.errors import PenstockError
 
 START_SECONDS = 60
@@ -27,6 +27,7 @@ COMMANDS = {
     "penstock": '{penstock} serve --listen 127.0.0.1:{port} --admin "" --data-dir {dir}/data '
     "--set data_subscription.address=127.0.0.1:0",
 }
+INSTALL_HINTS = {"mosquitto": "apt-get install mosquitto"}
 # Both run anonymous and without persistence, with 1,000 in flight and 100,000 queued a client, logging errors only.
 MOSQUITTO_CONF = """listener {port} 127.0.0.1
 allow_anonymous true
@@ -107,6 +108,11 @@ class Broker:
             raise BrokerError(f"{self.name} does not run")
         return Path(self._dir.name)
 
+    @property
+    def program(self) -> str:
+        """The first word of its command."""
+        return (shlex.split(self.command) or [""])[0]
+
     def pids(self) -> list[int]:
         return process_tree(self._process.pid) if self._process else []
 
@@ -123,13 +129,14 @@ class Broker:
         (home / "mosquitto.conf").write_text(self._mosquitto_conf.format(**values))
         words = self._words(values)
         (home / "penstock.toml").write_text(self._penstock_toml)
-        environment = own_environment() | {"PENSTOCK_CONFIG": str(home / "penstock.toml")}
+        environment = own_environment() | {"PENSTOCK_CONFIG": str(home / "penstock.toml"), "PATH": program_path()}
         with open(home / "log", "wb") as log:
             try:
                 self._process = subprocess.Popen(words, stdout=log, stderr=log, env=environment, start_new_session=True)
             except OSError as error:
                 self.stop()
-                raise BrokerError(f"{self.name} did not start: {error}") from error
+                hint = INSTALL_HINTS.get(words[0], "") if isinstance(error, FileNotFoundError) else ""
+                raise BrokerError(f"{self.name} did not start: {words[0]}: {error.strerror}", hint) from error
         end = time.monotonic() + START_SECONDS
         while self.is_alive() and time.monotonic() < end:
             if self.answers():

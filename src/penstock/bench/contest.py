@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from penstock._ext.load import LoadError
 from penstock.bench.brokers import COMMANDS, Broker
 from penstock.bench.comparison import Comparison, Measurement, Turns, watch_others
-from penstock.bench.machine import describe_machine, describe_versions
-from penstock.bench.runner import run_scenario
+from penstock.bench.configurations import Configuration, configuration_of
+from penstock.bench.machine import describe_machine, describe_versions, mosquitto_version
+from penstock.bench.result import settings_line, settings_of
+from penstock.bench.runner import Outcome, run_scenario
 from penstock.bench.scenarios import SCENARIOS, Request
-from penstock.bench.summary import Run, faults_of, median_of, number, spread_of
+from penstock.bench.summary import Run, compare_figure, median_of, number
 from penstock.core.errors import PenstockError, UsageError
 
 DISTURBED_CORES = 0.3
+MOSQUITTO = "mosquitto"
+HOW_TO_NAME = "write NAME=COMMAND with {port} in it"
 
 
 @dataclass(frozen=True)
@@ -47,13 +53,29 @@ def parse_broker(text: str) -> Broker:
     name, separator, command = text.partition("=")
     if not separator:
         if name not in COMMANDS:
-            raise UsageError(
-                f"--broker {text!r}: write NAME=COMMAND with {{port}} in it, or one of {', '.join(COMMANDS)}"
-            )
+            raise UsageError(f"--broker {text!r}: {HOW_TO_NAME}, or one of {', '.join(COMMANDS)}")
         command = COMMANDS[name]
     elif not name or not command.strip():
-        raise UsageError(f"--broker {text!r}: write NAME=COMMAND with {{port}} in it")
+        raise UsageError(f"--broker {text!r}: {HOW_TO_NAME}")
+    # Our file for mosquitto has the port in it.
+    if "{port}" not in command and "{dir}/mosquitto.conf" not in command:
+        raise UsageError(
+            f"--broker {text!r}: there is no {{port}} in the command: it has to listen where it is told to"
+        )
+    try:
+        shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--broker {text!r}: {error}") from None
     return Broker(name, command)
+
+
+def check_scenarios(brokers: Sequence[Broker], requests: Sequence[Request]) -> None:
+    """Raises UsageError for what one of the brokers does not have."""
+    without_queues = [broker.name for broker in brokers if Path(broker.program).name == MOSQUITTO]
+    if without_queues and any(request.scenario == "queue" for request in requests):
+        raise UsageError(
+            f"--scenario queue: {without_queues[0]} has no durable queues; name brokers that have: -b penstock"
+        )
 
 
 def measurement_of(request: Request) -> Measurement:
@@ -62,11 +84,30 @@ def measurement_of(request: Request) -> Measurement:
     def measure(broker: Broker) -> Run:
         asked = replace(request, port=broker.port, pids=tuple(broker.pids()))
         try:
-            return watch_others(broker, time.process_time, lambda: dict(run_scenario(asked).figures))
+            return watch_others(broker, time.process_time, lambda: run_of(run_scenario(asked)))
         except LoadError as error:
             return {"error": str(error)}
 
     return Measurement(request.scenario, measure, needs_fresh_process=request.scenario == "idle")
+
+
+def run_of(outcome: Outcome) -> Run:
+    """The figures of the last stage, which the scenario is about, and what went wrong in any."""
+    if outcome.is_interrupted:
+        raise KeyboardInterrupt  # half a run is no figure, and the next one was not wanted either
+    return {**outcome.figures, "faults": outcome.faults()}
+
+
+def measure_all(brokers: Sequence[Broker], requests: Sequence[Request], turns: Turns) -> list[Run]:
+    """Scenarios that want the same configuration of the known brokers share their starts."""
+    by_configuration: dict[Configuration, list[Request]] = {}
+    for request in requests:
+        by_configuration.setdefault(configuration_of(request.scenario), []).append(request)
+    runs = []
+    for configuration, asked in by_configuration.items():
+        started = [configuration.broker(broker.name, broker.command) for broker in brokers]
+        runs += Comparison(started, [measurement_of(request) for request in asked], turns).run()
+    return runs
 
 
 def compare_brokers(
@@ -79,18 +120,26 @@ def compare_brokers(
     """The whole comparison as a document."""
     if len({broker.name for broker in brokers}) != len(brokers):
         raise UsageError("--broker: each needs a name of its own")
-    started = datetime.now(UTC).replace(microsecond=0)
-    turns = Turns(reps, quiet, told=told)
-    runs = Comparison(brokers, [measurement_of(request) for request in requests], turns).run()
-    return {
-        "date": started.isoformat(),
+    check_scenarios(brokers, requests)
+    # What could fail comes before the runs, which take long.
+    document: dict[str, Any] = {
+        "date": datetime.now(UTC).replace(microsecond=0).isoformat(),
         "machine": describe_machine(),
-        "versions": describe_versions(),
+        "versions": versions_of(brokers),
         "commands": {broker.name: broker.command for broker in brokers},
         "settings": {"reps": reps, "secs": requests[0].duration},
-        "summary": summarise(runs, [broker.name for broker in brokers]),
-        "runs": runs,
+        "loads": {request.scenario: settings_of(request) for request in requests},
+        "known_brokers": {request.scenario: configuration_of(request.scenario).about for request in requests},
     }
+    runs = measure_all(brokers, requests, Turns(reps, quiet, told=told))
+    return {**document, "summary": summarise(runs, [broker.name for broker in brokers]), "runs": runs}
+
+
+def versions_of(brokers: Sequence[Broker]) -> dict[str, str]:
+    """With those of every mosquitto, wherever it is and whatever it is called."""
+    others = {broker.name: broker.program for broker in brokers if Path(broker.program).name == MOSQUITTO}
+    found = {name: mosquitto_version(program) for name, program in others.items()}
+    return describe_versions() | {name: version for name, version in found.items() if version}
 
 
 def summarise(runs: Sequence[Run], brokers: Sequence[str]) -> list[dict[str, Any]]:
@@ -98,25 +147,33 @@ def summarise(runs: Sequence[Run], brokers: Sequence[str]) -> list[dict[str, Any
     rows = []
     for scenario in dict.fromkeys(run["test"] for run in runs):
         of_it = [run for run in runs if run["test"] == scenario]
+        by_broker = {broker: [run for run in of_it if run["broker"] == broker] for broker in brokers}
         for figure in FIGURES:
-            medians = {
-                broker: median_of([run for run in of_it if run["broker"] == broker], figure.field) for broker in brokers
-            }
-            if SCENARIOS[scenario].is_traffic == figure.is_traffic and any(medians.values()):
-                cells = {broker: _cell_of(of_it, broker, figure, medians) for broker in brokers}
+            compared = compare_figure(by_broker, figure.field, brokers[0])
+            if SCENARIOS[scenario].is_traffic == figure.is_traffic and any(each.median for each in compared.values()):
+                cells = {
+                    broker: each._asdict() | ({} if figure.has_ratio else {"ratio": None})
+                    for broker, each in compared.items()
+                }
                 rows.append({"scenario": scenario, "figure": figure.title, "brokers": cells})
     return rows
 
 
-def _cell_of(
-    runs: Sequence[Run], broker: str, figure: Figure, medians: dict[str, float | None]
-) -> dict[str, float | None]:
-    base, own = next(iter(medians.values())), medians[broker]
-    return {
-        "median": own,
-        "ratio": own / base if figure.has_ratio and base and own is not None else None,
-        "spread": spread_of([run for run in runs if run["broker"] == broker], figure.field),
-    }
+def circumstances_of(document: dict[str, Any]) -> str:
+    """What was done to which brokers, a line each."""
+    lines = [
+        f"{scenario}: {settings_line({'scenario': scenario, 'settings': settings})}"
+        for scenario, settings in document["loads"].items()
+    ]
+    for name, command in document["commands"].items():
+        version = document["versions"].get(name, "")
+        lines.append(f"{name}{' ' if version else ''}{version}: {command}")
+    about = dict.fromkeys(document["known_brokers"].values())
+    if any(command in COMMANDS.values() for command in document["commands"].values()):
+        for each in about:
+            whose = ", ".join(name for name, said in document["known_brokers"].items() if said == each)
+            lines.append(f"mosquitto and penstock as known here{f' in {whose}' if len(about) > 1 else ''}: {each}")
+    return "\n".join(lines)
 
 
 def table_of(document: dict[str, Any]) -> str:
@@ -143,20 +200,27 @@ def _cell(cell: dict[str, Any], is_base: bool) -> str:
 
 
 def remarks_of(document: dict[str, Any]) -> list[str]:
-    """What makes a figure doubtful, once per scenario and broker."""
+    """What makes a figure doubtful: faults of every run, other programs once per scenario and broker."""
     said: dict[str, None] = {}
     runs = document["runs"]
     for run in runs:
         own = [other for other in runs if (other["test"], other["broker"]) == (run["test"], run["broker"])]
-        if faults := faults_of(own):
-            said[f"{run['test']}, {run['broker']}: {', '.join(faults)}"] = None
+        which = f"{run['test']}, {run['broker']}"
+        wrong = [*run.get("faults", []), *([run["error"]] if "error" in run else [])]
+        if wrong:
+            said[f"{which}, run {run['rep'] + 1}: {', '.join(wrong)}"] = None
+        elif run.get("lost"):
+            said[f"{which}, run {run['rep'] + 1}: lost {run['lost']:,}, as QoS 0 allows"] = None
         if (median_of(own, "other_cores") or 0) > DISTURBED_CORES:
-            said[f"{run['test']}, {run['broker']}: other programs were busy, doubt the figures"] = None
+            said[f"{which}: other programs were busy, doubt the figures"] = None
     return [f"! {text}" for text in said]
 
 
 def check_failed(document: dict[str, Any]) -> None:
-    """Raises PenstockError when a broker could not be measured at all."""
+    """Raises PenstockError when a broker could not be measured, or did not do what it has to."""
     failed = [run for run in document["runs"] if "error" in run]
     if failed:
         raise PenstockError(f"{failed[0]['broker']}, {failed[0]['test']}: {failed[0]['error']}")
+    wrong = dict.fromkeys(run["broker"] for run in document["runs"] if run.get("faults"))
+    if wrong:
+        raise PenstockError(f"NOT OK: {', '.join(wrong)}, see the lines with ! above")

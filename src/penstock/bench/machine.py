@@ -10,14 +10,19 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
+from penstock.bench.system import program_path
+
 HERE = Path(__file__).resolve().parent
 
 
-def output_of(*command: str) -> str:
+def output_of(*command: str, directory: Path | None = None) -> str:
     """What a program says, "" where it is not installed."""
-    if not shutil.which(command[0]):
+    program = shutil.which(command[0], path=program_path())
+    if program is None:
         return ""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, cwd=HERE)
+    done = subprocess.run(
+        [program, *command[1:]], capture_output=True, text=True, timeout=20, check=False, cwd=directory
+    )
     return (done.stdout + done.stderr).strip()
 
 
@@ -47,13 +52,14 @@ def package_version(name: str) -> str:
 def penstock_version() -> str:
     """The version that is installed, with the commit where it runs from its source tree."""
     version = package_version("penstock") or "(not installed)"
-    is_source = (HERE.parents[2] / ".git").exists()
-    commit = output_of("git", "rev-parse", "--short", "HEAD") if is_source else ""
+    # The single-file executable has no such directory, not even the one that it was made in.
+    is_source = HERE.is_dir() and (HERE.parents[2] / ".git").exists()
+    commit = output_of("git", "rev-parse", "--short", "HEAD", directory=HERE) if is_source else ""
     return f"{version} ({commit})" if re.fullmatch(r"[0-9a-f]{7,40}", commit) else version
 
 
-def mosquitto_version() -> str:
-    found = re.search(r"mosquitto version (\S+)", output_of("mosquitto", "-h"))
+def mosquitto_version(program: str = "mosquitto") -> str:
+    found = re.search(r"mosquitto version (\S+)", output_of(program, "-h"))
     return found[1] if found else ""
 
 

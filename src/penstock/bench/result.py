@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.bench.machine import describe_machine, penstock_version
 from penstock.bench.runner import Outcome
-from penstock.bench.scenarios import SCENARIOS
+from penstock.bench.scenarios import SCENARIOS, Request
 from penstock.core.errors import PenstockError
 
 FORMAT = 1
@@ -28,21 +28,7 @@ def document_of(outcome: Outcome) -> dict[str, Any]:
         "scenario": request.scenario,
         "about": SCENARIOS[request.scenario].about,
         "broker": {"host": request.host, "port": request.port, "pids": list(request.pids)},
-        "settings": {
-            "clients": request.clients,
-            "subscribers": request.subscribers,
-            "mqtt": VERSION_NAMES[request.version or 4],
-            "tls": request.tls is not None,
-            "qos": request.qos,
-            "payload": request.payload,
-            "rate": request.rate,
-            "duration": request.duration,
-            "window": request.window,
-            "undelivered": request.undelivered,
-            "messages": request.messages,
-            "queue": request.queue,
-            "threads": request.threads,
-        },
+        "settings": settings_of(request),
         "generator": penstock_version(),
         "machine": describe_machine(),
         "figures": outcome.figures,
@@ -51,6 +37,25 @@ def document_of(outcome: Outcome) -> dict[str, Any]:
         "interrupted": outcome.is_interrupted,
         "timeline": [asdict(moment) for moment in outcome.moments],
         "latency_us": outcome.latencies,
+    }
+
+
+def settings_of(request: Request) -> dict[str, Any]:
+    """The load that was asked for, with the defaults of its scenario."""
+    return {
+        "clients": request.clients,
+        "subscribers": request.subscribers,
+        "mqtt": VERSION_NAMES[request.version or 4],
+        "tls": request.tls is not None,
+        "qos": request.qos,
+        "payload": request.payload,
+        "rate": request.rate,
+        "duration": request.duration,
+        "window": request.window,
+        "undelivered": request.undelivered,
+        "messages": request.messages,
+        "queue": request.queue,
+        "threads": request.threads,
     }
 
 

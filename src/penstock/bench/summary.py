@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 Run = dict[str, Any]
 # What a correct broker never shows under these loads, whatever its speed.
@@ -21,6 +21,26 @@ def spread_of(runs: Sequence[Run], field: str) -> float | None:
     values = [run[field] for run in runs if field in run]
     middle = statistics.median(values) if values else 0
     return (max(values) - min(values)) / middle if middle else None
+
+
+class Compared(NamedTuple):
+    """A figure of one broker: its median, that by the base broker's, and how far the repetitions disagree."""
+
+    median: float | None
+    ratio: float | None
+    spread: float | None
+
+
+def compare_figure(by_broker: Mapping[str, Sequence[Run]], field: str, base: str) -> dict[str, Compared]:
+    """The figure of every broker."""
+    medians = {broker: median_of(runs, field) for broker, runs in by_broker.items()}
+    of_base = medians.get(base)
+    return {
+        broker: Compared(
+            own, own / of_base if own is not None and of_base else None, spread_of(by_broker[broker], field)
+        )
+        for broker, own in medians.items()
+    }
 
 
 def faults_of(runs: Sequence[Run]) -> list[str]:

@@ -11,8 +11,15 @@ from penstock.core.errors import PenstockError
 
 TICK = os.sysconf("SC_CLK_TCK")
 SPARE_FILES = 64
+SYSTEM_PROGRAMS = ("/usr/local/sbin", "/usr/sbin")
 _LISTENING = "0A"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def program_path() -> str:
+    """Where programs are looked for: Debian has mosquitto where the PATH of ordinary users does not lead."""
+    places = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join([*places, *(place for place in SYSTEM_PROGRAMS if place not in places)])
 
 
 def allow_open_files(connections: int) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import resource
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from penstock.bench.contest import check_failed, compare_brokers, parse_broker, table_of
+from penstock.bench.contest import check_failed, circumstances_of, compare_brokers, parse_broker, table_of
 from penstock.bench.result import write_json
 from penstock.bench.scenarios import SCENARIOS, Request
 from penstock.bench.summary import Run
 from penstock.cli.client_options import VERSIONS
-from penstock.core.errors import UsageError
+from penstock.core.errors import PenstockError, UsageError
 
 SHOWN = ("error", "rate", "msgs_per_cpu_s", "connects_per_cpu_s", "bytes_per_conn", "p99_us", "lost", "other_cores")
 BrokerOption = Annotated[
@@ -59,8 +59,8 @@ def compare(
 ) -> None:
     """Start several brokers, put the same load on each in turns, show medians, ratios and work per CPU-second.
 
-    While one broker is measured the others are frozen. Known brokers run without persistence, with 1,000 messages in
-    flight and 100,000 queued for a client.
+    While one broker is measured the others are frozen. Known brokers have 1,000 messages in flight and 100,000 queued
+    for a client, and keep nothing; in device, application and queue they keep everything on the disk.
     """
     if version is not None and VERSIONS.get(version, 0) < 4:
         raise UsageError(f"-V {version!r}: use mqttv311 or mqttv5")
@@ -88,14 +88,27 @@ def compare(
     ]
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # inherited by the brokers
-    document = compare_brokers(started, requests, reps, quiet, _tell)
-    if json is not None:
-        write_json(json, document)
     if save is not None:
-        save.mkdir(parents=True, exist_ok=True)
-        write_json(save / f"{document['date'][:16].replace(':', '')}.json", document)
-    print(table_of(document))
+        _make_directory(save)
+    document = compare_brokers(started, requests, reps, quiet, _tell)
+    # Shown first: what cannot be written is not lost.
+    print(f"{circumstances_of(document)}\n\n{table_of(document)}")
+    _write(document, json, save)
     check_failed(document)
+
+
+def _write(document: dict[str, Any], path: Path | None, directory: Path | None) -> None:
+    if path is not None:
+        write_json(path, document)
+    if directory is not None:
+        write_json(directory / f"{document['date'][:16].replace(':', '')}.json", document)
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PenstockError(f"cannot make {path}: {error.strerror}") from None
 
 
 def _tell(name: str, rep: int, run: Run) -> None:

@@ -5,10 +5,14 @@
 
 Values come from clients, so none of them can forge a line: everything unprintable is escaped, long values are cut, and
 fields named like a secret are masked whatever they hold.
+
+A storm of connections is two lines each. Lines of level info that follow each other closely are therefore written
+together, a hundred times a second; everything else is written at once, with what came before it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -17,7 +21,11 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Literal, TextIO
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+if TYPE_CHECKING:
+    from logging import _SysExcInfoType as SysExcInfo
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 ROOT = "penstock"
@@ -25,6 +33,8 @@ MASK = "***"
 LONGEST_VALUE = 256
 LONGEST_LIST = 32
 DEEPEST = 4
+TOGETHER_SECONDS = 0.01  # lines of level info wait no longer for others; the first after so much silence not at all
+MOST_LINES = 1_000  # that wait
 
 _LEVELS = {"debug": DEBUG, "info": INFO, "warning": WARNING, "error": ERROR}
 _FIELDS = "penstock_fields"
@@ -35,7 +45,35 @@ _SECRET = re.compile(
 )
 _BARE = re.compile(r"[A-Za-z0-9_.:/@+\-$#*%,\[\]]+")
 _NAME = re.compile(r"[^A-Za-z0-9_.]")
+_PLAIN = (int, bool, float, type(None))
+_to_json = json.JSONEncoder().encode
 _COLOURS = {DEBUG: "\x1b[2m", INFO: "\x1b[32m", WARNING: "\x1b[33m", ERROR: "\x1b[31m"}
+
+
+# Other formatters than ours may want to show them.
+_NOT_FOUND_OUT: dict[str, Any] = {
+    **dict.fromkeys(("pathname", "filename", "module", "funcName"), ""),
+    **dict.fromkeys(("thread", "threadName", "process", "processName", "taskName", "args", "exc_text", "stack_info")),
+    "lineno": 0,
+}
+
+
+class Record(logging.LogRecord):
+    """A line. The standard logger would find out thread, process, file and function as well, which no line shows."""
+
+    def __init__(
+        self, name: str, level: int, event: str, fields: Mapping[str, object], error: SysExcInfo | None = None
+    ) -> None:
+        self.__dict__.update(_NOT_FOUND_OUT)
+        self.name = name
+        self.msg = event
+        self.levelno = level
+        self.levelname = logging.getLevelName(level)
+        self.exc_info = error
+        self.created = time.time()
+        self.msecs = self.created % 1 * 1000
+        self.relativeCreated = 0.0
+        self.penstock_fields = fields
 
 
 class Logger:
@@ -76,7 +114,9 @@ class Logger:
             self._emit(ERROR, event, fields, exc_info=True)
 
     def _emit(self, level: int, event: str, fields: dict[str, object], *, exc_info: bool = False) -> None:
-        self._logger.log(level, "%s", event, extra={_FIELDS: {**self._bound, **fields}}, exc_info=exc_info)
+        if self._bound:
+            fields = {**self._bound, **fields}
+        self._logger.handle(Record(self._logger.name, level, event, fields, sys.exc_info() if exc_info else None))
 
 
 def get_logger(name: str) -> Logger:
@@ -89,7 +129,7 @@ def configure_logging(
     """Send everything logged in this process to `stream` (standard error). Calling it again replaces what it did."""
     stream = sys.stderr if stream is None else stream
     is_terminal = stream.isatty()
-    handler = logging.StreamHandler(stream)
+    handler = BatchHandler(stream)
     if format == "json" or (format == "auto" and not is_terminal):
         handler.setFormatter(JsonFormatter())
     else:
@@ -97,6 +137,7 @@ def configure_logging(
     root = logging.getLogger()
     for old in [old for old in root.handlers if getattr(old, _FIELDS, False)]:
         root.removeHandler(old)
+        old.flush()
     setattr(handler, _FIELDS, True)
     root.addHandler(handler)
     # A reader of the log that went away must not cost the broker anything.
@@ -108,6 +149,54 @@ def set_level(level: str) -> None:
     """Libraries stay one step quieter than we are, unless everything is wanted."""
     logging.getLogger(ROOT).setLevel(_LEVELS[level])
     logging.getLogger().setLevel(_LEVELS[level] if level == "debug" else max(WARNING, _LEVELS[level]))
+
+
+class BatchHandler(logging.StreamHandler[TextIO]):
+    """One write for lines of level info that come shortly after others, in a thread with a loop.
+
+    A process that is killed loses those of its last 10 ms; one that ends, with or without an error, loses none.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._lines: list[str] = []
+        self._written_at = 0.0
+        self._is_scheduled = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.append(self.format(record))
+        except Exception:  # as the standard handlers: no field, whatever it is, costs more than its line
+            self.handleError(record)
+            return
+        is_patient = record.levelno == INFO and 0 <= record.created - self._written_at < TOGETHER_SECONDS
+        if not (is_patient and len(self._lines) < MOST_LINES and self._flush_soon()):
+            self.flush()
+
+    def _flush_soon(self) -> bool:
+        # Asked for once and not for every line: before Python 3.12 it is a call of the kernel.
+        if not self._is_scheduled:
+            try:
+                asyncio.get_running_loop().call_later(TOGETHER_SECONDS, self.flush)
+            except RuntimeError:
+                return False
+            self._is_scheduled = True
+        return True
+
+    def flush(self) -> None:
+        """Also called at the end of the process, by the standard library."""
+        self.acquire()
+        try:
+            lines, self._lines = self._lines, []
+            self._is_scheduled = False
+            if lines:
+                self._written_at = time.time()
+                self.stream.write("\n".join(lines) + "\n")
+            super().flush()
+        except (OSError, ValueError):
+            return  # whoever read it went away
+        finally:
+            self.release()
 
 
 def escape(text: str) -> str:
@@ -138,14 +227,29 @@ def clean(name: str, value: object, depth: int = 0) -> Any:
     return text
 
 
+@lru_cache(1_024)
+def _field_name(name: str) -> tuple[str, bool]:
+    """As it is shown, and whether its value may be. The names of fields are ours, and few."""
+    return _NAME.sub("_", name), not _SECRET.search(name)
+
+
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    given = getattr(record, _FIELDS, None) or {}
-    return {_NAME.sub("_", name): clean(name, value) for name, value in given.items()}
+    fields = {}
+    for name, value in (getattr(record, _FIELDS, None) or {}).items():
+        shown, is_open = _field_name(name)
+        kind = type(value)
+        is_plain = len(value) <= LONGEST_VALUE if kind is str else kind in _PLAIN
+        fields[shown] = value if is_plain and is_open else clean(name, value)
+    return fields
+
+
+@lru_cache(4)
+def _second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 def _timestamp(record: logging.LogRecord) -> str:
-    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-    return f"{seconds}.{int(record.msecs):03d}Z"
+    return f"{_second(int(record.created))}.{int(record.msecs):03d}Z"
 
 
 class TextFormatter(logging.Formatter):
@@ -195,7 +299,7 @@ class JsonFormatter(logging.Formatter):
             line[f"{name}_" if name in line else name] = value
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+        return _to_json(line)
 
 
 class RateLimited:

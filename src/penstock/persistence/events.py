@@ -17,11 +17,13 @@ from penstock_schema.event import TOPIC, VERSION, Event, EventKind, encode_event
 __all__ = ["TOPIC", "EventKind", "EventLog"]
 
 MAX_PENDING = 10_000
+TOGETHER_SECONDS = 0.02  # a commit for each connection of a storm would cost more than the connection
+MOST_TOGETHER = 1_000
 PROPERTIES = {"retention.ms": "604800000", "segment.bytes": "26214400", "retention.bytes": "134217728"}
 
 
 class EventLog:
-    """`record` from the loop's thread, as often as one likes: one pack leaves per loop iteration.
+    """`record` from the loop's thread, as often as one likes: a pack leaves fifty times a second at most.
 
     `max_pending` bounds the events that are not yet durable; what comes while there are so many is counted in `lost`.
     """
@@ -40,9 +42,9 @@ class EventLog:
         self._topic = topic
         self._max_pending = max_pending
         self._clock = clock
-        self._waiting: list[bytes] = []
+        self._waiting: list[Event] = []
         self._under_way = 0
-        self._is_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
         self._is_started = False
         self.recorded = 0
         self.lost = 0
@@ -73,41 +75,34 @@ class EventLog:
         address: str = "",
     ) -> None:
         """Notes an event. Never blocks and never raises for what the log cannot do."""
-        if self.pending >= self._max_pending:
+        if len(self._waiting) + self._under_way >= self._max_pending:
             self.lost += 1
             return
-        event = Event(
-            schema_version=VERSION,
-            kind=kind,
-            at=int(self._clock() * 1000),
-            client_id=client_id,
-            username=username,
-            topic=topic,
-            qos=qos,
-            reason=reason,
-            cause=cause,
-            count=count,
-            node=self._node,
-            protocol=protocol,
-            address=address,
+        at = int(self._clock() * 1000)
+        self._waiting.append(
+            Event(
+                VERSION, kind, at, client_id, username, topic, qos, reason, cause, count, self._node, protocol, address
+            )
         )
-        self._waiting.append(encode_event(event))
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self.flush)
+        if len(self._waiting) == MOST_TOGETHER:
+            self.flush()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TOGETHER_SECONDS, self.flush)
 
     def flush(self) -> None:
-        """Hands over what was recorded in this iteration."""
-        self._is_scheduled = False
+        """Hands over what was recorded."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if not self._is_started:
             return
-        values, self._waiting = self._waiting, []
-        if not values:
+        events, self._waiting = self._waiting, []
+        if not events:
             return
         pack = RecordPack()
-        pack.extend(values, timestamp=int(self._clock() * 1000))
-        self._under_way += len(values)
-        count = len(values)
+        pack.extend([encode_event(event) for event in events], timestamp=int(self._clock() * 1000))
+        count = len(events)
+        self._under_way += count
 
         def on_done(result: Appended | LogError) -> None:
             self._under_way -= count

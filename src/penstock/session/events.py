@@ -35,6 +35,7 @@ class SessionEvents:
             self._task.cancel()
         for session in self._registry.sessions():
             self.report(session)
+        self._events.flush()
 
     def connected(self, session: Session, connection: Connection) -> None:
         self._events.record(
@@ -76,14 +77,15 @@ class SessionEvents:
     def report(self, session: Session) -> None:
         """What the client was sent and not sent since the last time."""
         now = {"delivered": session.delivered, **session.dropped()}
+        if not any(now.values()):
+            return  # as of most that only connect
         told = self._told.get(session, {})
         for cause, count in now.items():
             more = count - told.get(cause, 0)
             if more > 0:
                 kind = {"delivered": EventKind.DELIVERED, "expired": EventKind.EXPIRED}.get(cause, EventKind.DROPPED)
                 self._events.record(kind, session.client_id, cause="" if cause == "delivered" else cause, count=more)
-        if any(now.values()):
-            self._told[session] = now
+        self._told[session] = now
 
     async def _run(self) -> None:
         while True:

@@ -202,6 +202,9 @@ def test_a_broker_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
         (["idle", "-c", "100000000"], "not between"),
         (["compare", "--broker", "unheard-of"], "write NAME=COMMAND"),
         (["compare", "--broker", "x="], "write NAME=COMMAND"),
+        (["compare", "--broker", "odd=echo {prt}"], "no {port} in the command"),
+        (["compare", "--broker", "odd=echo 'a {port}"], "No closing quotation"),
+        (["compare", "--scenario", "queue"], "mosquitto has no durable queues"),
         (["compare", "--broker", "mosquitto", "--broker", "mosquitto"], "a name of its own"),
         (["compare", "--scenario", "unheard-of"], "there are p2p"),
         (["compare", "-V", "mqttv31"], "use mqttv311 or mqttv5"),
@@ -327,11 +330,13 @@ def test_a_comparison_of_two_brokers(tmp_path: Path, capsys: pytest.CaptureFixtu
     (saved,) = (tmp_path / "all").iterdir()
     assert json.loads(saved.read_text()) == document
     table = capsys.readouterr().out
+    assert table.startswith("p2p: 2 clients, MQTT 3.1.1, QoS 1, 64 bytes, as fast as it goes, 0.5 s\nmosquitto ")
+    assert "nothing kept on the disk" in table
     assert re.search(r"^p2p +messages/CPU-s +[\d,]+ +[\d,]+ \(\d+\.\d\dx\)$", table, re.M), table
 
 
 def test_a_comparison_with_a_broker_that_does_not_start(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "compare", "--broker", "gone=false", "--quiet-wait", "0"]) == 1
+    assert main(["bench", "compare", "--broker", "gone=false {port}", "--quiet-wait", "0"]) == 1
     assert "gone did not start" in capsys.readouterr().err
-    assert main(["bench", "compare", "--broker", "odd=echo {prt}", "--quiet-wait", "0"]) == 1
+    assert main(["bench", "compare", "--broker", "odd=echo {port} {prt}", "--quiet-wait", "0"]) == 1
     assert "{port}" in capsys.readouterr().err

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench import report, report_kept
+from bench import report, report_kept, report_sentences
 from bench.chart import draw_chart, position
 from bench.scenarios import Figure, at_least
 from bench.summary import summarise, summarise_figure
@@ -94,6 +94,52 @@ def test_drawing_twice_changes_nothing_and_check_tells_what_is_stale(root: Path)
     assert draw(root, "--check") == 0
     draw(root)
     assert (root / report.PAGE).read_text() == before
+
+
+def test_the_committed_documents_are_what_the_newest_result_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.main(["--check"]) == 0, f"{capsys.readouterr().out}run bench/report.py"
+    for path, markers in ((report.README, report.HEADLINE), (report.PAGE, report.HEADROOM)):
+        text = (report.ROOT / path).read_text()
+        assert all(text.count(marker) == 1 for marker in markers)
+
+
+def test_the_first_sentence_says_what_was_measured_and_how_far_results_disagree(root: Path) -> None:
+    readme = root / report.README
+    readme.write_text("\n".join(report.HEADLINE))
+    draw(root)
+    text = readme.read_text()
+    assert "handles 40 times the messages per CPU-second of mosquitto at QoS 0 (2026-01-02" in text
+    assert "64-byte payloads" in text
+    assert "kept have" not in text, "there is one result"
+    slower = json.loads((root / "result.json").read_text())
+    slower["runs"][1]["msgs_per_cpu_s"] = 1_049_999
+    (root / "earlier.json").write_text(json.dumps(slower))
+    draw(root)
+    assert "handles 40 times" in readme.read_text()
+    assert "the 2 results that are kept have 20 to 40 at QoS 0" in readme.read_text()
+
+
+def test_the_headroom_is_the_newest_of_each_scenario(tmp_path: Path) -> None:
+    folder = tmp_path / "headroom"
+    folder.mkdir()
+    for number, provider, values in (
+        (1, "log", {"p2p, QoS 0": 3.04, "p2p, QoS 1": 2.5}),
+        (2, "no-log", {"p2p, QoS 0": 2.2, "p2p, QoS 1": 1.9}),
+        (3, "log", {"p2p, QoS 1": 4.5}),
+    ):
+        document = {
+            "date": f"2026-01-0{number}",
+            "provider": provider,
+            "settings": {"reps": 1, "secs": 2.0, "ratios": {f"{name}, 1 threads": [v] for name, v in values.items()}},
+            "summary": [
+                {"title": f"{name}, 1 threads", "brokers": {"penstock": {"value": v}}} for name, v in values.items()
+            ],
+        }
+        (folder / f"{number}-{provider}.json").write_text(json.dumps(document))
+    text = report_sentences.render_headroom(tmp_path)
+    assert "| p2p, QoS 0 / 1 | 3.0 / 4.5 | 2.2 / 1.9 |" in text
+    assert "lowest single run is 1.9" in text
+    assert "python bench/headroom.py" in report_sentences.render_headroom(tmp_path / "nothing")
 
 
 def test_a_document_without_markers_is_left_alone() -> None:

@@ -1,9 +1,12 @@
 """Lines that cannot be forged, secrets that are not shown."""
 
+import asyncio
 import io
 import json
 import logging
+import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -152,6 +155,120 @@ def test_an_exception_in_text_is_indented():
 def test_escape_leaves_plain_text_alone():
     assert escape("größe/温度 ok") == "größe/温度 ok"
     assert escape("a\tb") == "a\\tb"
+
+
+class Writes(io.StringIO):
+    """What was given to each write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.texts.append(text)
+        return len(text)
+
+    def counts(self) -> list[int]:
+        return [text.count("\n") for text in self.texts]
+
+
+def writes_of(act: Callable[[Writes], None], level: str = "info") -> Writes:
+    """What a loop writes that does this, before and after it had the time to write what waits."""
+    target = Writes()
+
+    async def run() -> None:
+        configure_logging(level, "json", target)
+        get_logger("penstock.test").info("first")
+        act(target)
+        for _ in range(1_000):
+            await asyncio.sleep(0.01)
+            if "last" in "".join(target.texts):
+                return
+
+    asyncio.run(run())
+    return target
+
+
+def log_many(target: Writes) -> None:
+    log = get_logger("penstock.test")
+    for number in range(50):
+        log.info("one of many", number=number)
+    log.info("last")
+    assert target.counts()[0] == 1, "the first does not wait"
+
+
+def test_lines_of_a_storm_are_written_together_in_order(stream):
+    # A machine that stands still for 10 ms in between makes it two writes; fifty-two would be one for each line.
+    written = writes_of(log_many)
+    assert sum(written.counts()) == 52
+    assert len(written.texts) < 10
+    lines = [json.loads(line) for line in "".join(written.texts).splitlines()]
+    assert [line.get("number") for line in lines] == [None, *range(50), None]
+
+
+def test_a_warning_and_a_line_for_debugging_are_written_at_once(stream):
+    def warn(target: Writes) -> None:
+        log_ten = get_logger("penstock.test")
+        for _ in range(10):
+            log_ten.info("waits perhaps")
+        log_ten.warning("does not")
+        assert "".join(target.texts).endswith('"event": "does not"}\n')
+        assert sum(target.counts()) == 12, "with all that came before"
+        get_logger("penstock.test").info("last")
+
+    writes_of(warn)
+
+    def debug(target: Writes) -> None:
+        get_logger("penstock.test").debug("at once")
+        assert "at once" in target.texts[-1]
+        get_logger("penstock.test").info("last")
+
+    writes_of(debug, "debug")
+
+
+def test_without_a_loop_nothing_waits(stream):
+    target = Writes()
+    configure_logging("info", "json", target)
+    for _ in range(5):
+        get_logger("penstock.test").info("line")
+    assert target.counts() == [1] * 5
+
+
+@pytest.mark.parametrize(
+    "end", ["pass", "sys.exit(3)", "raise ValueError('crash')", "asyncio.get_running_loop().stop()"]
+)
+def test_a_process_that_ends_has_written_all(end):
+    program = f"""
+import asyncio, sys
+from penstock.core.logging import configure_logging, get_logger
+async def main():
+    for number in range(20):
+        get_logger("penstock.test").info("line", number=number)
+    {end}
+configure_logging("info", "json")
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    numbers = [json.loads(line)["number"] for line in done.stderr.splitlines() if line.startswith("{")]
+    assert numbers == list(range(20))
+
+
+def test_other_formatters_find_what_a_record_has(stream):
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(filename)s:%(lineno)d %(threadName)s %(message)s"))
+    logging.getLogger().addHandler(handler)
+    configure_logging("info", "json", io.StringIO())
+    get_logger("penstock.test").warning("100 % seen")
+    assert stream.getvalue() == "WARNING :0 None 100 % seen\n"
+
+
+def test_a_reader_that_went_away_costs_nothing(stream):
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    configure_logging("info", "json", Gone())
+    get_logger("penstock.test").error("nobody hears it")
 
 
 def test_rate_limit_counts_what_it_holds_back():

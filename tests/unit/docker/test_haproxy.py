@@ -62,12 +62,15 @@ def test_clients_reach_the_nodes_that_are_ready(start_watched: Callable[..., Fil
     try:
         for number in range(4):
             client, source = connect_through(port, f"through-{number}")
-            assert any(
+            deadline = time.monotonic() + SECONDS
+            while not any(
                 event["peer"] == source
                 for broker in brokers
                 for event in broker.events("client connected")
                 if event["client_id"] == f"through-{number}"
-            )
+            ):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
             client.close()
         assert all(broker.events("client connected") for broker in brokers)
         # Two that are open at the same time are at different brokers, which are not one here.

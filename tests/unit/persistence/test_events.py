@@ -1,4 +1,4 @@
-"""Events of the broker: one pack per loop iteration, bounded, and readable by the other side."""
+"""Events of the broker: packs of many, bounded, and readable by the other side."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from google.protobuf import descriptor_pb2, json_format, message_factory
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from penstock.logs.base import Appended, LogError, TopicPartition
-from penstock.persistence.events import TOPIC, EventKind, EventLog
+from penstock.persistence.events import MOST_TOGETHER, TOPIC, EventKind, EventLog
 from penstock_schema.decode import SchemaError
+from penstock_schema.encode import encode_fields
 from penstock_schema.event import EVENT_FIELDS, Event, decode_event, encode_event
 from tests.support.embedded import opened, read_all
 
@@ -22,11 +23,11 @@ SCHEMA = Path(__file__).resolve().parents[3] / "src/penstock_schema"
 FULL = Event(1, EventKind.DROPPED, 1_790_000_000_123, "dev", "eve", "a/b", 1, 0x97, "queue_full", 3, "n1", 5, "[::1]:1")
 
 
-def test_one_pack_an_iteration(tmp_path: Path) -> None:
-    asyncio.run(_one_pack_an_iteration(tmp_path))
+def test_what_is_recorded_is_in_the_log(tmp_path: Path) -> None:
+    asyncio.run(_recorded_is_in_the_log(tmp_path))
 
 
-async def _one_pack_an_iteration(tmp_path: Path) -> None:
+async def _recorded_is_in_the_log(tmp_path: Path) -> None:
     async with opened(tmp_path) as log:
         events = EventLog(log, node="n1", clock=lambda: 1_790_000_000.5)
         await events.start()
@@ -68,6 +69,42 @@ class SlowLog:
         await self.may_create.wait()
 
 
+async def handed_over(log: SlowLog, packs: int) -> None:
+    async with asyncio.timeout(60):
+        while len(log.producer.waiting) < packs:  # noqa: ASYNC110 - a stand-in has no event to wait for
+            await asyncio.sleep(0.005)
+
+
+def test_events_of_several_iterations_leave_together_and_many_do_not_wait() -> None:
+    asyncio.run(_events_leave_together())
+
+
+async def _events_leave_together() -> None:
+    log = SlowLog()
+    log.may_create.set()
+    events = EventLog(log)  # type: ignore[arg-type] # producer and admin are enough here
+    await events.start()
+    for _ in range(3):
+        events.record(EventKind.CONNECTED, "c")
+        await asyncio.sleep(0)
+    assert log.producer.waiting == []
+    events.flush()
+    assert [count for count, _ in log.producer.waiting] == [3]
+    for _ in range(MOST_TOGETHER + 1):
+        events.record(EventKind.CONNECTED, "c")
+    assert [count for count, _ in log.producer.waiting] == [3, MOST_TOGETHER]
+    await handed_over(log, 3)
+    assert [count for count, _ in log.producer.waiting] == [3, MOST_TOGETHER, 1]
+
+
+@pytest.mark.parametrize("length", [0, 1, 127, 128, 20_000])
+def test_strings_of_any_length_and_numbers_of_any_size(length: int) -> None:
+    for number in (0, 1, 127, 128, 2**40, 2**63 - 1):
+        event = Event(1, 77, number, "é" * length, "u" * length, count=number)
+        assert encode_event(event) == encode_fields(EVENT_FIELDS, event)
+        assert decode_event(encode_event(event)) == event
+
+
 def test_events_wait_for_their_topic() -> None:
     """Clients may come before it is made."""
     asyncio.run(_events_wait_for_their_topic())
@@ -86,7 +123,7 @@ async def _events_wait_for_their_topic() -> None:
     await starting
     assert [count for count, _ in log.producer.waiting] == [2]
     events.record(EventKind.DISCONNECTED, "c")
-    await asyncio.sleep(0)
+    await handed_over(log, 2)
     assert [count for count, _ in log.producer.waiting] == [2, 1]
 
 
@@ -101,13 +138,13 @@ async def _bounded_and_counted() -> None:
     await events.start()
     for _ in range(5):
         events.record(EventKind.CONNECTED, "c")
-    await asyncio.sleep(0)
+    await handed_over(log, 1)
     assert (events.pending, events.lost, len(log.producer.waiting)) == (3, 2, 1)
     count, on_done = log.producer.waiting[0]
     on_done(LogError("the disk is full"))
     assert (count, events.pending, events.lost, events.recorded) == (3, 0, 5, 0)
     events.record(EventKind.CONNECTED, "c")
-    await asyncio.sleep(0)
+    await handed_over(log, 2)
     log.producer.waiting[1][1](Appended(TOPIC, 0, 0, 1))
     assert (events.recorded, events.pending) == (1, 0)
 

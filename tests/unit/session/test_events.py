@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from penstock._ext.connection import Hub, Session
+from penstock.logs.base import TopicPartition
 from penstock.logs.memory import MemoryLog
-from penstock.persistence.events import EventKind, EventLog
+from penstock.persistence.events import TOPIC, EventKind, EventLog
 from penstock.session import events as module
 from penstock.session.events import SessionEvents
 from penstock.session.registry import Opening, SessionRegistry
@@ -44,6 +45,26 @@ def test_what_the_store_tells_after_the_client_has_gone(monkeypatch: pytest.Monk
         await asyncio.sleep(0.05)
         assert [kind for kind, *_ in recorded].count(EventKind.EXPIRED) == 1
         await events.stop()
+        await memory.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_was_recorded_last_is_in_the_log_when_it_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.persistence.events.TOGETHER_SECONDS", 3_600)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        registry = SessionRegistry(Hub(loop), MemorySessionStore[Session](), loop)
+        memory = MemoryLog()
+        await memory.start()
+        log = EventLog(memory, node="n")
+        await log.start()
+        events = SessionEvents(log, registry)
+        session, _ = registry.open(Opening("a", None, True, 0, None))
+        events.ended(session)
+        await events.stop()
+        await until(lambda: memory.watermarks(TopicPartition(TOPIC, 0)).end == 1)
         await memory.close()
 
     asyncio.run(scenario())
