@@ -1,7 +1,7 @@
 """What may go from the log of a queue.
 
-Classic: what every group has settled, and of that, with a policy, only what is over a limit; unread messages stay. Where
-there is no group, the oldest messages go when their time to live is over: they would keep room from those that live.
+Classic: what every group has settled, and of that, with a policy, only what is over a limit; unread messages stay.
+Where there is no group, the oldest go when their time to live is over: they would keep room from those that live.
 Stream: what is over a limit, whoever has read it; without a limit nothing goes.
 """
 
