@@ -85,11 +85,16 @@ def in_world(work: Callable[[QueueWorld], Awaitable[None]], settings: QueueManag
 
 
 def record_of(
-    topic: str, payload: bytes, *, pairs: list[tuple[str, str]] | None = None, timestamp: int = int(NOW * 1000)
+    topic: str,
+    payload: bytes,
+    *,
+    pairs: list[tuple[str, str]] | None = None,
+    timestamp: int = int(NOW * 1000),
+    expires_at: int = 0,
 ) -> RecordPack:
     """A message as the broker logs it."""
     pack = RecordPack()
     props = encode_publish_properties(user_properties=pairs) if pairs else b""
-    value = encode(topic, payload, 1, client_id="c", received_at=timestamp, props=props)
+    value = encode(topic, payload, 1, client_id="c", received_at=timestamp, expires_at=expires_at, props=props)
     pack.append(value, key=topic.encode(), timestamp=timestamp)
     return pack

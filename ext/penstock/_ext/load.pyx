@@ -181,7 +181,13 @@ cdef class Load:
 
     @property
     def ready(self):
-        return sum([self.team.common.seats[i].ready_count for i in range(self.team.common.size)])
+        """Connections that are open now."""
+        cdef int i, count = 0
+        cdef Worker worker
+        for worker in self.workers:
+            for i in range(worker.client_count):
+                count += WAIT_CONNACK <= worker.clients[i].state <= CLOSING
+        return count
 
     def counters(self):
         """What has been counted so far."""
@@ -248,7 +254,8 @@ cdef class Load:
         return result | {
             "disconnects": total.disconnects, "broker_cpu_s": round(cpu, 3),
             "broker_cores": round(cpu / secs, 3) if secs > 0 else 0, "rss_kb_before": self.lead.before.rss_kb,
-            "rss_kb": last.rss_kb, "rss_kb_peak": last.peak_kb, "load_cpu_s": round(own, 3),
+            "rss_kb": last.rss_kb, "rss_kb_peak": last.peak_kb,
+            "rss_kb_peak_before": self.lead.before.peak_kb, "load_cpu_s": round(own, 3),
             "load_cores": round(own / secs, 3) if secs > 0 else 0,
             "load_busiest_thread": round(self.busiest_thread() / secs, 3) if secs > 0 else 0,
         }
@@ -286,7 +293,19 @@ cdef class Load:
                 rates += [worker.clients[i].received / secs for i in range(worker.subscriber_count)]
         if rates:
             result |= {"slowest_rate": round(min(rates)), "fastest_rate": round(max(rates))}
-        return result | {"send_lag_max_us": round(lag / 1e3, 1)}
+        return result | {"send_lag_max_us": round(lag / 1e3, 1), **self.sending_result()}
+
+    def sending_result(self):
+        """What the publishers have sent in the measured time, which ends with the last of them."""
+        cdef uint64_t sent = 0, end = 0
+        cdef double secs
+        cdef Worker worker
+        for worker in self.workers:
+            if worker.publishing_end:
+                sent += worker.published_last - worker.published_first
+                end = max(end, worker.publishing_end)
+        secs = (end - self.lead.first.at) / 1e9 if end > self.lead.first.at else 0
+        return {"sent": sent, "sent_secs": round(secs, 3), "sent_rate": round(sent / secs) if secs > 0 else 0}
 
 
 def run_worker(Worker worker, failures):

@@ -333,6 +333,8 @@ cdef inline void count_received(Worker worker, Client* subscriber, uint64_t coun
     if worker.is_measuring:
         worker.seat.total.measured += count
         subscriber.received += count
+        if worker.part == RECEIVE_PART:
+            stamp = subscriber.since    # how long they lay there is the test's own doing
         histogram_record(worker.seat.latency, now - stamp if now > stamp else 0, count)
 
 
@@ -421,7 +423,7 @@ cdef int on_answer(Worker worker, Client* c, int kind, const uint8_t* body, uint
 cdef int keep_incomplete(Worker worker, Client* c, const uint8_t* rest, uint32_t size) except -1 nogil:
     cdef uint8_t* held
     if size == READ_MAX:
-        fail(b"the broker sent a packet larger than 1 MiB")
+        fail(b"the broker sent a packet larger than 4 MiB")
     if size:
         held = <uint8_t*> realloc(c.held, size)
         if held == NULL:
@@ -435,7 +437,7 @@ cdef int keep_incomplete(Worker worker, Client* c, const uint8_t* rest, uint32_t
 cdef int on_readable(Worker worker, Client* c) except -1 nogil:
     cdef ssize_t k
     cdef uint64_t now, received = worker.seat.total.received
-    cdef uint32_t size = 0
+    cdef uint32_t size = 0, room
     cdef int head, kind
     cdef Run run
     cdef const uint8_t* p = worker.read_buffer
@@ -443,7 +445,8 @@ cdef int on_readable(Worker worker, Client* c) except -1 nogil:
     if c.held_size:
         memcpy(worker.read_buffer, c.held, c.held_size)
     if c.tls == NULL:
-        k = recv(c.fd, worker.read_buffer + c.held_size, READ_MAX - c.held_size, 0)
+        room = READ_MAX - c.held_size
+        k = recv(c.fd, worker.read_buffer + c.held_size, room if room < READ_AT_ONCE else READ_AT_ONCE, 0)
     else:
         k = tls_receive(worker, c, c.held_size)
     if k == TLS_AGAIN or (k == -1 and (errno == EAGAIN or errno == EINTR)):

@@ -184,7 +184,8 @@ cdef enum:
     MUCH = 1000                 # messages under way that allow a rest
     REST_PER_MESSAGE = 25       # ns: a quarter of what the fastest broker needs for one
     REST_MAX = 100_000          # ns
-    READ_MAX = 1 << 20
+    READ_MAX = 1 << 22          # a packet, and what came with it
+    READ_AT_ONCE = 1 << 20      # what the caches hold
     PENDING_MAX = 64            # connections being opened at a time
     EVENTS = 512
     STORM_FAILURES_MAX = 1000

@@ -91,6 +91,7 @@ cdef class Worker:
     cdef int* pids
     cdef int pid_count
     cdef uint64_t planned, pings, releases, news
+    cdef uint64_t published_first, published_last, publishing_end   # of the measured time
     cdef uint64_t started_at, measure_from, measure_until, drain, connect_until
     cdef uint64_t received_before   # the last rest
     cdef uint32_t turn
@@ -207,6 +208,7 @@ cdef class Worker:
 
     cdef int make_pattern(self, Client* c) except -1:
         cdef bytes payload = b""
+        expiry = {"message_expiry": self.options.expiry} if self.options.expiry else {}
         topic = self.options.topic_of(c.index)
         if self.options.retain:
             topic += "/" + "0" * TOPIC_DIGITS
@@ -214,10 +216,10 @@ cdef class Worker:
             payload = bytes(8) + (<int> c.index).to_bytes(4, "little") + bytes(4) + b"x" * (self.size - STAMP_SIZE)
         cdef bytes packet = packets.build_publish(
             topic, payload, qos=self.qos, retain=self.options.retain, packet_id=1 if self.qos else 0,
-            version=self.version)
+            version=self.version, **expiry)
         c.pattern_size = len(packet)
         c.stamp_at = c.pattern_size - self.size
-        c.id_at = c.stamp_at - (2 if self.qos else 0) - (1 if self.version == 5 else 0)
+        c.id_at = c.stamp_at - (2 if self.qos else 0) - (1 if self.version == 5 else 0) - (5 if expiry else 0)
         if self.options.retain:
             c.digits_at = c.id_at - TOPIC_DIGITS
         c.pattern = <uint8_t*> malloc(c.pattern_size)
@@ -310,12 +312,16 @@ cdef class Worker:
 
     cdef void begin_measuring(self) noexcept nogil:
         self.first = usage_now(self.pids, self.pid_count)
+        self.published_first = self.seat.total.published
         self.is_measuring = True
         poke(&self.seat.phase, MEASURING)
 
     cdef void end_publishing(self, uint64_t now) noexcept nogil:
         cdef int i
         self.is_published = True
+        self.published_last, self.publishing_end = self.seat.total.published, now
+        if self.rate > 0 and (not self.count or self.seat.total.published < self.count * self.publisher_count):
+            note_lag(self, now)
         self.count_unsent()
         for i in range(self.publisher_count):
             read_late(self, &self.publishers[i], False)

@@ -12,6 +12,8 @@ LEFT, RIGHT, TOP, BOTTOM = 78, 12, 30, 34
 PLOT_WIDTH, PLOT_HEIGHT = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1")
 TICKS = 4
+LAST_LABEL = 0.93  # one behind it would be under the name of the axis
+LEAST_BINS = 12
 
 
 @dataclass(frozen=True)
@@ -22,12 +24,30 @@ class Series:
     values: Sequence[float | None]
 
 
-def nice_ceiling(value: float) -> float:
-    """The next 1, 2, 2.5 or 5 times a power of ten."""
+@dataclass(frozen=True)
+class Span:
+    """A time that does not count, in seconds."""
+
+    begin: float
+    end: float
+    name: str
+
+
+def ticks_to(value: float, most: int) -> list[float]:
+    """Round numbers from 0 on, at most so many steps, the last of them at the value or the next above it."""
     if value <= 0:
-        return 1.0
-    power = 10 ** math.floor(math.log10(value))
-    return float(next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= value * 0.9999))
+        return [0.0, 1.0]
+    power = 10 ** math.floor(math.log10(value / most))
+    step = next(each * power for each in (1, 2, 2.5, 5, 10, 20) if each * power * most >= value * 0.9999)
+    return [step * i for i in range(math.ceil(value / step * 0.9999) + 1)]
+
+
+def round_within(low: float, high: float) -> list[float]:
+    """Numbers that begin with 1, 2 or 5 between two, for a logarithmic axis; 1 alone where those would be many."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    digits = (1, 2, 5) if len(decades) <= 6 else (1,)
+    found = [digit * 10.0**decade for decade in decades for digit in digits]
+    return [value for value in found if low <= value <= high]
 
 
 def short(value: float) -> str:
@@ -47,12 +67,12 @@ def _frame(title: str, x_name: str) -> list[str]:
     ]
 
 
-def _y_axis(top: float, unit: Callable[[float], str]) -> list[str]:
+def _y_axis(ticks: Sequence[float], unit: Callable[[float], str]) -> list[str]:
     parts = []
-    for i in range(TICKS + 1):
-        y = TOP + PLOT_HEIGHT * (1 - i / TICKS)
+    for tick in ticks:
+        y = TOP + PLOT_HEIGHT * (1 - tick / ticks[-1])
         parts.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}" class="grid"/>')
-        label = escape(unit(top * i / TICKS))
+        label = escape(unit(tick))
         parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
     return parts
 
@@ -62,14 +82,34 @@ def _x_labels(labels: Sequence[tuple[float, str]]) -> list[str]:
     return [f'<text x="{LEFT + PLOT_WIDTH * at:.1f}" y="{y}" text-anchor="middle">{text}</text>' for at, text in labels]
 
 
-def line_chart(title: str, times: Sequence[float], series: Sequence[Series], unit: Callable[[float], str]) -> str:
-    """Lines over seconds."""
+def _aside(spans: Sequence[Span], end: float) -> list[str]:
+    parts = []
+    for span in spans:
+        x, width = LEFT + PLOT_WIDTH * span.begin / end, PLOT_WIDTH * (span.end - span.begin) / end
+        parts.append(
+            f'<rect x="{x:.1f}" y="{TOP}" width="{width:.1f}" height="{PLOT_HEIGHT}" class="aside">'
+            f"<title>{escape(span.name)}: not in the figures</title></rect>"
+        )
+        if width > 7 * len(span.name):
+            parts.append(f'<text x="{x + 4:.1f}" y="{TOP + 12}">{escape(span.name)}</text>')
+    return parts
+
+
+def line_chart(
+    title: str,
+    times: Sequence[float],
+    series: Sequence[Series],
+    unit: Callable[[float], str],
+    aside: Sequence[Span] = (),
+) -> str:
+    """Lines over seconds; what is aside is shaded."""
     values = [value for line in series for value in line.values if value is not None]
     if len(times) < 2 or not values:
         return ""
-    top, end = nice_ceiling(max(values)), times[-1]
-    parts = _frame(title, "seconds") + _y_axis(top, unit)
-    parts += _x_labels([(i / 5, f"{end * i / 5:.3g}") for i in range(5)])
+    ticks, end = ticks_to(max(values), TICKS), times[-1]
+    top = ticks[-1]
+    parts = _frame(title, "seconds") + _y_axis(ticks, unit) + _aside(aside, end)
+    parts += _x_labels([(tick / end, f"{tick:g}") for tick in ticks_to(end, 8) if tick <= end * LAST_LABEL])
     for number, line in enumerate(series):
         points = [
             f"{LEFT + PLOT_WIDTH * at / end:.1f},{TOP + PLOT_HEIGHT * (1 - value / top):.1f}"
@@ -92,20 +132,28 @@ def merged_bins(latencies: Sequence[tuple[float, int]], per_decade: int = 12) ->
         counts[step] = counts.get(step, 0) + count
     if not counts:
         return []
-    steps = range(min(counts), max(counts) + 1)
+    # a single bar as wide as the page would look like a mistake
+    around = max(0, LEAST_BINS - (max(counts) - min(counts) + 1) + 1) // 2
+    steps = range(min(counts) - around, max(counts) + 1 + around)
     return [(10 ** (s / per_decade), 10 ** ((s + 1) / per_decade), counts.get(s, 0)) for s in steps]
 
 
-def histogram_chart(title: str, latencies: Sequence[tuple[float, int]], unit: Callable[[float], str]) -> str:
+def histogram_chart(
+    title: str,
+    latencies: Sequence[tuple[float, int]],
+    unit: Callable[[float], str],
+    round_unit: Callable[[float], str],
+) -> str:
     """How many took how long; the scale of time is logarithmic."""
     bins = merged_bins(latencies)
     if not bins:
         return ""
-    top = nice_ceiling(max(count for _, _, count in bins))
+    ticks = ticks_to(max(count for _, _, count in bins), TICKS)
+    top, low, high = ticks[-1], bins[0][0], bins[-1][1]
     width = PLOT_WIDTH / len(bins)
-    parts = _frame(title, "latency, logarithmic") + _y_axis(top, short)
-    every = max(1, len(bins) // 6)
-    parts += _x_labels([(i / len(bins), escape(unit(bins[i][0]))) for i in range(0, len(bins), every)])
+    parts = _frame(title, "logarithmic") + _y_axis(ticks, short)
+    places = [(math.log(value / low) / math.log(high / low), value) for value in round_within(low, high)]
+    parts += _x_labels([(at, escape(round_unit(value))) for at, value in places if at <= LAST_LABEL])
     for i, (low, high, count) in enumerate(bins):
         height = PLOT_HEIGHT * count / top
         parts.append(

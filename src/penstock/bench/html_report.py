@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 from typing import Any
 
-from penstock.bench.charts import Series, histogram_chart, line_chart, short
-from penstock.bench.result import latency, rows_of, settings_line, verdict
+from penstock.bench.charts import Series, Span, histogram_chart, line_chart, short
+from penstock.bench.result import rows_of, settings_line, verdict
+from penstock.bench.units import latency, round_latency
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1f2933; max-width: 820px; margin: 2em auto; padding: 0 1em; }
@@ -16,6 +18,7 @@ h1 { font-size: 1.5em; margin-bottom: 0; } h2 { font-size: 1.15em; margin-top: 2
 table { border-collapse: collapse; width: 100%; } td { padding: .25em .5em; border-bottom: 1px solid #e4e7eb; }
 td:last-child { text-align: right; font-variant-numeric: tabular-nums; }
 svg { width: 100%; height: auto; margin: .6em 0; font: 11px system-ui, sans-serif; fill: #52606d; }
+svg .aside { fill: #9aa5b1; fill-opacity: .16; }
 svg .title { font-size: 13px; font-weight: 600; fill: #1f2933; } svg .grid { stroke: #e4e7eb; }
 @media (prefers-color-scheme: dark) { body { background: #16191d; color: #e4e7eb; } .sub, footer { color: #9aa5b1; }
  .verdict { background: #1c3a28; } .bad { background: #4a1f1f; } td { border-color: #323f4b; }
@@ -51,37 +54,55 @@ the load generator ran on {escape(where)}.</footer>
 def render_charts(document: dict[str, Any]) -> str:
     """Those of each stage of which there is a timeline."""
     parts = []
+    is_counted = bool(document["settings"]["messages"])
     for stage in document["stages"]:
         moments = [moment for moment in document["timeline"] if moment["stage"] == stage["title"]]
-        charts = [chart for chart in _timelines(moments, "rate" in stage) if chart]
+        charts = [chart for chart in _timelines(moments, stage, is_counted) if chart]
+        since = ", since connecting" if is_counted else ""
         if stage is document["stages"][-1]:
-            charts.append(histogram_chart("Latency histogram", document["latency_us"], latency))
+            charts.append(histogram_chart(f"Latency histogram{since}", document["latency_us"], latency, round_latency))
         if any(charts):
             parts.append(f"<h2>{escape(stage['title'].capitalize())}</h2>")
             parts += filter(None, charts)
     return "\n".join(parts)
 
 
-def _timelines(moments: list[dict[str, Any]], is_traffic: bool) -> list[str]:
-    times = [moment["at"] for moment in moments]
+def not_measured(moments: list[dict[str, Any]], is_counted: bool) -> list[Span]:
+    """What lies before and after the measured time. A stage that is over with its last message is measured to its end,
+    and one that receives what was stored from its beginning."""
+    phases = [moment["phase"] for moment in moments]
+    if "measuring" not in phases:
+        return []
+    first = phases.index("measuring")
+    last = len(phases) - 1 - phases[::-1].index("measuring")
+    spans = []
+    if first:
+        spans.append(Span(0.0, moments[first - 1]["at"], "warm-up" if "warming up" in phases else "connecting"))
+    if last + 1 < len(phases) and not is_counted:
+        spans.append(Span(moments[last]["at"], moments[-1]["at"], "drain"))
+    return spans
+
+
+def _timelines(moments: list[dict[str, Any]], stage: dict[str, Any], is_counted: bool) -> list[str]:
+    times, aside = [moment["at"] for moment in moments], not_measured(moments, is_counted)
 
     def series(label: str, name: str) -> Series:
         return Series(label, [moment[name] for moment in moments])
 
-    rates = [series("published", "published"), series("received", "received")]
-    measured = [moment for moment in moments if moment["count"]]
-    latencies = [
-        Series(name, [moment[f"{name}_us"] for moment in measured if moment["at"]]) for name in ("p50", "p90", "p99")
-    ]
+    def chart(title: str, lines: list[Series], unit: Callable[[float], str] = short) -> str:
+        return line_chart(title, times, lines, unit, aside)
+
+    percentiles = ("p50", "p90", "p99")
+    latencies = [Series(name, [m[f"{name}_us"] if m["count"] else None for m in moments]) for name in percentiles]
     charts = [
-        line_chart("Throughput, messages/s", times, rates, short)
-        if is_traffic
-        else line_chart("Connects per second", times, [series("connects", "connects")], short),
-        line_chart("Latency over time", [moment["at"] for moment in measured], latencies, latency),
+        chart("Throughput, messages/s", [series("published", "published"), series("received", "received")])
+        if "rate" in stage
+        else chart("Connects per second", [series("connects", "connects")]),
+        chart("Latency over time", latencies, round_latency),
     ]
     cores = [series("load generator", "load_cores")]
     if any(moment["broker_cores"] is not None for moment in moments):
         cores.insert(0, series("broker", "broker_cores"))
-        charts.append(line_chart("Broker memory, MiB resident", times, [series("resident", "rss_mb")], short))
-    charts.append(line_chart("CPU, cores", times, cores, short))
+        charts.append(chart("Broker memory, MiB resident", [series("resident", "rss_mb")]))
+    charts.append(chart("CPU, cores", cores))
     return charts

@@ -9,7 +9,7 @@ from penstock._ext.load import PARTS, SCENARIOS
 from penstock.core.errors import UsageError
 
 LEAST_PAYLOAD = 16  # the stamp of a message: nanoseconds, publisher, sequence number
-LARGEST_PAYLOAD = 65_536
+LARGEST_PAYLOAD = 1 << 20
 MOST_CLIENTS = 100_000
 LARGEST_WINDOW = 32_768
 LONGEST_QUEUE_NAME = 30
@@ -49,6 +49,7 @@ class LoadOptions:
     queue: str = ""  # through the durable queue of that name
     settle: int = -1  # QoS of the settlement of each delivery; -1 = none
     prefetch: int = 0
+    expiry: int = 0  # seconds after which nobody gets a message any more; 0 = never
     start: str = ""  # x-stream-offset of consumers of a stream
     retain: bool = False  # each message to a topic of its own, retained
     subscribe: bool = False  # idle, storm: each connection subscribes to a topic of its own
@@ -68,6 +69,8 @@ class LoadOptions:
             raise UsageError(
                 "publishers send in turn in fan-in with one subscription and a limit of the undelivered only"
             )
+        if self.expiry and self.version < 5:
+            raise UsageError("messages expire with MQTT 5 only")
         if self.abrupt and self.scenario != "storm":
             raise UsageError("only a storm can be abrupt")
         if self.scenario == "publish" and not self.qos:
@@ -95,6 +98,7 @@ class LoadOptions:
             ("keep-alive", self.keepalive, 0, 65_535),
             ("settlement QoS", self.settle, -1, 1),
             ("prefetch", self.prefetch, 0, 65_535),
+            ("expiry", self.expiry, 0, (1 << 32) - 1),
             ("threads", self.threads, 1, MOST_THREADS),
         )
         for name, value, least, most in bounds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 from penstock.bench.machine import describe_machine, penstock_version
 from penstock.bench.runner import Outcome
 from penstock.bench.scenarios import SCENARIOS, Request
-from penstock.core.errors import PenstockError
+from penstock.bench.units import latency, rates
+from penstock.core.errors import PenstockError, UsageError
 
 FORMAT = 1
 VERSION_NAMES = {4: "3.1.1", 5: "5"}
@@ -51,12 +53,25 @@ def settings_of(request: Request) -> dict[str, Any]:
         "payload": request.payload,
         "rate": request.rate,
         "duration": request.duration,
+        "warmup": request.warmup,
+        "drain": request.drain,
+        "keep_alive": request.keep_alive,
         "window": request.window,
         "undelivered": request.undelivered,
         "messages": request.messages,
         "queue": request.queue,
         "threads": request.threads,
     }
+
+
+def check_target(path: Path, option: str) -> None:
+    """Raises UsageError for a file that could not be written at the end of a long test."""
+    if path.exists():
+        is_right, why = os.access(path, os.W_OK) and not path.is_dir(), "it cannot be written"
+    else:
+        is_right, why = os.access(path.parent, os.W_OK | os.X_OK), f"there is no writable directory {path.parent}"
+    if not is_right:
+        raise UsageError(f"{option} {path}: {why}")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -67,20 +82,44 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, document: dict[str, Any]) -> None:
-    write_text(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    write_text(path, json_of(document))
+
+
+def json_of(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def settings_line(document: dict[str, Any]) -> str:
     """`50 clients, MQTT 5, QoS 1, 64 bytes, ...`: what was asked for, in one line."""
-    settings = document["settings"]
-    words = [f"{settings['clients']:,} clients", f"MQTT {settings['mqtt']}{' over TLS' if settings['tls'] else ''}"]
+    settings, lacks = document["settings"], SCENARIOS[document["scenario"]].lacks
+    words = [f"{settings['clients']:,} {SCENARIOS[document['scenario']].clients_are}"]
     if settings["subscribers"]:
-        words.insert(1, f"{settings['subscribers']:,} subscribers")
-    if SCENARIOS[document["scenario"]].is_traffic:
+        words.append(f"{settings['subscribers']:,} subscribers")
+    words.append(f"MQTT {settings['mqtt']}{' over TLS' if settings['tls'] else ''}")
+    if "qos" not in lacks:
         words += [f"QoS {settings['qos']}", f"{settings['payload']:,} bytes"]
         words.append(f"{settings['rate']:,.0f} messages/s" if settings["rate"] else "as fast as it goes")
-    words.append(f"{settings['messages']:,} messages" if settings["messages"] else f"{settings['duration']:g} s")
+    if settings["messages"]:
+        words.append(f"{settings['messages']:,} messages")
+    else:
+        warmup = f" after {settings['warmup']:g} s of warm-up" if "warmup" not in lacks else ""
+        words.append(f"{settings['duration']:g} s{warmup}")
+    if settings["queue"]:
+        words.append(f"queue {settings['queue']}")
+    if "window" not in lacks and settings["qos"]:
+        words.append(f"window {settings['window']:,}{_allowed_window(document)}")
+    if "undelivered" not in lacks:
+        words.append(f"undelivered {settings['undelivered'] or 'without limit'}")
+    if "drain" not in lacks:
+        words.append(f"drain {settings['drain']:g} s")
+    words.append(f"keep-alive {settings['keep_alive']} s")
+    words.append(f"{settings['threads']} thread{'s' if settings['threads'] > 1 else ''}")
     return ", ".join(words)
+
+
+def _allowed_window(document: dict[str, Any]) -> str:
+    used = document["figures"].get("window", document["settings"]["window"])
+    return f" (the broker allows {used:,})" if used < document["settings"]["window"] else ""
 
 
 def rows_of(document: dict[str, Any]) -> list[tuple[str, str]]:
@@ -98,21 +137,35 @@ def _stage_rows(stage: dict[str, Any], document: dict[str, Any]) -> list[tuple[s
     is_local = bool(document["broker"]["pids"])
     if "rate" in stage:
         rows.append(("messages/s", f"{stage['rate']:,}"))
+        if document["settings"]["messages"]:
+            rows.append(("took", latency(stage["secs"] * 1e6)))
+        if "asked_rate" in stage:
+            rows.append(("rate", rates(stage["asked_rate"], stage["sent_rate"], stage["send_lag_max_us"])))
         rows.append(("published", f"{stage['published']:,}" if stage["published"] else "earlier"))
         rows.append(("received", f"{stage['received']:,} of {stage['expected']:,}"))
         rows += [(name, f"{stage[name]:,}") for name in CHECKED]
-    if "connects" in stage or "bytes_per_conn" in stage:
+    else:
         rows.append(("connects/s", f"{stage['connects_per_s']:,}"))
-    if "bytes_per_conn" in stage and is_local:
-        rows.append(("broker memory per connection", f"{stage['bytes_per_conn']:,} bytes"))
+        if stage["scenario"] == "idle" and is_local:
+            rows.append(("broker memory per connection", memory_of(stage)))
     if stage.get("max_us"):
         names = ("p50_us", "p90_us", "p99_us", "p999_us", "max_us")
-        rows.append(("latency p50 / p90 / p99 / p99.9 / max", " / ".join(latency(stage[name]) for name in names)))
+        since = " since connecting" if document["settings"]["messages"] else ""
+        rows.append(
+            (f"latency{since} p50 / p90 / p99 / p99.9 / max", " / ".join(latency(stage[name]) for name in names))
+        )
     if is_local:
         rows += _broker_rows(stage)
     rows.append(("load generator", f"{stage['load_cores']:.2f} cores{_headroom(stage)}"))
     rows.append(("connections lost", f"{stage['disconnects']:,}"))
     return rows
+
+
+def memory_of(stage: dict[str, Any]) -> str:
+    """Of a connection, in the broker."""
+    if "bytes_per_conn" in stage:
+        return f"{stage['bytes_per_conn']:,} bytes"
+    return "not measurable on a warm process: it had this memory before (restart the broker)"
 
 
 def _headroom(stage: dict[str, Any]) -> str:
@@ -131,14 +184,6 @@ def _broker_rows(stage: dict[str, Any]) -> list[tuple[str, str]]:
     if stage.get("connects_per_cpu_s") and "rate" not in stage:
         rows.append(("connects per CPU-second of the broker", f"{stage['connects_per_cpu_s']:,}"))
     return rows
-
-
-def latency(microseconds: float) -> str:
-    """In the unit that reads best."""
-    if microseconds < 1_000:
-        return f"{microseconds:.0f} µs"
-    milliseconds = microseconds / 1_000
-    return f"{milliseconds:.1f} ms" if milliseconds < 1_000 else f"{milliseconds / 1_000:.2f} s"
 
 
 def verdict(document: dict[str, Any]) -> str:

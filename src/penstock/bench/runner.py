@@ -9,9 +9,14 @@ from typing import Any
 from penstock._ext.load import Load, LoadError
 from penstock.bench.scenarios import SCENARIOS, Request, Stage
 from penstock.bench.system import allow_open_files
+from penstock.bench.units import rates
 
 STEP_SECONDS = 0.1
+SHORTEST_MOMENT = 0.002  # of a stage that may be over in no time
+MOMENTS_OF_A_LENGTH = 100  # then they are twice as long
 MOST_MOMENTS = 300
+LEAST_OF_THE_RATE = 0.95
+LEAST_BYTES = 256  # no broker keeps a connection in less
 COUNTED = ("published", "received", "connects")
 
 
@@ -66,7 +71,19 @@ class Outcome:
             "disconnects": True,
             "unclosed": True,
         }
-        return [f"{name} {self.total(name):,}" for name, counts in wrong.items() if counts and self.total(name)]
+        counted = [f"{name} {self.total(name):,}" for name, counts in wrong.items() if counts and self.total(name)]
+        return counted + [
+            rates(result["asked_rate"], result["sent_rate"], result["send_lag_max_us"])
+            for result in self.results.values()
+            if is_too_slow(result)
+        ]
+
+
+def is_too_slow(result: dict[str, Any]) -> bool:
+    """Whether much less was sent than asked for: latencies then tell of a load that was not there."""
+    asked = result.get("asked_rate", 0.0)
+    # one that is due at the very end may not be sent any more
+    return bool(asked and result["sent"] + 1 < LEAST_OF_THE_RATE * asked * result["sent_secs"])
 
 
 class Watch:
@@ -75,24 +92,31 @@ class Watch:
     def __init__(self, load: Load, stage: Stage, every: float):
         self._load = load
         self._stage = stage
-        self._every = every
+        self.every = every
         self._is_local = bool(stage.options.pids)
         self._counters = load.counters()
         self._began, self._cpu, self._own, _ = load.resources()
         self._at = self._began
+        self._phase = load.phase_name
+        self._count = 0
 
     def look(self, *, is_last: bool = False) -> Moment | None:
         """The moment that has ended, when it is time for one."""
         now, cpu, own, rss = self._load.resources()
-        took = now - self._at
-        if took < self._every and not is_last:
+        took, phase = now - self._at, self._phase
+        self._phase = self._load.phase_name
+        # one that was half in the warm-up would be neither
+        if took < self.every and not is_last and (phase == self._phase or took < SHORTEST_MOMENT):
             return None
+        self._count += 1
+        if self._stage.options.count and self._count % MOMENTS_OF_A_LENGTH == 0:
+            self.every *= 2
         counters, recent = self._load.counters(), self._load.take_recent()
         rates = {name: (counters[name] - self._counters[name]) / took for name in COUNTED}
         moment = Moment(
             at=round(now - self._began, 3),
             stage=self._stage.title,
-            phase=self._load.phase_name,
+            phase=phase,
             ready=self._load.ready,
             count=int(recent["count"]),
             p50_us=recent["p50_us"],
@@ -112,7 +136,7 @@ def run_scenario(request: Request, shown: Callable[[Moment], None] = lambda _: N
     scenario = SCENARIOS[request.scenario]
     outcome = Outcome(scenario.complete(request))
     stages = scenario.stages(outcome.request)
-    every = max(0.25, request.duration / MOST_MOMENTS) if request.duration > 1 else STEP_SECONDS
+    every = max(0.25, request.duration / MOST_MOMENTS) if request.duration > 1 else STEP_SECONDS / 10
     try:
         for stage in stages:
             if not stage.options.forget and not outcome.is_interrupted:
@@ -124,6 +148,18 @@ def run_scenario(request: Request, shown: Callable[[Moment], None] = lambda _: N
     return outcome
 
 
+def figures_of(load: Load, stage: Stage) -> dict[str, Any]:
+    """Those the generator has counted, without what they cannot tell."""
+    result = load.result()
+    if stage.options.rate:
+        result["asked_rate"] = stage.options.rate
+    # A process that had more memory once gives its connections what it kept of that.
+    is_warm = result["rss_kb"] <= result["rss_kb_peak_before"]
+    if "bytes_per_conn" in result and (is_warm or result["bytes_per_conn"] < LEAST_BYTES):
+        del result["bytes_per_conn"]
+    return result
+
+
 def _clean_up(stage: Stage) -> None:
     try:
         _run_stage(stage, 1.0, None, lambda _: None)
@@ -133,6 +169,8 @@ def _clean_up(stage: Stage) -> None:
 
 def _run_stage(stage: Stage, every: float, outcome: Outcome | None, shown: Callable[[Moment], None]) -> None:
     options = stage.options
+    if options.count:
+        every = SHORTEST_MOMENT
     allow_open_files(2 * options.n + options.subs * options.groups)
     load = Load(options)
     try:
@@ -140,7 +178,7 @@ def _run_stage(stage: Stage, every: float, outcome: Outcome | None, shown: Calla
         goes_on = True
         while goes_on:
             try:
-                goes_on = load.step(min(every, STEP_SECONDS))
+                goes_on = load.step(min(watch.every, STEP_SECONDS))
                 moment = watch.look(is_last=not goes_on)
                 if moment is not None and outcome is not None and stage.is_figure:
                     outcome.moments.append(moment)
@@ -151,7 +189,7 @@ def _run_stage(stage: Stage, every: float, outcome: Outcome | None, shown: Calla
                 outcome.is_interrupted = True
                 load.stop()
         if outcome is not None and stage.is_figure:
-            outcome.results[stage.title] = load.result()
+            outcome.results[stage.title] = figures_of(load, stage)
             outcome.latencies = load.latencies()
     finally:
         load.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import ssl
 from collections.abc import Callable
@@ -11,7 +12,10 @@ from typing import Any
 from penstock.bench.options import LoadOptions
 from penstock.core.errors import UsageError
 
+OWN_QUEUE = ""
 _PREFETCH = 500
+_UNDELIVERED_BYTES = 4 << 20  # of a publisher under way by default
+_EXPIRY = 60  # seconds: what a test leaves in queues that take copies of everything goes by itself
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Stage:
     """One run of the load generator within a scenario."""
 
     title: str
-    options: LoadOptions
+    options: LoadOptions  # those with a count are over with the last message, the others after a time
     is_figure: bool = True  # its figures are part of the result; the others only prepare or clean up
 
 
@@ -84,6 +88,7 @@ class Scenario:
     name: str
     about: str
     stages: Callable[[Request], list[Stage]]
+    clients_are: str
     clients: int = 10
     subscribers: int | None = None  # None: the option has no meaning here
     qos: int = 0
@@ -96,6 +101,20 @@ class Scenario:
     least_version: int = 4
     is_traffic: bool = True
 
+    @property
+    def lacks(self) -> frozenset[str]:
+        """Options that have no meaning in it."""
+        missing = {name for name in ("subscribers", "messages", "queue") if getattr(self, name) is None}
+        if not self.is_traffic:
+            missing |= {"qos", "payload", "rate", "window", "undelivered", "drain"}
+        if self.messages is not None:
+            missing |= {"duration", "warmup", "undelivered"}
+        return frozenset(missing | {"warmup"} if self.stages is _idle else missing)
+
+    def undelivered_of(self, payload: int) -> int:
+        """Its default: fewer of large messages, or a broker would have gigabytes under way."""
+        return min(self.undelivered, max(1, _UNDELIVERED_BYTES // payload))
+
     def complete(self, request: Request) -> Request:
         """With the scenario's defaults; raises UsageError for what it cannot do."""
         for name in ("subscribers", "messages", "queue"):
@@ -103,6 +122,10 @@ class Scenario:
                 raise UsageError(f"--{name} has no meaning in {self.name}")
         defaults = ("clients", "subscribers", "qos", "undelivered", "messages", "queue", "version", "drain")
         filled = {name: getattr(self, name) for name in defaults if getattr(request, name) is None}
+        if "undelivered" in filled:
+            filled["undelivered"] = self.undelivered_of(request.payload)
+        if filled.get("queue") == OWN_QUEUE:
+            filled["queue"] = f"bench-{request.token}"
         request = replace(request, **filled)
         if (request.qos or 0) < self.least_qos:
             raise UsageError(f"{self.name} needs -q {self.least_qos} or more")
@@ -186,33 +209,55 @@ def _queue(request: Request) -> list[Stage]:
         queue=request.queue,
         settle=1,
         prefetch=_PREFETCH,
+        expiry=math.ceil(_EXPIRY + (request.drain or 0) + (0 if request.undelivered else request.duration)),
     )
     return [Stage("queue", load)]
 
 
 _ALL = (
-    Scenario("p2p", "pairs of one publisher and one subscriber, each on a topic of its own", _pairs),
-    Scenario("fan-out", "one publisher, many subscribers of its topic", _fan_out, clients=100, undelivered=200),
-    Scenario("fan-in", "many publishers, one subscriber of all their topics", _fan_in, clients=50, undelivered=20),
+    Scenario("p2p", "pairs of one publisher and one subscriber, each on a topic of its own", _pairs, "pairs"),
+    Scenario(
+        "fan-out",
+        "one publisher, many subscribers of its topic",
+        _fan_out,
+        "subscribers",
+        clients=100,
+        undelivered=200,
+    ),
+    Scenario(
+        "fan-in",
+        "many publishers, one subscriber of all their topics",
+        _fan_in,
+        "publishers",
+        clients=50,
+        undelivered=20,
+    ),
     Scenario(
         "shared",
         "many publishers, several subscribers that share the subscription",
         _shared,
+        "publishers",
         clients=50,
         subscribers=4,
         qos=1,
         undelivered=20,
     ),
     Scenario(
-        "connect-storm", "connect, CONNACK, DISCONNECT, again; so many at a time", _storm, clients=64, is_traffic=False
+        "connect-storm",
+        "connect, CONNACK, DISCONNECT, again; so many at a time",
+        _storm,
+        "connections at a time",
+        clients=64,
+        is_traffic=False,
     ),
-    Scenario("idle", "connections that only keep alive", _idle, clients=1_000, is_traffic=False),
+    Scenario("idle", "connections that only keep alive", _idle, "connections", clients=1_000, is_traffic=False),
     Scenario(
         "device",
         "persistent sessions: subscribe, leave, be published to, come back for the messages",
         _device,
+        "sessions",
         drain=10.0,
-        clients=100,
+        clients=1_000,
         qos=1,
         least_qos=1,
         messages=100,
@@ -221,6 +266,7 @@ _ALL = (
         "application",
         "many publishers, persistent subscribers that stay connected (APPLICATION clients of Penstock)",
         _application,
+        "publishers",
         drain=10.0,
         clients=50,
         subscribers=1,
@@ -232,21 +278,23 @@ _ALL = (
         "retained",
         "a flood of retained messages, then new subscribers that get all of them",
         _retained,
-        clients=10,
+        "subscribers",
+        clients=100,
         qos=1,
         messages=1_000,
     ),
     Scenario(
         "queue",
-        "publishers into a durable queue of Penstock, consumers that settle each delivery",
+        "publishers into a queue of Penstock, consumers that settle each delivery",
         _queue,
+        "publishers",
         drain=10.0,
         clients=50,
         subscribers=10,
         qos=1,
         least_qos=1,
         undelivered=20,
-        queue="bench",
+        queue=OWN_QUEUE,
         version=5,
         least_version=5,
     ),

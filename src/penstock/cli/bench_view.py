@@ -1,26 +1,33 @@
-"""The live view of a load test: one line that is redrawn on a terminal, nothing elsewhere."""
+"""The live view of a load test: redrawn on a terminal, elsewhere a line every few seconds."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
-from penstock.bench.result import latency
 from penstock.bench.runner import Moment
 from penstock.bench.scenarios import SCENARIOS, Request
+from penstock.bench.units import latency
+
+REDRAWN_EVERY = 0.2
+LINE_EVERY = 5.0
 
 
 @contextmanager
 def live_view(request: Request, *, quiet: bool) -> Iterator[Callable[[Moment], None]]:
     """Gives what shows a moment. Written to standard error, so that the table can be piped."""
-    if quiet or not sys.stderr.isatty():
+    is_traffic = SCENARIOS[request.scenario].is_traffic
+    if quiet:
         yield lambda _: None
+        return
+    if not sys.stderr.isatty():
+        yield every_so_often(LINE_EVERY, lambda moment: print(line_of(moment, is_traffic=is_traffic), file=sys.stderr))
         return
     # rich is slow to import and only wanted here.
     live, console, table = import_module("rich.live"), import_module("rich.console"), import_module("rich.table")
-    is_traffic = SCENARIOS[request.scenario].is_traffic
     with live.Live(console=console.Console(stderr=True), transient=True, auto_refresh=False) as view:
 
         def show(moment: Moment) -> None:
@@ -29,7 +36,29 @@ def live_view(request: Request, *, quiet: bool) -> Iterator[Callable[[Moment], N
                 grid.add_row(name, value)
             view.update(grid, refresh=True)
 
-        yield show
+        yield every_so_often(REDRAWN_EVERY, show, is_first_shown=True)
+
+
+def every_so_often(
+    seconds: float, show: Callable[[Moment], None], *, is_first_shown: bool = False
+) -> Callable[[Moment], None]:
+    """Passes on those moments that come so long after the last one."""
+    last = 0.0 if is_first_shown else time.monotonic()
+
+    def pass_on(moment: Moment) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= seconds:
+            last = now
+            show(moment)
+
+    return pass_on
+
+
+def line_of(moment: Moment, *, is_traffic: bool) -> str:
+    """A moment in one line, for a log."""
+    (stage, progress), *others = describe(moment, is_traffic=is_traffic)
+    return "; ".join([f"{stage}: {progress}", *(f"{name} {value}" for name, value in others)])
 
 
 def describe(moment: Moment, *, is_traffic: bool) -> list[tuple[str, str]]:

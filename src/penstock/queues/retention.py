@@ -1,6 +1,7 @@
 """What may go from the log of a queue.
 
 Classic: what every group has settled, and of that, with a policy, only what is over a limit; unread messages stay.
+Where there is no group, the oldest go when their time to live is over: they would keep room from those that live.
 Stream: what is over a limit, whoever has read it; without a limit nothing goes.
 """
 
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock._ext.envelope import EnvelopeError, decode
+from penstock._ext.segment import Record
 from penstock.logs.base import EARLIEST, TopicPartition
 from penstock.queues.sizes import Sizes
 
@@ -35,7 +38,10 @@ async def enforce_retention(queue: Queue) -> None:
         settled = min(group.committed for group in queue.groups.values())
         before = min(settled, max(over)) if over else settled
     else:
-        before = queue.head  # nobody has read it yet
+        before = await _first_alive(queue)  # nobody has read it yet, and nobody will read what has expired
+        if queue.groups:
+            return  # the first of them came meanwhile, and counts what has expired itself
+        queue.expired_late += max(before - queue.head, 0)
     await queue.truncate(max(before, queue.head))
 
 
@@ -50,6 +56,28 @@ async def _account(queue: Queue, sizes: Sizes) -> None:
         for pack in packs:
             sizes.add(max(pack.base_offset, at), pack.size)
             at = max(at, pack.next_offset)
+
+
+async def _first_alive(queue: Queue) -> int:
+    """The first message from the head on that has not expired."""
+    at, now_ms = queue.head, queue.now_ms()
+    while at < queue.end:
+        packs = await queue.read(at, min(READ_AT_ONCE, queue.end - at))
+        if not packs:
+            return at
+        for pack in packs:
+            for record in pack:
+                if record.offset >= at and not _is_expired(record, now_ms):
+                    return record.offset
+            at = max(at, pack.next_offset)
+    return at
+
+
+def _is_expired(record: Record, now_ms: int) -> bool:
+    try:
+        return record.value is not None and 0 < decode(record.value).expires_at <= now_ms
+    except EnvelopeError:
+        return False  # whoever reads it is told of the damage
 
 
 async def _first_younger(queue: Queue, seconds: float) -> int:

@@ -1,11 +1,11 @@
-"""A broker for publishers and one subscriber at QoS 0 and 1 that mistreats messages: the load generator sees it."""
+"""A broker for publishers and one subscriber that mistreats messages: the load generator sees it."""
 
 import socket
 import threading
 from collections.abc import Callable
 from typing import Self
 
-CONNECT, PUBLISH, SUBSCRIBE = 1, 3, 8
+CONNECT, PUBLISH, PUBREC, PUBREL, SUBSCRIBE = 1, 3, 5, 6, 8
 Packets = list[bytes]
 
 
@@ -69,10 +69,15 @@ class FaultyBroker:
         elif kind == SUBSCRIBE:
             self._subscriber = connection
             connection.sendall(b"\x90\x03" + packet[2:4] + packet[-1:])  # SUBACK, the QoS that was asked for
+        elif kind == PUBREC:
+            connection.sendall(b"\x62\x02" + packet[2:4])  # PUBREL
+        elif kind == PUBREL:
+            connection.sendall(b"\x70\x02" + packet[2:4])  # PUBCOMP
         elif kind == PUBLISH:
             if packet[0] & 6:
                 id_at = 4 + int.from_bytes(packet[2:4])
-                connection.sendall(b"\x40\x02" + packet[id_at : id_at + 2])  # PUBACK
+                answer = b"\x40\x02" if packet[0] & 2 else b"\x50\x02"  # PUBACK, PUBREC
+                connection.sendall(answer + packet[id_at : id_at + 2])
             self._held.append(packet)
             if self._subscriber and not self._lies:
                 self._subscriber.sendall(self._held.pop())

@@ -1,9 +1,13 @@
 """`penstock bench` against live brokers: every scenario, the files it writes, what it says about what is not there."""
 
+import contextlib
 import json
+import os
+import pty
 import re
 import shutil
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,9 +19,12 @@ import pytest
 from penstock.__main__ import main
 from penstock.bench.brokers import COMMANDS
 from penstock.bench.brokers import Broker as Peer
-from penstock.bench.runner import Moment, run_scenario
+from penstock.bench.charts import round_within, ticks_to
+from penstock.bench.result import memory_of
+from penstock.bench.runner import Moment, figures_of, run_scenario
 from penstock.bench.scenarios import SCENARIOS, Request
 from penstock.bench.system import listening_processes
+from penstock.bench.units import round_latency
 from penstock.cli.bench_view import describe
 from tests.support.broker import Broker, Listener
 from tests.support.certificates import Authority
@@ -50,7 +57,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 def bench(scenario: str, port: int, *options: str) -> int:
-    return main(["bench", scenario, "-h", "127.0.0.1", "-p", str(port), *BRIEF, *options])
+    lacks = SCENARIOS[scenario].lacks
+    brief = [] if "duration" in lacks else BRIEF[:2] if "warmup" in lacks else BRIEF
+    return main(["bench", scenario, "-h", "127.0.0.1", "-p", str(port), *brief, *options])
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -59,7 +68,7 @@ def test_each_scenario_against_a_live_broker(
 ) -> None:
     target = tmp_path / "result.json"
     # Little under way at once: on a machine that stands still for seconds nothing runs into a limit of the broker.
-    options = ["--undelivered", "20"] if SCENARIOS[scenario].is_traffic else []
+    options = [] if "undelivered" in SCENARIOS[scenario].lacks else ["--undelivered", "20"]
     code = bench(scenario, places.port, *options, *IN_BRIEF.get(scenario, []), "--json", str(target))
     output = capsys.readouterr().out
     assert code == 0, output
@@ -197,6 +206,13 @@ def test_a_broker_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
         (["queue", "-V", "mqttv311"], "queue needs -V mqttv5"),
         (["p2p", "--queue", "x"], "--queue has no meaning in p2p"),
         (["p2p", "--messages", "5"], "--messages has no meaning in p2p"),
+        (["fan-out", "--subscribers", "5"], "--subscribers has no meaning in fan-out"),
+        (["idle", "-q", "1"], "--qos has no meaning in idle\npenstock bench idle --help"),
+        (["connect-storm", "-w", "1"], "--window has no meaning in connect-storm"),
+        (["device", "-d", "1"], "--duration has no meaning in device"),
+        (["p2p", "--html", "-"], "write the name of a file"),
+        (["p2p", "--html", "/nonexistent/report.html"], "no writable directory /nonexistent"),
+        (["p2p", "--json", "/"], "--json /: it cannot be written"),
         (["p2p", "-V", "mqttv31"], "use mqttv311 or mqttv5"),
         (["p2p", "--broker-pid", "4194999"], "no such process"),
         (["idle", "-c", "100000000"], "not between"),
@@ -216,18 +232,20 @@ def test_what_makes_no_sense(options: list[str], said: str, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(
-    ("mistreat", "code", "said"),
+    ("mistreat", "qos", "code", "said"),
     [
-        (lose_one, 1, "NOT OK: lost 1$"),
-        (swap_two, 1, "NOT OK: disordered 1$"),
-        (repeat_one, 0, "^duplicates +1$"),  # at QoS 1 a broker may
+        (lose_one, 1, 1, "NOT OK: lost 1$"),
+        (swap_two, 1, 1, "NOT OK: disordered 1$"),
+        (repeat_one, 1, 0, "^duplicates +1$"),  # at QoS 1 a broker may
+        (repeat_one, 2, 1, "NOT OK: duplicates 1$"),
+        (lose_one, 2, 1, "NOT OK: lost 1$"),
     ],
 )
 def test_a_lying_broker_is_found_out(
-    mistreat: Callable[[Packets], Packets], code: int, said: str, capsys: pytest.CaptureFixture[str]
+    mistreat: Callable[[Packets], Packets], qos: int, code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with FaultyBroker(mistreat, lies=1) as faulty:
-        options = ["-c", "1", "-q", "1", "-w", "50", "--undelivered", "50", "--drain", "2"]
+        options = ["-c", "1", "-q", str(qos), "-w", "50", "--undelivered", "50", "--drain", "2"]
         assert bench("p2p", faulty.port, *options) == code
     output = capsys.readouterr().out
     assert re.search(said, output, re.MULTILINE), output
@@ -248,9 +266,146 @@ def test_the_report_shows_everything_and_needs_nothing(places: Broker, tmp_path:
     assert "nan" not in page.lower().replace("tenant", "")
 
 
-def test_a_file_that_cannot_be_written(places: Broker, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench("idle", places.port, "-c", "1", "--json", "/nonexistent/result.json") == 1
-    assert "cannot write /nonexistent/result.json" in capsys.readouterr().err
+def test_a_file_that_cannot_be_written_is_told_before_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("idle", 1, "-c", "1", "--json", "/nonexistent/result.json") == 2, "nobody was asked for a connection"
+    assert "--json /nonexistent/result.json: there is no writable directory" in capsys.readouterr().err
+
+
+def test_a_file_that_vanishes_meanwhile_does_not_take_the_table_with_it(
+    places: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    monkeypatch.setattr("penstock.cli.bench.check_target", lambda *_: None)
+    assert bench("idle", places.port, "-c", "1", "--json", str(folder / "result.json")) == 1
+    shown = capsys.readouterr()
+    assert "connects/s" in shown.out
+    assert f"cannot write {folder}" in shown.err
+
+
+def test_json_to_standard_output_is_alone_there(places: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("idle", places.port, "-c", "2", "--json", "-") == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["scenario"] == "idle"
+    assert "ok: every connection was served" in shown.err
+    assert not Path("-").exists()
+
+
+def test_a_rate_that_is_not_reached_is_a_failure(
+    places: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "report.html"
+    slow = ["-q", "1", "-r", "1000000", "-w", "1", "--undelivered", "1", "-c", "2"]
+    assert bench("p2p", places.port, *slow, "--html", str(target)) == 1
+    output = capsys.readouterr().out
+    told = r"asked 1,000,000/s, sent [\d,]+/s, late by up to [\d.]+ m?s"
+    assert re.search(rf"^rate +{told}$", output, re.M), output
+    assert re.search(rf"^NOT OK: {told}$", output, re.M), output
+    assert len(re.findall(told, target.read_text())) == 2
+    assert bench("p2p", places.port, "-r", "200", "-c", "2", "--undelivered", "1000", "-d", "1") == 0
+    assert "asked 200/s, sent" in capsys.readouterr().out
+
+
+def test_all_settings_are_told(places: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("p2p", places.port, "-q", "1", "-c", "2", "--undelivered", "7", "-w", "9", "--threads", "2") == 0
+    (line, *_) = capsys.readouterr().out.splitlines()
+    for part in ("2 pairs", "window 9", "undelivered 7", "2 threads", "0.3 s after 0.1 s of warm-up", "drain 3 s"):
+        assert part in line
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_help_has_the_scenarios_own_options_and_defaults(scenario: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", scenario, "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.partition("Exit codes")[0].split())
+    known = SCENARIOS[scenario]
+    assert f"{known.clients_are.capitalize()}. [default: {known.clients};" in text
+    for name in ("qos", "payload", "rate", "window", "undelivered", "drain", "messages", "subscribers", "queue"):
+        assert (f"--{name} " in text) == (name not in known.lacks)
+    for wrong in ("WebSocket", "mqttv31,", "-D and -x"):
+        assert wrong not in text
+
+
+@pytest.mark.parametrize(
+    ("before", "peak_before", "after", "is_told"),
+    [(10_000, 10_000, 13_000, True), (10_000, 14_000, 13_000, False), (10_000, 10_000, 10_004, False)],
+    ids=["fresh", "had more once", "had it free"],
+)
+def test_memory_of_connections_is_not_told_of_a_warm_process(
+    before: int, peak_before: int, after: int, is_told: bool
+) -> None:
+    class Counted:
+        def result(self) -> dict[str, Any]:
+            grown = {"bytes_per_conn": (after - before) * 1024 // 1_000, "rss_kb": after}
+            return {"scenario": "idle", "rss_kb_peak_before": peak_before, **grown}
+
+    (stage,) = SCENARIOS["idle"].stages(SCENARIOS["idle"].complete(Request("idle")))
+    figures = figures_of(Counted(), stage)  # type: ignore[arg-type]  # all that is asked of a load here
+    assert ("bytes_per_conn" in figures) == is_told
+    assert memory_of(figures).startswith("3,072 bytes" if is_told else "not measurable on a warm process")
+
+
+def test_a_queue_of_its_own_with_messages_that_go_by_themselves(places: Broker) -> None:
+    """The built-in queue `mqtt` takes a copy of everything: what nobody reads there must not stay."""
+    outcome = run_scenario(Request("queue", port=places.port, clients=5, duration=0.2, warmup=0.0))
+    assert outcome.faults() == []
+    assert outcome.request.queue == f"bench-{outcome.request.token}"
+    (stage,) = SCENARIOS["queue"].stages(outcome.request)
+    assert 60 <= stage.options.expiry <= 120
+
+
+def test_reports_of_stages_that_are_over_soon_have_charts(places: Broker, tmp_path: Path) -> None:
+    for scenario in ("device", "retained"):
+        target = tmp_path / f"{scenario}.html"
+        assert bench(scenario, places.port, "--html", str(target), "--quiet") == 0
+        page = target.read_text()
+        for title in ("Throughput", "Broker memory", "CPU, cores"):
+            assert page.count(f">{title}") == 2, (scenario, title)
+        assert ">Latency over time" in page
+        assert ">Latency histogram, since connecting" in page
+
+
+def test_the_warm_up_is_shaded(places: Broker, tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    assert bench("p2p", places.port, "-d", "1", "--undelivered", "20", "--html", str(target), "--quiet") == 0
+    assert "<title>warm-up: not in the figures</title>" in target.read_text()
+
+
+def test_axes_have_round_numbers() -> None:
+    assert ticks_to(0.97, 4) == [0, 0.25, 0.5, 0.75, 1]
+    assert ticks_to(4_100, 4) == [0, 2_000, 4_000, 6_000]
+    assert ticks_to(16, 8) == [0, 2, 4, 6, 8, 10, 12, 14, 16]
+    assert ticks_to(0, 4) == [0, 1]
+    assert round_within(80, 3_000) == [100, 200, 500, 1_000, 2_000]
+    assert round_latency(2_500) == "2.5 ms"
+
+
+def test_progress_on_a_terminal(places: Broker) -> None:
+    command = ["bench", "p2p", "-h", "127.0.0.1", "-p", str(places.port), "-d", "1.5", "--undelivered", "20"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "penstock", *command])
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while data := os.read(terminal, 65_536):
+            shown += data
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)
+    text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", shown.decode())
+    assert re.search(r"messages/s +published [1-9][\d,]*, received [1-9][\d,]*", text), text
+    assert re.search(r"latency +p50 [\d.]+ .?s, p90 [\d.]+ .?s, p99 [\d.]+ .?s", text), text
+
+
+def test_progress_elsewhere_is_a_line_now_and_then(
+    places: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.cli.bench_view.LINE_EVERY", 0.3)
+    assert bench("p2p", places.port, "-d", "1.5", "--undelivered", "20") == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert 2 <= len(lines) <= 8
+    assert re.match(
+        r"pairs: .* s, 20 connections; messages/s published [\d,]+, received [\d,]+; latency p50", lines[-1]
+    )
+    assert bench("p2p", places.port, "-d", "1", "--undelivered", "20", "--quiet") == 0
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("threads", [1, 3])

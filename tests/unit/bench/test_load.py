@@ -1,6 +1,7 @@
 """The load generator against real brokers, and against one that loses, repeats, reorders and damages messages."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ import pytest
 
 from bench import headroom, load
 from bench.load import run_options
+from penstock._ext.load import Load
 from penstock.bench.brokers import Broker
+from penstock.bench.options import LoadOptions
 from tests.unit.bench.faulty_broker import FaultyBroker, Packets
 
 FIELDS = {
@@ -95,6 +98,43 @@ def test_threads_share_the_rate(broker: Broker) -> None:
 def test_paced_load_keeps_its_rate(broker: Broker) -> None:
     result = run_clean(broker, "--scenario p2p --n 2 --qos 1 --rate 500 --secs 0.6 --warmup 0.1")
     assert result["rate"] == pytest.approx(500, rel=0.2)
+    assert result["sent_rate"] == pytest.approx(500, rel=0.2)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_latency_at_a_rate_includes_the_wait_for_the_broker(broker: Broker, threads: int) -> None:
+    """With one message at a time nobody gets a million a second: each is the later the longer the run lasts."""
+    options = f"--scenario p2p --n 2 --qos 1 --window 1 --e2e 1 --rate 1e6 --secs 0.5 --warmup 0 --threads {threads}"
+    result = run_clean(broker, options)
+    assert result["sent_rate"] < 500_000
+    assert result["send_lag_max_us"] > 200_000
+    assert result["p50_us"] > 100_000
+
+
+def test_the_latency_of_what_was_stored_is_that_of_the_return(broker: Broker) -> None:
+    options = "--scenario fanin --n 3 --groups 3 --qos 1 --count 20 --session returns- --prefix returns"
+    for part in ("subscribe", "publish"):
+        run_clean(broker, f"{options} --part {part}")
+    time.sleep(1.5)
+    result = run_clean(broker, f"{options} --part receive")
+    assert result["received"] == 60
+    assert 0 < result["max_us"] <= 1.05 * result["secs"] * 1e6
+    run_clean(broker, f"{options} --part subscribe --forget")
+
+
+def test_messages_of_a_megabyte_and_messages_that_expire(broker: Broker) -> None:
+    for options in ("--size 1000000 --e2e 2", "--size 1000000 --e2e 2 --rate 100", "--expiry 60 --e2e 20 --version 5"):
+        result = run_clean(broker, f"--scenario p2p --n 2 --qos 1 --count 10 {options}")
+        assert result["received"] == 20
+
+
+def test_open_connections_of_a_storm_are_no_more_than_asked_for(broker: Broker) -> None:
+    load = Load(LoadOptions("storm", port=broker.port, n=8, secs=1.0, warmup=0.0))
+    seen = []
+    while load.step(0.02):
+        seen.append(load.ready)
+    load.close()
+    assert 0 < max(seen) <= 8
 
 
 @pytest.mark.parametrize("how", ["", "--subscribe", "--abrupt", "--version 5"])
@@ -242,7 +282,7 @@ def test_a_thread_without_publishers_has_no_turn(broker: Broker) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    ["", "--scenario nothing", "--scenario p2p --size 15", "--scenario p2p --size 65537", "--scenario p2p --secs 0",
+    ["", "--scenario nothing", "--scenario p2p --size 15", "--scenario p2p --size 1048577", "--scenario p2p --secs 0",
      "--scenario p2p --subs 2", "--scenario p2p --version 3", "--scenario p2p --abrupt",
      "--scenario p2p --e2e 9 --in-turn", "--scenario fanin --in-turn"],
 )  # fmt: skip

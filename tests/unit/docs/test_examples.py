@@ -73,7 +73,8 @@ if arguments[:1] in (["pub"], ["sub"]) and not given & {{"-p", "--port", "-L", "
     arguments += ["-h", "127.0.0.1", "-p", "{port}"]
 # A load test needs to show that it works, not how fast.
 if arguments[:1] == ["bench"] and arguments[1:2] != ["--help"]:
-    arguments += ["--warmup", "0"] + (["-d", "0.2"] if "-d" in given else [])
+    if "-d" in given:  # the others are over with their messages
+        arguments += ["-d", "0.2"] + ([] if arguments[1] == "idle" else ["--warmup", "0"])
     if arguments[1] != "compare" and not given & {{"-p", "--port"}}:
         arguments += ["-h", "127.0.0.1", "-p", "{port}"]
 # A broker of the page's own has an admin address if its file gives it one, and the data listener that it gives it.

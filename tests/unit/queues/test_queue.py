@@ -9,7 +9,8 @@ import pytest
 
 from penstock.core.settings.queues import QueueManagerSettings
 from penstock.logs.base import Appended, LogError, LogUnavailable
-from penstock.queues.definitions import QueueDefinition, QueueError, Replication, Retention
+from penstock.queues.definitions import Limits, QueueDefinition, QueueError, Replication, Retention
+from penstock.queues.retention import enforce_retention
 from penstock.queues.sizes import Sizes
 from tests.support.queue_world import QueueWorld, in_world, record_of
 
@@ -122,6 +123,34 @@ def test_one_queue_that_cannot_be_tidied_is_not_the_end_of_tidying():
             await good.append(record_of("$queue/good", b"next"))
 
     in_world(work, QueueManagerSettings(retention_interval=0.05))
+
+
+def test_what_has_expired_makes_room_where_nobody_reads():
+    """Else the queue `mqtt`, which takes a copy of everything, would refuse what lives because of what is dead."""
+
+    async def work(world: QueueWorld) -> None:
+        queue = await world.fill("unread", limits=Limits(max_depth=700))
+        for number in range(701):
+            # more than is read at once has expired, and one that lives is among them
+            expires_at = 0 if number == 600 else 1
+            await queue.append(record_of("$queue/unread", b"%d" % number, expires_at=expires_at))
+        await enforce_retention(queue)
+        assert (queue.head, queue.depth, queue.expired, queue.dropped) == (600, 101, 600, 0)
+        await enforce_retention(queue)
+        assert (queue.head, queue.expired) == (600, 600)
+
+    in_world(work)
+
+
+def test_a_group_counts_what_has_expired_itself():
+    async def work(world: QueueWorld) -> None:
+        queue = await world.fill("read")
+        await queue.append(record_of("$queue/read", b"dead", expires_at=1))
+        await world.join(queue, "workers")
+        await enforce_retention(queue)
+        assert (queue.head, queue.expired) == (0, 0)
+
+    in_world(work)
 
 
 def test_sizes_of_a_log_that_is_empty_again():
