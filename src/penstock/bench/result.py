@@ -118,7 +118,8 @@ def settings_line(document: dict[str, Any]) -> str:
 
 
 def _allowed_window(document: dict[str, Any]) -> str:
-    used = document["figures"].get("window", document["settings"]["window"])
+    """What a comparison tells is told before it has figures."""
+    used = document.get("figures", {}).get("window", document["settings"]["window"])
     return f" (the broker allows {used:,})" if used < document["settings"]["window"] else ""
 
 

@@ -23,8 +23,9 @@ from penstock.partition.topics import INSTANCE_CHANNELS
 from penstock.persistence.housekeeper import Task, Undecided, Use
 from penstock.persistence.log_names import dispatch_group
 from penstock.persistence.session_records import RecordError
+from penstock.session.claims import Claim
 from penstock.session.registry import SessionRegistry
-from penstock.session.take_over import Claim, TakeOver
+from penstock.session.take_over import TakeOver
 
 log = get_logger("penstock.cluster")
 

@@ -48,6 +48,7 @@ from penstock.persistence.state_tail import StateTail
 from penstock.rpc.errors import RequestTimeout, RpcError, TooManyPending
 from penstock.rpc.instances import InstanceCalls
 from penstock.rpc.wire import Request
+from penstock.session.claims import NOT_KNOWN, Answer, Ask, Claim
 from penstock.session.departures import Departures
 from penstock.session.registry import SessionRegistry
 from penstock.stores.base import StoreError
@@ -64,36 +65,10 @@ POLL_SECONDS = 0.005
 BATCH_SECONDS = 0.02
 MOST_REMEMBERED = 10_000
 ADOPTED_AT_ONCE = 10_000
-NOT_KNOWN = -1  # an answer, beside those of Use
 WILLS_AT_ONCE = 1_000
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-class Ask(msgspec.Struct, array_like=True):
-    client_id: str
-    at: int
-    node: str
-
-
-class Answer(msgspec.Struct, array_like=True):
-    had: bool = False
-    positions: dict[int, int] = {}
-    """Of each partition of the log of all messages: what is before it was dispatched to the client."""
-    yielded: int = 0
-    """The time of a claim of its own that it gave up for this one: what it asks for that claim is void."""
-    is_removing: bool = False
-    """The topic of an earlier session of the client is still being deleted there: ask again."""
-
-
-@dataclass(slots=True, eq=False)
-class Claim:
-    """A client that is about to get its session here."""
-
-    client_id: str
-    at: int
-    is_lost: bool = False
 
 
 @dataclass(slots=True, eq=False)

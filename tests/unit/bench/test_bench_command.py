@@ -485,7 +485,9 @@ def test_a_comparison_of_two_brokers(tmp_path: Path, capsys: pytest.CaptureFixtu
     (saved,) = (tmp_path / "all").iterdir()
     assert json.loads(saved.read_text()) == document
     table = capsys.readouterr().out
-    assert table.startswith("p2p: 2 clients, MQTT 3.1.1, QoS 1, 64 bytes, as fast as it goes, 0.5 s\nmosquitto ")
+    load, broker, *_ = table.splitlines()
+    assert load.startswith("p2p: 2 pairs, MQTT 3.1.1, QoS 1, 64 bytes, as fast as it goes, 0.5 s after 0 s of warm-up, ")
+    assert broker.startswith("mosquitto ")
     assert "nothing kept on the disk" in table
     assert re.search(r"^p2p +messages/CPU-s +[\d,]+ +[\d,]+ \(\d+\.\d\dx\)$", table, re.M), table
 

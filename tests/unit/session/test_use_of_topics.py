@@ -17,7 +17,8 @@ from penstock.persistence.housekeeper import CLIENT, SHARE, Task, Undecided, Use
 from penstock.persistence.session_records import FORM, SessionRecord
 from penstock.rpc.errors import RequestTimeout, TooManyPending
 from penstock.session import take_over as module
-from penstock.session.take_over import MOST_QUESTIONS, NOT_KNOWN, Answer, Ask, Claim, TakeOver
+from penstock.session.claims import NOT_KNOWN, Answer, Ask, Claim
+from penstock.session.take_over import MOST_QUESTIONS, TakeOver
 
 TASK = Task(CLIENT, "a", "tbmq.msg.app.a")
 SHARED = Task(SHARE, "$share/group/t", "tbmq.msg.app.shared.t")

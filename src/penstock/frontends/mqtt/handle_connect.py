@@ -25,9 +25,9 @@ from penstock.frontends.mqtt import handle_auth
 from penstock.frontends.mqtt.tls import username_from_certificate
 from penstock.logs.base import LogError
 from penstock.persistence.session_records import RecordError
+from penstock.session.claims import Claim
 from penstock.session.cluster import Cluster
 from penstock.session.registry import Opening
-from penstock.session.take_over import Claim
 from penstock.stores.base import StoreError
 
 if TYPE_CHECKING:
