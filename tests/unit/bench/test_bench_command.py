@@ -486,7 +486,7 @@ def test_a_comparison_of_two_brokers(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert json.loads(saved.read_text()) == document
     table = capsys.readouterr().out
     load, broker, *_ = table.splitlines()
-    assert load.startswith("p2p: 2 pairs, MQTT 3.1.1, QoS 1, 64 bytes, as fast as it goes, 0.5 s after 0 s of warm-up, ")
+    assert load.startswith("p2p: 2 pairs, MQTT 3.1.1, QoS 1, 64 bytes, as fast as it goes, 0.5 s after 0 s of warm-up")
     assert broker.startswith("mosquitto ")
     assert "nothing kept on the disk" in table
     assert re.search(r"^p2p +messages/CPU-s +[\d,]+ +[\d,]+ \(\d+\.\d\dx\)$", table, re.M), table
