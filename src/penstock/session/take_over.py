@@ -139,7 +139,7 @@ class TakeOver:
             applications,
             node=node,
             owner_of=self._owners.get,
-            catch_up=self._tail.catch_up,
+            catch_up=self._read_own,
             is_claimed=lambda client_id: client_id in self._claims,
         )
         self._claims: dict[str, Claim] = {}
@@ -526,6 +526,11 @@ class TakeOver:
         deadline = time.monotonic() + STORE_SECONDS
         while self._hub.committed < ticket and time.monotonic() < deadline:  # noqa: ASYNC110  # no events there
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _read_own(self) -> None:
+        """What is stored was read, up to what this broker has written itself."""
+        await self._stored()
+        await self._tail.catch_up()
 
     async def _stored(self) -> None:
         stored: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()

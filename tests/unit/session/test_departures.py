@@ -56,6 +56,7 @@ class World:
         self.owners: dict[str, str] = {}
         self.claimed: set[str] = set()
         self.caught_up = 0
+        self.written_later: dict[str, str] = {}
         self.nodes = {name: ClusterNode(log, SETTINGS, name, loop, is_clustered=False) for name in ("node-a", "node-b")}
         self.here, self.there = (self._make(name) for name in self.nodes)
 
@@ -72,6 +73,7 @@ class World:
 
     async def _catch_up(self) -> None:
         self.caught_up += 1
+        self.owners.update(self.written_later)
 
     def connect(self, client_id: str, expiry: int = 0) -> Session:
         self.here.came(client_id)
@@ -181,6 +183,24 @@ def test_a_session_named_by_its_record_goes_though_the_log_fails_twice() -> None
         counters = world.counters
         assert counters["pack_retried_failed_sessions"] == 2
         assert counters["pack_failed_sessions"] == 0
+
+    in_world(work)
+
+
+def test_who_wrote_last_keeps_the_client() -> None:
+    """Two brokers that did not hear each other have it. The record of the other one is read before the own one, which
+    is later: letting go, as the other does too, would leave nobody with the client."""
+
+    async def work(world: World) -> None:
+        session = world.connect("a", expiry=300)
+        world.owners["a"] = "node-b"
+        world.written_later["a"] = "node-a"
+        world.here.read("a", "node-b")
+        await until(lambda: world.caught_up > 0)
+        await asyncio.sleep(0.05)
+        assert world.registry.get("a") is session
+        assert session.connection is not None
+        assert world.here.lost == 0
 
     in_world(work)
 
