@@ -44,8 +44,8 @@ class Notice(msgspec.Struct, array_like=True, frozen=True):
 
 class Departures:
     """`owner_of`: the broker that has a client's session, as far as the records that were read say, None without one;
-    `catch_up`: reads them to their end, with what this broker has to write; `is_claimed`: whether the client is about to
-    get its session here."""
+    `catch_up`: reads them to their end, with what this broker has to write; `is_claimed`: whether the client is about
+    to get its session here."""
 
     def __init__(
         self,
@@ -124,8 +124,8 @@ class Departures:
         session = self._find(notice)
         if session is None or not session.expiry_interval:
             return
-        # Of two brokers that have the client, because neither answered the other, the one that wrote last keeps it. What
-        # was read so far may end before what this one wrote: then both would let go.
+        # Of two brokers that have the client, because neither answered the other, the one that wrote last keeps it.
+        # What was read so far may end before what this one wrote: then both would let go.
         await self._catch_up()
         is_elsewhere = self._owner_of(notice.client_id) not in (None, "", self._node)
         if is_elsewhere and self._find(notice) is session:
