@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.datasub import Consumer, TopicPartition
+from penstock.datasub.errors import BadRequest
 from tests.support.datasub import DataBroker, DataWorld, read, read_rows, running_data_broker, wait_for
 from tests.wire.datasub.conftest import BROKERS
 
@@ -64,7 +65,8 @@ def test_falling_off_is_seen(own_broker: DataBroker) -> None:
 def _read_on(consumer: Consumer, place: TopicPartition) -> object:
     """The error, when the consumer reads on."""
     if place in consumer.assignment():
-        consumer.resume([place])
+        with contextlib.suppress(BadRequest):  # lost since the line before, with the broker
+            consumer.resume([place])
     message = consumer.poll(0.05)
     return None if message is None else message.error()
 
