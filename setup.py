@@ -29,7 +29,7 @@ MODULES = (
     "queue_words",
     "block",
     "query",
-    "kafka_records",
+    "kafka",
     "envelope",
     "columns",
     "pack",

@@ -85,6 +85,20 @@ def test_a_broker_that_has_not_heard_of_a_new_topic_is_asked_again(
     uvloop.run(scenario())
 
 
+def test_a_partition_that_is_not_there_costs_the_others_nothing(kafka: KafkaCluster, topic: str) -> None:
+    """While the topic is looked for they wait together; one made again may have fewer partitions than it had."""
+
+    async def scenario() -> None:
+        async with opened(kafka, topics={topic: "partitions:2"}) as log, asyncio.timeout(30):
+            sending = [log.producer.send(topic, number, pack_of(b"x")) for number in (0, 2, 1, 2, 0)]
+            results = await asyncio.gather(*sending, return_exceptions=True)
+            assert [type(result) for result in results] == [Appended, TopicNotFound, Appended, TopicNotFound, Appended]
+            assert log.producer.pending_records == 0
+            assert (await log.producer.send(topic, 1, pack_of(b"y"))).base_offset == 1
+
+    uvloop.run(scenario())
+
+
 def test_the_list_of_topics_is_remembered_until_we_change_it(kafka: KafkaCluster, topic: str) -> None:
     async def scenario() -> None:
         async with opened(kafka) as log, opened(kafka) as other:
@@ -194,7 +208,7 @@ def test_without_kafka_everything_starts_and_appends_fail_in_time(topic: str) ->
 
 
 def test_after_a_fatal_error_a_new_producer_takes_over(kafka: KafkaCluster, topic: str) -> None:
-    """librdkafka cannot be made to fail like this from outside, so it is told what it would tell us."""
+    """As if Kafka had lost count of the idempotent producer's records; librdkafka has a function for such tests."""
 
     async def scenario() -> None:
         async with opened(kafka) as log:
@@ -202,7 +216,8 @@ def test_after_a_fatal_error_a_new_producer_takes_over(kafka: KafkaCluster, topi
             results: list[Appended | LogError] = []
             for number in range(100):
                 log.producer.append(topic, 0, pack_of(b"%d" % number), results.append)
-            log.producer.on_client_error(KafkaError(KafkaError._FATAL, "out of sequence", fatal=True))
+            failed = log.producer._client
+            failed.fail_for_good(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "for a test")
             async with asyncio.timeout(60):
                 while len(results) < 100:  # noqa: ASYNC110 - callbacks fill it
                     await asyncio.sleep(0.01)
@@ -210,6 +225,9 @@ def test_after_a_fatal_error_a_new_producer_takes_over(kafka: KafkaCluster, topi
             written = [value for _, value in (await read_all(log, topic, 1))[0]]
             promised = [b"%d" % number for number in range(100) if isinstance(results[number], Appended)]
             assert [value for value in written if value in promised] == promised
+            async with asyncio.timeout(60):
+                while log.producer._client is failed:  # noqa: ASYNC110 - the next poll hears of it
+                    await asyncio.sleep(0.01)
             after = await log.producer.send(topic, 0, pack_of(b"after"))
             assert after.base_offset == len(written)
 

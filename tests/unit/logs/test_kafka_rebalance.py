@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ import confluent_kafka
 import pytest
 import uvloop
 
-from penstock.logs.base import Committed, LogUnavailable, TopicPartition
+from penstock.logs.base import Committed, LogError, LogUnavailable, TopicPartition
 from penstock.logs.kafka import KafkaLog, KafkaSettings
 from penstock.logs.kafka.consumer import KafkaConsumer
 from tests.support.kafka_cluster import KafkaCluster
@@ -173,6 +174,42 @@ def test_a_member_that_lost_its_place_for_good_joins_again(kafka: KafkaCluster, 
         assert await read_until(member, lambda: member.assignment() == places) == [b"to be read"]
         await member.commit()
         assert told == ["+2", "-2", "+2"]
+        await log.close()
+
+    uvloop.run(scenario())
+
+
+@pytest.mark.parametrize("patience", [30.0, 0.2])
+def test_a_member_that_is_closed_in_the_middle_of_a_rebalance_leaves(
+    kafka: KafkaCluster, topic: str, patience: float
+) -> None:
+    """librdkafka is in the call that the callback comes from: it cannot be closed before that is over. Who closes it
+    may not have the patience for that; its thread ends all the same."""
+
+    async def scenario() -> None:
+        log = KafkaLog(KafkaSettings(bootstrap_servers=kafka.bootstrap))
+        await log.start()
+        await log.admin.create(topic, 2)
+        told: list[str] = []
+        is_told = asyncio.Event()
+
+        async def on_assigned(_: Sequence[TopicPartition]) -> None:
+            is_told.set()
+            await asyncio.sleep(0.5)
+            told.append("assigned")
+
+        member = log.consumer(f"group-{topic}")
+        member.subscribe([topic], on_assigned, lambda _: told.append("revoked"))
+        polling = asyncio.create_task(member.poll(10, 30))
+        async with asyncio.timeout(30):
+            await is_told.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await member.close()
+        with pytest.raises(LogError, match="closed"):
+            await polling
+        await until(lambda: told == ["assigned", "revoked"])
+        await until(lambda: all(one.name != f"kafka-consumer-group-{topic}" for one in threading.enumerate()))
         await log.close()
 
     uvloop.run(scenario())

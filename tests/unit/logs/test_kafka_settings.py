@@ -8,6 +8,7 @@ import pytest
 from penstock.core.errors import SettingsError
 from penstock.core.settings.kafka import from_queue
 from penstock.logs.kafka import ENVIRONMENT_ALIASES, KafkaLog, KafkaSettings
+from penstock.logs.kafka.inspect import inspect
 from penstock.logs.kafka.settings import admin_config, consumer_config, producer_config, properties_of
 
 
@@ -97,6 +98,13 @@ def test_an_unknown_property_is_named(section: str) -> None:
     settings = msgspec.convert({section: {"linger.parsecs": "1"}}, KafkaSettings)
     with pytest.raises(SettingsError, match=r"linger\.parsecs"):
         KafkaLog(settings)
+
+
+@pytest.mark.parametrize("name", ["error_cb", "oauth_cb", "logger", "default.topic.config"])
+@pytest.mark.parametrize("section", ["common", "admin"])
+def test_what_is_no_property_but_an_argument_of_the_python_client_is_refused(section: str, name: str) -> None:
+    with pytest.raises(SettingsError, match=f"kafka.admin: {name}"):
+        inspect(msgspec.convert({section: {name: "x"}}, KafkaSettings), "tbmq.")
 
 
 def test_a_bad_value_is_refused() -> None:

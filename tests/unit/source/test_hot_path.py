@@ -104,6 +104,8 @@ HOT = {
         "put_delivery",
     ],
     "partition": ["hash_key", "partition_of"],
+    # what is done for each record on its way to Kafka, for the report that it is there, and on its way back
+    "kafka": ["fill_messages", "take_report", "8Delivery_succeed", "12PackConsumer__goes_on", "12PackConsumer__put"],
     "queue_rows": ["9RowWriter__put", "9RowWriter__put_mark", "9RowWriter__next_id", "next_entry"],
     "queue_words": ["7_Places_note", "put_word", "put_value"],
     "query": [

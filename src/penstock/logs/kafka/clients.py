@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import confluent_kafka
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from penstock._ext.kafka import PackConsumer, PackProducer
 from penstock.core.errors import SettingsError
 from penstock.core.settings.kafka import KafkaSettings
 from penstock.logs.kafka.settings import Property, admin_config, consumer_config, producer_config
@@ -17,8 +17,8 @@ def check_clients(settings: KafkaSettings) -> None:
     """Makes one client of each kind, and connects to nobody. Raises SettingsError."""
     consumer, producer = consumer_config(settings, "penstock-check", None, "earliest"), producer_config(settings)
     try:
-        confluent_kafka.Consumer(_alone(consumer)).close()
-        confluent_kafka.Producer(_alone(producer))
+        PackConsumer(_alone(consumer)).close()
+        PackProducer(_alone(producer)).close()
         AdminClient(_alone(admin_config(settings)))
     except KafkaException as error:
         raise settings_error(error) from None

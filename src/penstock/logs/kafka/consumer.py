@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, TypeVar
 
-import confluent_kafka
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, KafkaError, KafkaException
 
-from penstock._ext.kafka_records import packs_of
+from penstock._ext.kafka import PackConsumer
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import get_logger
 from penstock.logs.base import (
@@ -33,18 +32,18 @@ from penstock.logs.base import (
 )
 from penstock.logs.kafka.errors import is_passing, to_log_error
 from penstock.logs.kafka.health import Health
-from penstock.logs.kafka.questions import Questions, named, text
-from penstock.logs.kafka.shelf import LARGEST_FETCH, MOVES, Seen, Shelf
+from penstock.logs.kafka.questions import Questions, text
+from penstock.logs.kafka.shelf import LARGEST_FETCH, MOVES, Shelf
 from penstock.logs.kafka.worker import Worker
 
 log = get_logger("penstock.logs.kafka")
 Answer = TypeVar("Answer")
 # Records, and the number of their partition's last move when they were read.
 Found = list[tuple[int | None, TopicPartition, RecordPack]]
+# What librdkafka says instead of a record, and of which topic (None: of none) and partition.
+Failure = tuple[KafkaError, str | None, int]
 
 SLICE_SECONDS = 0.02
-# Python looks for garbage after 700 new objects, and messages are objects: fewer of them at a time, and it never does.
-MESSAGES_AT_ONCE = 400
 SEEK_SECONDS = 5.0
 REPLACEMENT_SECONDS = 10.0  # two processes do not take a place from each other all the time
 
@@ -54,7 +53,7 @@ class KafkaConsumer:
 
     def __init__(
         self,
-        new_client: Callable[[], confluent_kafka.Consumer],
+        new_client: Callable[[], PackConsumer],
         group: str,
         *,
         auto_offset_reset: str,
@@ -74,7 +73,6 @@ class KafkaConsumer:
         self._is_cooperative = is_cooperative
         self._worker = Worker(f"kafka-consumer-{group}")
         self._shelf = Shelf()
-        self._seen = Seen()
         self._is_subscribed = False
         self._is_polling = False
         self._fetching: asyncio.Future[Found] | None = None
@@ -90,7 +88,7 @@ class KafkaConsumer:
         self._applied: set[TopicPartition] = set()
         self._starts: dict[TopicPartition, int] = {}
         self._has_new_assignment = False
-        self._failure: Message | None = None
+        self._failure: Failure | None = None
         self._revoked: set[TopicPartition] = set()
         self._names: list[str] = []
         self._out = ""  # why librdkafka will never read anything again
@@ -100,7 +98,6 @@ class KafkaConsumer:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         self._check_unsubscribed()
         wanted = sorted(set(partitions))
-        self._seen.add(wanted)
         positions = {partition: place.position for partition, place in self._shelf.places.items()}
         for partition in positions:
             self._shelf.drop(partition)
@@ -111,7 +108,6 @@ class KafkaConsumer:
     async def add(self, starts: Mapping[TopicPartition, int]) -> None:
         self._check_unsubscribed()
         check_new(starts, self._shelf.places)
-        self._seen.add(starts)
         added = [self._shelf.add(one, start if start >= 0 else None, next(MOVES)) for one, start in starts.items()]
         moves = {place.partition: place.move for place in added}
         try:
@@ -160,7 +156,6 @@ class KafkaConsumer:
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
         self._is_subscribed = True
         names = sorted(set(topics))
-        self._seen.add_subscribed(names)
         self._worker.submit(lambda: self._join(names))
 
     async def poll(
@@ -288,7 +283,7 @@ class KafkaConsumer:
         for partition, committed in offsets.items():
             if committed.offset < 0:
                 raise ValueError(f"{committed.offset} of {partition} is no offset")
-        asked = [named(partition, one.offset, one.metadata) for partition, one in offsets.items()]
+        asked = {partition: (one.offset, one.metadata) for partition, one in offsets.items()}
         if asked:
             await self._submit("commit offsets", lambda: self._commit(asked))
 
@@ -317,7 +312,7 @@ class KafkaConsumer:
         self._is_closing = True
         try:
             await asyncio.gather(*self._asking, return_exceptions=True)
-            await self._worker.submit(self._client.close)
+            await self._worker.submit_end(self._close_client)
         finally:
             self._is_closed = True
             self._worker.stop()
@@ -357,11 +352,15 @@ class KafkaConsumer:
 
     def _join(self, names: list[str]) -> None:
         self._names = names
-        self._client.subscribe(names, on_assign=self._take, on_revoke=self._give_back, on_lost=self._give_back)
+        self._client.subscribe(names, self._take, self._give_back)
+
+    def _close_client(self) -> None:
+        """The one there is then: it may have been replaced since somebody asked for it."""
+        self._client.close()
 
     def _poll_unassigned(self) -> None:
         if not self._applied:  # or it would read records
-            self._client.poll(0)
+            self._client.read(1, 0.0, LARGEST_FETCH)
 
     def _replace_client(self) -> None:
         """librdkafka fails for good when its place in the group was given to another of the same instance id. That may
@@ -391,7 +390,7 @@ class KafkaConsumer:
             self._starts |= starts
         elif starts:
             self._questions.look_up({one.topic for one in starts} - {one.topic for one in self._applied})
-            self._client.incremental_assign([named(partition, start) for partition, start in starts.items()])
+            self._client.incremental_assign(dict(starts))
             self._applied.update(starts)
 
     def _shrink(self, partitions: list[TopicPartition]) -> None:
@@ -401,30 +400,30 @@ class KafkaConsumer:
         applied = [partition for partition in partitions if partition in self._applied]
         self._applied.difference_update(applied)
         if applied:
-            self._client.incremental_unassign([named(partition) for partition in applied])
+            self._client.incremental_unassign(applied)
 
     def _hold(self, to_hold: list[TopicPartition], to_let_go: list[TopicPartition]) -> None:
-        held = [named(one) for one in to_hold if one in self._applied]
-        free = [named(one) for one in to_let_go if one in self._applied]
+        held = [one for one in to_hold if one in self._applied]
+        free = [one for one in to_let_go if one in self._applied]
         if held:
             self._client.pause(held)
         if free:
             self._client.resume(free)
 
     def _start_assigned(self) -> None:
-        without_group = confluent_kafka.OFFSET_END if self._reset == "latest" else confluent_kafka.OFFSET_BEGINNING
-        chosen = [
-            named(one, without_group if start == OFFSET_INVALID and not self._group else start)
-            for one, start in self._starts.items()
-        ]
-        self._client.assign(chosen)
+        without_group = OFFSET_END if self._reset == "latest" else OFFSET_BEGINNING
+        self._client.assign(
+            {
+                one: without_group if start == OFFSET_INVALID and not self._group else start
+                for one, start in self._starts.items()
+            }
+        )
         self._applied.update(self._starts)
         self._starts = {}
         self._has_new_assignment = False
 
     def _fetch(self, most: int, deadline: float) -> Found:
         """Waits for the first record, then takes what is there already, up to `most`."""
-        found: Found = []
         while True:
             self._worker.serve_waiting()
             if self._is_closing:
@@ -434,67 +433,41 @@ class KafkaConsumer:
             if self._has_new_assignment:
                 self._start_assigned()
             self._revoked.clear()
-            count = got = self._convert(
-                self._read(most, min(SLICE_SECONDS, max(0.0, deadline - time.monotonic()))), found
-            )
-            while count < most and got == MESSAGES_AT_ONCE:
-                got = self._convert(self._read_more(min(most - count, MESSAGES_AT_ONCE)), found)
-                count += got
+            found = self._read(most, min(SLICE_SECONDS, max(0.0, deadline - time.monotonic())))
             if found or self._is_cut_short or time.monotonic() >= deadline:
                 return found
 
-    def _convert(self, messages: list[Message], found: Found) -> int:
-        """Adds the messages to what was found; how many there were. They are gone before there are new ones."""
-        packs, errors = packs_of(self._without_revoked(messages), *self._seen.only(), LARGEST_FETCH)
-        for topic, number, pack in packs:
-            partition = TopicPartition(topic, number)
-            found.append((self._moves.get(partition), partition, pack))
-        if errors and found:
-            self._failure = errors[0]  # what was read must be given; the error comes next time
-        elif errors:
-            self._raise(errors[0])
-        return len(messages)
-
-    def _read(self, most: int, seconds: float) -> list[Message]:
+    def _read(self, most: int, seconds: float) -> Found:
         if self._failure is not None:
             failure, self._failure = self._failure, None
-            self._raise(failure)
+            self._raise(*failure)
         try:
-            first = self._client.poll(seconds)
+            packs, failures = self._client.read(most, seconds, LARGEST_FETCH)
         except KafkaException as error:
             raise to_log_error(error, "read from Kafka") from None
-        if first is None:
-            return []
-        # what was read must be given, whatever happens to the rest
-        return [first, *self._read_more(min(most, MESSAGES_AT_ONCE) - 1)]
+        found = self._without_revoked(packs)
+        if failures and found:
+            self._failure = failures[0]  # what was read must be given; the error comes next time
+        elif failures:
+            self._raise(*failures[0])
+        return found
 
-    def _read_more(self, most: int) -> list[Message]:
-        try:
-            return self._client.consume(most, 0) if most else []
-        except KafkaException as error:
-            log.warning("kafka consumer", group=self._group, reason=str(error))
-            return []
-
-    def _without_revoked(self, messages: list[Message]) -> list[Message]:
+    def _without_revoked(self, packs: list[tuple[str, int, RecordPack]]) -> Found:
         """A rebalance in the middle of reading: what was read of a partition that is gone belongs to its new owner."""
-        if not self._revoked:
-            return messages
-        kept: list[Message] = []
+        kept: Found = []
         dropped: dict[TopicPartition, int] = {}
-        for message in messages:
-            place = TopicPartition(message.topic() or "", message.partition() or 0)
-            if message.error() is None and place in self._revoked:
-                dropped.setdefault(place, message.offset() or 0)
+        for topic, number, pack in packs:
+            place = TopicPartition(topic, number)
+            if place in self._revoked:
+                dropped.setdefault(place, pack.base_offset)
             else:
-                kept.append(message)
+                kept.append((self._moves.get(place), place, pack))
         for place, offset in dropped.items():
             if place in self._applied:  # it came back at once
                 self._seek(place, offset, self._moves[place])
         return kept
 
-    def _raise(self, message: Message) -> None:
-        error = message.error()
-        assert error is not None
+    def _raise(self, error: KafkaError, topic: str | None, number: int) -> None:
         code = error.code()
         if code in (KafkaError._PARTITION_EOF, KafkaError._MAX_POLL_EXCEEDED):
             log.warning("kafka consumer", group=self._group, reason=error.str())
@@ -502,10 +475,10 @@ class KafkaConsumer:
         if error.fatal() or code == KafkaError._FATAL:
             self._out = error.str()
             raise LogUnavailable(f"the consumer of group {self._group!r} is out: {error.str()}")
-        if message.topic() is None:
+        if topic is None:
             place, failed = None, to_log_error(error, "read from Kafka")
         else:
-            place = TopicPartition(message.topic() or "", message.partition() or 0)
+            place = TopicPartition(topic, number)
             failed = to_log_error(error, f"read {text(place)}")
         if place is not None and code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             marks = self._questions.watermarks(place)
@@ -516,7 +489,7 @@ class KafkaConsumer:
         failed.partition = place
         raise failed
 
-    def _commit(self, asked: list[confluent_kafka.TopicPartition]) -> None:
+    def _commit(self, asked: Mapping[TopicPartition, tuple[int, str]]) -> None:
         try:
             self._questions.commit(asked)
         except KafkaException as error:
@@ -536,7 +509,7 @@ class KafkaConsumer:
         deadline = time.monotonic() + SEEK_SECONDS
         while True:
             try:
-                self._client.seek(named(partition, offset))
+                self._client.seek(*partition, offset)
                 return offset
             except KafkaException as error:
                 # A partition that was assigned just now is not being fetched yet.
@@ -544,11 +517,11 @@ class KafkaConsumer:
                     raise
             time.sleep(0.01)
 
-    def _take(self, client: confluent_kafka.Consumer, assigned: list[confluent_kafka.TopicPartition]) -> None:
+    def _take(self, client: PackConsumer, assigned: list[tuple[str, int]]) -> None:
         """New partitions: who processes them hears of it first, and may still seek."""
         if client is not self._client:
             return  # it is about to end
-        places = [TopicPartition(one.topic, one.partition) for one in assigned]
+        places = [TopicPartition(*one) for one in assigned]
         moves = {place: next(MOVES) for place in places}
         self._moves |= moves
         self._starts = dict.fromkeys(places, OFFSET_INVALID)
@@ -561,17 +534,16 @@ class KafkaConsumer:
 
         self._worker.run_on_loop(tell)
         starts, self._starts = self._starts, {}
-        chosen = [named(place, start) for place, start in starts.items()]
         if self._is_cooperative:
-            client.incremental_assign(chosen)
+            client.incremental_assign(starts)
         else:
-            client.assign(chosen)
+            client.assign(starts)
         self._applied.update(places)
 
-    def _give_back(self, client: confluent_kafka.Consumer, revoked: list[confluent_kafka.TopicPartition]) -> None:
+    def _give_back(self, client: PackConsumer, revoked: list[tuple[str, int]]) -> None:
         """The group waits until who processes these partitions is done with them."""
         if client is self._client:
-            self._give_up([TopicPartition(one.topic, one.partition) for one in revoked])
+            self._give_up([TopicPartition(*one) for one in revoked])
         if self._is_cooperative:
             client.incremental_unassign(revoked)
         else:

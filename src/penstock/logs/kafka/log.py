@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +15,7 @@ import confluent_kafka
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from penstock._ext.kafka import PackConsumer, PackProducer
 from penstock.core.logging import RateLimited, get_logger
 from penstock.core.settings.kafka import KafkaSettings
 from penstock.logs.base import LogError
@@ -62,7 +63,9 @@ class KafkaLog:
         self._check_consumer_settings()
         try:
             admin_statistics = self._statistics.add(ClientStatistics("admin"))
-            config: dict[str, Any] = self._with_statistics(admin_config(settings), admin_statistics)
+            config: dict[str, Any] = {**admin_config(settings)}
+            if (listener := self._listener(admin_statistics)) is not None:
+                config["stats_cb"] = listener
             self._admin = KafkaAdmin(settings, AdminClient(config), self._executor)
             self._producer = KafkaProducer(settings, self._new_producer, self._admin.open, self._health, self._executor)
         except KafkaException as error:
@@ -118,7 +121,7 @@ class KafkaLog:
             self._statistics.remove(statistics)
 
         consumer = KafkaConsumer(
-            lambda: self._new_consumer(self._with_statistics(config, statistics)),
+            lambda: self._new_consumer(config, statistics),
             group,
             auto_offset_reset=reset,
             max_poll_records=self._settings.max_poll_records,
@@ -197,24 +200,24 @@ class KafkaLog:
             )
         return True
 
-    def _new_producer(self) -> confluent_kafka.Producer:
-        config = self._with_statistics(producer_config(self._settings), self._producer_statistics)
-        config["error_cb"] = self._on_producer_error
-        return confluent_kafka.Producer(config, logger=CLIENT_LOGGER)
+    def _new_producer(self) -> PackProducer:
+        listener = self._listener(self._producer_statistics)
+        return PackProducer(producer_config(self._settings), self._on_producer_error, listener, CLIENT_LOGGER.log)
 
-    def _with_statistics(self, config: Mapping[str, Property], statistics: ClientStatistics) -> dict[str, object]:
-        """For a new client."""
-        return {**config, "stats_cb": statistics.begin()} if self._settings.statistics_interval_ms else {**config}
-
-    def _new_consumer(self, config: Mapping[str, object]) -> confluent_kafka.Consumer:
+    def _new_consumer(self, config: Mapping[str, Property], statistics: ClientStatistics) -> PackConsumer:
         try:
-            return confluent_kafka.Consumer({**config, "error_cb": self._health.on_error}, logger=CLIENT_LOGGER)
+            return PackConsumer(config, self._health.on_error, self._listener(statistics), CLIENT_LOGGER.log)
         except KafkaException as error:
             raise settings_error(error) from None
 
+    def _listener(self, statistics: ClientStatistics) -> Callable[[str], None] | None:
+        """For a new client."""
+        return statistics.begin() if self._settings.statistics_interval_ms else None
+
     def _check_consumer_settings(self) -> None:
         """A wrong property is an error at the start, not at the first consumer."""
-        self._new_consumer(consumer_config(self._settings, "penstock-check", None, "earliest")).close()
+        config = consumer_config(self._settings, "penstock-check", None, "earliest")
+        self._new_consumer(config, ClientStatistics("consumer")).close()
 
     def _on_producer_error(self, error: confluent_kafka.KafkaError) -> None:
         self._producer.on_client_error(error)

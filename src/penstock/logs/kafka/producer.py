@@ -1,8 +1,7 @@
 """Appends packs through librdkafka's producer, on the loop's thread alone.
 
-librdkafka sends in threads of its own and never asks for the GIL there. Its delivery reports wait until somebody polls,
-and each of them takes the GIL anew: polled from another thread they would queue behind a busy loop, one switch interval
-each. So the loop polls, without waiting: every millisecond while something is under way, seldom otherwise.
+librdkafka sends in threads of its own and never asks for the GIL there. Its delivery reports wait until somebody polls:
+the loop does, without waiting, every millisecond while something is under way, seldom otherwise.
 """
 
 from __future__ import annotations
@@ -13,12 +12,10 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from typing import Any
 
-import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
-from penstock._ext.kafka_records import Delivery, find_odd, messages_of
+from penstock._ext.kafka import Delivery, PackProducer, find_odd
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import get_logger
 from penstock.core.settings.kafka import KafkaSettings
@@ -37,7 +34,7 @@ RECORD_OVERHEAD = 70
 # What a copy in a client's topic may have behind the record it was made from: QoS, source, subscription identifiers.
 COPY_ROOM = 512
 
-NewClient = Callable[[], confluent_kafka.Producer]
+NewClient = Callable[[], PackProducer]
 # Makes sure that a topic is there and says how many partitions it has.
 OpenTopic = Callable[[str], Awaitable[int]]
 
@@ -102,7 +99,7 @@ class KafkaProducer:
         if topic in self._unopened:
             self._unopened[topic].append(delivery)
         elif topic in self._partitions:
-            self._produce(delivery)
+            self._produce(delivery, self._partitions[topic])
         else:
             self._unopened[topic] = [delivery]
             self._start_opening(topic)
@@ -120,6 +117,7 @@ class KafkaProducer:
     def forget_topic(self, topic: str) -> None:
         """The topic was created, changed or deleted: look at it again before the next append."""
         self._partitions.pop(topic, None)
+        self._client.forget_topic(topic)
 
     async def close(self) -> None:
         """What was appended is still written, if Kafka takes it in time."""
@@ -163,9 +161,10 @@ class KafkaProducer:
     async def _open(self, topic: str) -> None:
         deadline = time.monotonic() + self._settings.delivery_timeout_ms / 1000
         error: LogError | None = None
+        partitions = 0
         while True:
             try:
-                self._partitions[topic] = await self._open_topic(topic)
+                partitions = self._partitions[topic] = await self._open_topic(topic)
                 error = None
                 break
             except LogError as failed:
@@ -175,13 +174,13 @@ class KafkaProducer:
             await asyncio.sleep(RETRY_SECONDS)
         for delivery in self._unopened.pop(topic):
             if error is None:
-                self._produce(delivery)
+                self._produce(delivery, partitions)
             else:
                 delivery.fail(error, delivery.pack.count)
 
-    def _produce(self, delivery: Delivery) -> None:
+    def _produce(self, delivery: Delivery, partitions: int) -> None:
         pack, count = delivery.pack, delivery.pack.count
-        if not 0 <= delivery.partition < self._partitions[delivery.topic]:
+        if not 0 <= delivery.partition < partitions:
             # More partitions may have been added meanwhile; the next append looks again.
             self.forget_topic(delivery.topic)
             delivery.fail(TopicNotFound(f"{delivery.topic} has no partition {delivery.partition}"), count)
@@ -195,36 +194,9 @@ class KafkaProducer:
             reason = f"a record for {delivery.topic} is larger than max_request_size, {limit} bytes, less {room}"
             delivery.fail(RecordTooLarge(reason), count)
         elif odd == 1:
-            self._produce_each(delivery)
+            self._client.produce_each(delivery)
         else:
-            self._produce_batch(delivery)
-
-    def _produce_batch(self, delivery: Delivery) -> None:
-        messages = messages_of(delivery.pack)
-        try:
-            queued = self._client.produce_batch(
-                delivery.topic, messages, partition=delivery.partition, on_delivery=delivery.report
-            )
-        except (KafkaException, BufferError) as error:
-            delivery.fail(to_log_error(error, f"append to {delivery.topic}"), len(messages))
-            return
-        if queued < len(messages):
-            refused = next(message["_error"] for message in messages if "_error" in message)
-            delivery.fail(refused, len(messages) - queued)
-
-    def _produce_each(self, delivery: Delivery) -> None:
-        for number, record in enumerate(delivery.pack):
-            arguments: dict[str, Any] = {"timestamp": record.timestamp, "partition": delivery.partition}
-            if record.headers:
-                arguments["headers"] = record.headers
-            try:
-                self._client.produce(delivery.topic, record.value, record.key, on_delivery=delivery.report, **arguments)
-            except BufferError:
-                delivery.fail(LogUnavailable("the buffer for Kafka is full"), delivery.pack.count - number)
-                return
-            except KafkaException as error:
-                delivery.fail(to_log_error(error, f"append to {delivery.topic}"), delivery.pack.count - number)
-                return
+            self._client.produce(delivery)
 
     def _schedule(self) -> None:
         if self._timer is not None:
@@ -234,7 +206,7 @@ class KafkaProducer:
 
     def _tick(self) -> None:
         try:
-            self._client.poll(0)
+            self._client.poll()
         except Exception:
             log.exception("kafka producer")
         if self._has_fatal_error:

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-import confluent_kafka
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
-from penstock.logs.base import EARLIEST, LATEST, Committed, LogUnavailable, TopicPartition, Watermarks
+from penstock._ext.kafka import PackConsumer
+from penstock.logs.base import EARLIEST, LATEST, Committed, TopicPartition, Watermarks
 from penstock.logs.kafka.errors import is_passing
 
 Answer = TypeVar("Answer")
@@ -22,19 +22,8 @@ MOST_LOOKED_UP = 8
 GROUP_CHANGES = (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION)
 
 
-def named(
-    partition: TopicPartition, offset: int = OFFSET_INVALID, metadata: str = ""
-) -> confluent_kafka.TopicPartition:
-    return confluent_kafka.TopicPartition(partition.topic, partition.partition, offset, metadata)
-
-
 def text(partition: TopicPartition) -> str:
     return f"{partition.topic}[{partition.partition}]"
-
-
-def check(error: KafkaError | None) -> None:
-    if error is not None:
-        raise KafkaException(error)
 
 
 def _patiently(ask: Callable[[], Answer]) -> Answer:
@@ -50,7 +39,7 @@ def _patiently(ask: Callable[[], Answer]) -> Answer:
 
 
 class Questions:
-    def __init__(self, client: confluent_kafka.Consumer, group: str, auto_offset_reset: str) -> None:
+    def __init__(self, client: PackConsumer, group: str, auto_offset_reset: str) -> None:
         self._client = client
         self._group = group
         self._reset = auto_offset_reset
@@ -62,16 +51,15 @@ class Questions:
             return
         for topic in topics:
             with contextlib.suppress(KafkaException):  # who reads it hears of what is wrong
-                self._client.list_topics(topic, LOOK_UP_SECONDS)
+                self._client.look_up(topic, LOOK_UP_SECONDS)
 
-    def commit(self, asked: list[confluent_kafka.TopicPartition]) -> None:
+    def commit(self, asked: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """While the group changes Kafka takes no offsets. It soon does again, and until we have agreed to give a
         partition back nobody else can have it, so trying again is safe."""
         deadline = time.monotonic() + COMMIT_SECONDS
         while True:
             try:
-                for written in self._client.commit(offsets=asked, asynchronous=False) or ():
-                    check(written.error)
+                self._client.commit(asked)
                 return
             except KafkaException as error:
                 if error.args[0].code() not in GROUP_CHANGES or time.monotonic() > deadline:
@@ -79,31 +67,16 @@ class Questions:
             time.sleep(0.02)
 
     def committed(self, partitions: list[TopicPartition]) -> dict[TopicPartition, Committed | None]:
-        answer: dict[TopicPartition, Committed | None] = {}
-        for one in self._client.committed([named(each) for each in partitions], timeout=QUERY_SECONDS):
-            check(one.error)
-            known = Committed(one.offset, one.metadata or "") if one.offset >= 0 else None
-            answer[TopicPartition(one.topic, one.partition)] = known
-        return answer
+        found = self._client.committed(partitions, QUERY_SECONDS)
+        return {one: Committed(*found[one]) if one in found else None for one in partitions}
 
     def watermarks(self, partition: TopicPartition) -> Watermarks:
-        marks = _patiently(lambda: self._client.get_watermark_offsets(named(partition), timeout=QUERY_SECONDS))
-        if marks is None:
-            raise LogUnavailable(f"Kafka does not say where {text(partition)} ends")
-        return Watermarks(*marks)
+        return Watermarks(*_patiently(lambda: self._client.watermarks(*partition, QUERY_SECONDS)))
 
     def offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The offset at a time of each, or of EARLIEST or LATEST, with one question per broker."""
-        asked = [named(partition, timestamp) for partition, timestamp in times.items()]
-
-        def ask() -> dict[TopicPartition, int]:
-            answer: dict[TopicPartition, int] = {}
-            for one in self._client.offsets_for_times(asked, timeout=QUERY_SECONDS):
-                check(one.error)
-                answer[TopicPartition(one.topic, one.partition)] = int(one.offset)
-            return answer
-
-        return _patiently(ask) if asked else {}
+        found = _patiently(lambda: self._client.offsets_for_times(times, QUERY_SECONDS)) if times else {}
+        return {TopicPartition(*place): offset for place, offset in found.items()}
 
     def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
         """Of the first record at or after the time, or the end."""

@@ -55,6 +55,8 @@ JAVA_ONLY = {
     "delivery.report.only.error": "an append is reported when it is written",
     "transactional.id": "the log does not use transactions",
 }
+# What confluent-kafka, which administers, takes besides librdkafka's properties: no text is one of them.
+PYTHON_ONLY = ("logger", "default.topic.config", "on_commit", "on_delivery")
 
 
 def properties_of(settings: KafkaSettings, topic: str) -> dict[str, str]:
@@ -153,5 +155,7 @@ def translated(section: str, properties: Mapping[str, Property]) -> dict[str, Pr
             raise SettingsError(
                 f"kafka.{section}: {name} is not a property of librdkafka", JAVA_ONLY[name].capitalize()
             )
+        if name in PYTHON_ONLY or name.endswith("_cb"):
+            raise SettingsError(f"kafka.{section}: {name} is not a property of librdkafka", "Leave it out.")
         known[JAVA_NAMES.get(name, name)] = ASSIGNORS.get(str(value), value)
     return known

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from penstock._ext.segment import RecordPack
 from penstock.logs.base import Fetched, LogError, TopicPartition
@@ -51,34 +51,6 @@ class Place:
         self.is_paused = False
         self.is_queued = False
         self.is_held = False  # librdkafka does not read on
-
-
-class Seen:
-    """Every topic and partition that a consumer was ever given, as long as it is one."""
-
-    def __init__(self) -> None:
-        self._topics: set[str] = set()
-        self._numbers: set[int] = set()
-        self._is_subscribed = False
-
-    def add(self, partitions: Iterable[TopicPartition]) -> None:
-        for topic, number in partitions:
-            if len(self._topics) < 2:
-                self._topics.add(topic)
-            if len(self._numbers) < 2:
-                self._numbers.add(number)
-
-    def add_subscribed(self, names: Iterable[str]) -> None:
-        self._is_subscribed = True
-        for name in names:
-            # a pattern stands for topics that are not known here
-            self._topics |= {name, ""} if name.startswith("^") else {name}
-
-    def only(self) -> tuple[str | None, int]:
-        """The topic, and the partition, if the consumer never had another: then no message can be of another."""
-        topic = next(iter(self._topics)) if len(self._topics) == 1 else None
-        is_alone = topic is not None and not self._is_subscribed and len(self._numbers) == 1
-        return topic, next(iter(self._numbers)) if is_alone else -1
 
 
 class Shelf:

@@ -27,22 +27,28 @@ class Worker:
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._callbacks = 0  # librdkafka waits for, in the thread
+        self._ends: list[Job | None] = []  # that came meanwhile
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, function: Callable[[], Result]) -> asyncio.Future[Result]:
         """Queues a call; on the loop."""
-        future: asyncio.Future[Result] = self._loop.create_future()
-
-        def job() -> None:
-            try:
-                result = function()
-            except BaseException as error:
-                self._post(_reject, future, error)
-            else:
-                self._post(_resolve, future, result)
-
+        job, future = self._new_job(function)
         self._jobs.put(job)
+        return future
+
+    def submit_end(self, function: Callable[[], Result]) -> asyncio.Future[Result]:
+        """The same, but never while librdkafka waits for a callback: it ends what would go on afterwards."""
+        job, future = self._new_job(function)
+
+        def end() -> None:
+            if self._callbacks:
+                self._ends.append(end)
+            else:
+                job()
+
+        self._jobs.put(end)
         return future
 
     def stop(self) -> None:
@@ -63,6 +69,17 @@ class Worker:
 
     def run_on_loop(self, callback: Callable[[], Any]) -> None:
         """Calls back on the loop and waits for it (for a coroutine's end, too), while jobs go on: it may commit."""
+        self._callbacks += 1
+        try:
+            self._call_and_serve(callback)
+        finally:
+            self._callbacks -= 1
+            if not self._callbacks:
+                for end in self._ends:
+                    self._jobs.put(end)
+                self._ends.clear()
+
+    def _call_and_serve(self, callback: Callable[[], Any]) -> None:
         is_done = threading.Event()
 
         def finish(task: asyncio.Future[Any] | None = None) -> None:
@@ -91,8 +108,23 @@ class Worker:
             except Empty:
                 log.error("callback of a rebalance takes too long", seconds=CALLBACK_SECONDS)
                 return
-            if job is not None:
+            if job is None:
+                self._ends.append(job)
+            else:
                 job()
+
+    def _new_job(self, function: Callable[[], Result]) -> tuple[Job, asyncio.Future[Result]]:
+        future: asyncio.Future[Result] = self._loop.create_future()
+
+        def job() -> None:
+            try:
+                result = function()
+            except BaseException as error:
+                self._post(_reject, future, error)
+            else:
+                self._post(_resolve, future, result)
+
+        return job, future
 
     def _post(self, function: Callable[..., None], *arguments: object) -> bool:
         try:
