@@ -86,6 +86,7 @@ class DataSubscription:
             on_table=Announcer(publish),
         )
         self.service, self._progress, self._stored = parts.service, parts.progress, parts.stored
+        parts.book.on_needing_more = self.retention.look_now
         self._is_first = (lambda: True) if node is None else (lambda: node.owns(CATALOGUE))
         catalogue = self.service.catalogue
         self.dead_letters.names_of = lambda key: [one.name for one in catalogue.topics() if one.plan.key == key]

@@ -39,6 +39,7 @@ class Parts(NamedTuple):
     progress: Progress
     counters: Callable[[], dict[str, int]]
     stored: Stored
+    book: OffsetBook
     calls: Callable[[], dict[str, int | float]] = dict
     """Counters of the calls to other nodes."""
 
@@ -99,7 +100,7 @@ def make_service(
         source=source,
         fetcher=fetcher,
     )
-    return Parts(service, local, local.counters, stored, dict if peers is None else peers.counters)
+    return Parts(service, local, local.counters, stored, book, dict if peers is None else peers.counters)
 
 
 def _refusal_of(catalogue: Catalogue, privileges: Privileges) -> Refusal:

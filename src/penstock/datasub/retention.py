@@ -30,6 +30,7 @@ class Retention:
         self._task: asyncio.Task[None] | None = None
         self._warnings = RateLimited(interval=60.0)
         self._suspension: Suspension | None = None
+        self._watched: tuple[Source, Progress] | None = None
         self._failures = 0
         self.is_held = False  # whether the log does as it is told
 
@@ -53,7 +54,18 @@ class Retention:
         """`is_mine`: whether this node, of those that use the log, is the one to change its limits."""
         if not self.is_held:
             self._suspension = Suspension(self._log, self._topic, source, notes, is_mine=is_mine)
+        self._watched = source, progress
         self._task = asyncio.get_running_loop().create_task(self._run(source, progress))
+
+    async def look_now(self) -> None:
+        """A group needs what nobody needed before. Where the log does as it is told, it knows that before the group
+        has its answer; whose retention is its own (Kafka) hears of it at the next look."""
+        if self._watched is None or not self.is_held:
+            return
+        try:
+            await self._look(*self._watched)
+        except (DataError, LogError) as error:
+            self._complain(error)
 
     async def stop(self) -> None:
         """Limits that are lifted stay so: groups need what they need while no broker runs."""
@@ -77,15 +89,18 @@ class Retention:
                     return
                 await self._look(source, progress)
             except (DataError, LogError) as error:
-                self._failures += 1
-                suppressed = self._warnings.try_pass("retention")
-                if suppressed is not None:
-                    log.warning(
-                        "the log cannot be told what groups need: a consumer may fall behind what it keeps",
-                        error=str(error),
-                        suppressed=suppressed,
-                    )
+                self._complain(error)
             await asyncio.sleep(self._interval)
+
+    def _complain(self, error: Exception) -> None:
+        self._failures += 1
+        suppressed = self._warnings.try_pass("retention")
+        if suppressed is not None:
+            log.warning(
+                "the log cannot be told what groups need: a consumer may fall behind what it keeps",
+                error=str(error),
+                suppressed=suppressed,
+            )
 
     async def _look(self, source: Source, progress: Progress) -> None:
         if self._suspension is None:

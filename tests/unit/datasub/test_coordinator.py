@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
@@ -378,6 +379,28 @@ def test_a_consumer_belongs_to_its_user() -> None:
         }.items():
             with pytest.raises(NotAllowed):
                 await world.service.handle(BOB, method, request)
+
+    in_world(work)
+
+
+def test_retention_hears_at_once_of_what_is_needed_anew() -> None:
+    """A new group's places and a step back, before the group has its answer; not every commit."""
+
+    async def work(world: DataWorld) -> None:
+        told: list[Mapping[int, int]] = []
+
+        async def note() -> None:
+            told.append(world.parts.progress.needed())
+
+        world.parts.book.on_needing_more = note
+        await world.make_topics("hot")
+        world.source.write(10)
+        first = await world.ready((await world.join("hot", auto_offset_reset="earliest")).consumer)
+        assert told == [{0: 0, 1: 0, 2: 0, 3: 0}]
+        await world.commit(first, ("hot", 0, 8), ("hot", 1, 9))
+        assert len(told) == 1
+        await world.commit(first, ("hot", 0, 5))
+        assert told[1:] == [{0: 5, 1: 9, 2: 0, 3: 0}]
 
     in_world(work)
 

@@ -108,3 +108,24 @@ def test_a_topic_with_more_partitions_than_the_settings_say_is_held_whole(tmp_pa
         assert log.held[TOPIC] == {0: 0, 1: 0}
 
     run(tmp_path, scenario)
+
+
+def test_what_is_needed_anew_is_held_at_once(tmp_path: Path) -> None:
+    """Not at the next look, which may be an hour away: a burst may come before it."""
+
+    async def scenario(log: EmbeddedLog) -> None:
+        retention = Retention(log, TOPIC, interval=3_600, is_holding=True)
+        await retention.protect(2)
+        await retention.look_now()  # nobody is known yet, so everything stays
+        assert log.held[TOPIC] == {0: 0, 1: 0}
+        await fill(log, 10)
+        source, groups = Source(log, TOPIC, 1), Groups()
+        retention.start(source, groups, NoNotes())
+        await until(lambda: not log.held[TOPIC])
+        groups.wanted = {0: 3}
+        await retention.look_now()
+        assert log.held[TOPIC] == {0: 3}
+        await retention.stop()
+        await source.close()
+
+    run(tmp_path, scenario)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -36,6 +36,14 @@ class Offsets(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def next_of(self, partition: int) -> int | None:
         return self.committed.get(partition, self.starts.get(partition))
+
+    def needs_more_than(self, before: Offsets) -> bool:
+        """A partition that the group did not have, or an earlier place of one."""
+        for partition, position in {**self.starts, **self.committed}.items():
+            known = before.next_of(partition)
+            if known is None or position < known:
+                return True
+        return False
 
 
 NOTHING = Offsets()
@@ -79,6 +87,8 @@ class OffsetBook:
         self._waiting: dict[str, list[_Wanted]] = {}
         self._under_way: set[Key] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self.on_needing_more: Callable[[], Awaitable[None]] = _nothing
+        """Before a group is told that a place is its own: what it needs must not go between two looks at it."""
         stored.listen(OFFSETS, self._on_change)
 
     def of(self, group: str, topic: str) -> Offsets:
@@ -211,12 +221,16 @@ class OffsetBook:
             for wanted in allowed:
                 _fail(wanted, error)
             return
+        needs_more = False
         for topic, record in changed.items():
             if (group, topic) in self._under_way:
+                needs_more = needs_more or record.needs_more_than(self.of(group, topic))
                 self._put((group, topic), record)
             else:  # dropped meanwhile: what was written behind the removal is removed too
                 self._write_later([(OFFSETS, key_of(group, topic), None)])
         self._under_way -= keys
+        if needs_more:
+            await self.on_needing_more()
         for wanted in allowed:
             if not wanted.done.done():
                 wanted.done.set_result(None)
@@ -273,6 +287,10 @@ class OffsetBook:
         for topic in list(self._records.get(group, ())):
             value = self._stored.items(OFFSETS).get(key_of(group, topic))
             self._put((group, topic), NOTHING if value is None else msgspec.msgpack.decode(value, type=Offsets))
+
+
+async def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 class _Records(dict[str, Offsets]):

@@ -112,7 +112,8 @@ class EmbeddedLog:
         self._thread.start()
         self.offsets.start(loop)
         self.maintenance.start(loop)
-        log.info("log opened", directory=str(self.root), topics=len(recovered), seconds=time.monotonic() - started)
+        seconds = round(time.monotonic() - started, 3)
+        log.info("log opened", directory=str(self.root), topics=len(recovered), seconds=seconds)
 
     async def close(self) -> None:
         """Everything that was appended is durable when it returns."""
