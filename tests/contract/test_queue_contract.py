@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,9 @@ class Results:
     handled: dict[uuid.UUID, list[int]] = field(default_factory=dict)
     running: set[str] = field(default_factory=set)
     run_twice: set[str] = field(default_factory=set)
+
+    def has(self, entity: uuid.UUID, count: int) -> bool:
+        return len(self.handled.get(entity, ())) >= count
 
     async def handle(self, packs: Sequence[Fetched]) -> None:
         topics = {fetched.topic for fetched in packs}
@@ -129,6 +133,34 @@ def test_a_second_node_comes_and_goes_and_nothing_is_lost_or_out_of_order(provid
     async def run() -> None:
         async with provider.open() as log:
             await scenario(log, provider.patience)
+
+    asyncio.run(run())
+
+
+def test_a_queue_whose_groups_become_of_another_kind_goes_on_where_it_was(provider: Provider) -> None:
+    """One group for all partitions, then one for each, and back: nothing is handled twice, nothing is left out."""
+
+    async def run() -> None:
+        async with provider.open() as log:
+            prefix = f"q{uuid.uuid4().hex[:8]}"
+            settings = parse_settings({"prefix": prefix, "core.partitions": PARTITIONS, "rule-engine.queues": []})
+            me = ServiceInfo(service_id="core-1", service_types=frozenset([CORE]))
+            partitions = HashPartitionService(me, default_queues(settings), asyncio.get_running_loop(), prefix=prefix)
+            partitions.start([])
+            factory = QueueFactory(log, settings, partitions)
+            producer, results, entity = factory.producer(CORE), Results(), uuid.uuid4()
+            info = partitions.resolve(CORE, "", SYSTEM_TENANT, entity)
+            for turn in range(4):
+                for number in range(5 * turn, 5 * turn + 5):
+                    await producer.send_and_wait(info, QueueMessage(entity, b"%d" % number))
+                options = replace(OPTIONS, is_per_partition=turn % 2 == 1)
+                manager = factory.manager(KEY, results.handle, options)
+                manager.update(partitions.my_partitions(KEY))
+                expected = list(range(5 * turn + 5))
+                await until(partial(results.has, entity, len(expected)), provider.patience)
+                await manager.stop()
+                assert results.handled[entity] == expected
+            await producer.stop()
 
     asyncio.run(run())
 

@@ -23,6 +23,8 @@ Handler = Callable[[Sequence[Fetched]], Awaitable[None]]
 GroupOf = Callable[[TopicPartitionInfo | None], str]
 """The consumer group of one partition, or (None) of all."""
 WARNING_SECONDS = 10.0
+# With an offset of a group that is not asked any more; the group writes none when it goes on.
+TAKEN_OVER = "taken over"
 _log = get_logger("penstock.consumers")
 
 
@@ -53,7 +55,9 @@ class _Runner:
         claims: Claims,
         ensure_topic: EnsureTopic,
         options: ConsumerOptions,
+        other_groups: Mapping[TopicPartition, str],
     ) -> None:
+        """`other_groups`: who consumed a partition if the queue had the other kind of groups before."""
         self.partitions = frozenset(partitions)
         self._names = sorted(f"{group}/{info}" for info in self.partitions)
         self._log = log
@@ -62,6 +66,7 @@ class _Runner:
         self._claims = claims
         self._ensure_topic = ensure_topic
         self._options = options
+        self._other_groups = {place: other for place, other in other_groups.items() if other != group}
         self._stopping = asyncio.Event()
         self._warnings = RateLimited(interval=WARNING_SECONDS)
         self.task = asyncio.create_task(self._run())
@@ -105,12 +110,49 @@ class _Runner:
             await creation
         consumer = self._log.consumer(self._group)
         try:
+            await self._carry_over(consumer)
             # One assignment for all of them: a second one would replace the first.
             consumer.assign(sorted(info.log_partition for info in self.partitions))
             while self._may_go_on():
                 await self._run_once(consumer)
         finally:
             with contextlib.suppress(LogError):
+                await consumer.close()
+
+    async def _carry_over(self, consumer: Consumer) -> None:
+        """A queue whose groups were of the other kind (one for all, one for each) goes on where those were: forward
+        only, so that nothing is handled again when it is changed back. Once: see _retire."""
+        before: dict[TopicPartition, Committed] = {}
+        for group in sorted(set(self._other_groups.values())):
+            for place, committed in (await self._log.admin.group_offsets(group)).items():
+                if self._other_groups.get(place) == group and committed.metadata != TAKEN_OVER:
+                    before[place] = committed
+        if not before:
+            return
+        now = await consumer.committed(before)
+        ahead: dict[TopicPartition, Committed] = {}
+        for place, committed in before.items():
+            own = now[place]
+            if own is None or own.metadata == TAKEN_OVER or own.offset < committed.offset:
+                ahead[place] = Committed(committed.offset)
+        if ahead:
+            await consumer.commit(ahead)
+            _log.info("offsets taken over from the other groups of the queue", group=self._group, partitions=len(ahead))
+        await self._retire(before)
+
+    async def _retire(self, taken: Mapping[TopicPartition, Committed]) -> None:
+        """Offsets that were taken over are marked: they would move the group forward again after an operator has put it
+        back, or over new records after the log has lost its end."""
+        by_group: dict[str, dict[TopicPartition, Committed]] = {}
+        for place, committed in taken.items():
+            by_group.setdefault(self._other_groups[place], {})[place] = Committed(committed.offset, TAKEN_OVER)
+        for group, offsets in by_group.items():
+            consumer = self._log.consumer(group)
+            try:
+                await consumer.commit(offsets)
+            except LogError as error:
+                _log.warning("offsets that were taken over stay", group=group, error=error.message)
+            finally:
                 await consumer.close()
 
     async def _run_once(self, consumer: Consumer) -> None:
@@ -264,6 +306,9 @@ class ConsumerManager:
     def _group(self, info: TopicPartitionInfo) -> str:
         return self._group_of(info if self._options.is_per_partition else None)
 
+    def _other_group(self, info: TopicPartitionInfo) -> str:
+        return self._group_of(None if self._options.is_per_partition else info)
+
     async def _drain(self, info: TopicPartitionInfo, drain: Handler) -> None:
         consumer = self._log.consumer(self._group(info))
         try:
@@ -340,6 +385,7 @@ class ConsumerManager:
             claims=self._claims,
             ensure_topic=self._ensure_topic,
             options=self._options,
+            other_groups={one.log_partition: self._other_group(one) for one in key},
         )
         runner.task.add_done_callback(lambda _: self._runner_ended(key))
         return runner

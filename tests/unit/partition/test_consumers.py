@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from penstock._ext.segment import RecordPack
-from penstock.logs.base import Fetched, LogError, TopicNotFound, TopicPartition
+from penstock.logs.base import Committed, Fetched, LogError, TopicNotFound, TopicPartition
 from penstock.logs.memory import MemoryLog
 from penstock.partition.consumers import ConsumerManager, ConsumerOptions, GivenBack
 from penstock.partition.discovery import LogDiscovery
@@ -132,7 +132,8 @@ def test_of_many_updates_the_last_wins() -> None:
         asked: list[int | None] = []
 
         def note(info: TopicPartitionInfo | None) -> str:
-            asked.append(info.partition)
+            if info is not None:
+                asked.append(info.partition)
             return group_of(info)
 
         manager = ConsumerManager(log, note, Handled(), QUICK)
@@ -345,5 +346,60 @@ def test_with_claims_two_nodes_never_run_a_partition_at_once() -> None:
         for member, manager in nodes:
             await manager.stop()
             await member.stop()
+
+    with_log(scenario)
+
+
+def test_offsets_of_the_other_kind_of_group_are_taken_forward_only() -> None:
+    """A partition that its own group has read further than the common one ever did stays where it is."""
+
+    async def scenario(log: MemoryLog) -> None:
+        handled = Handled()
+        places = [info.log_partition for info in INFOS]
+        for info in INFOS[:3]:
+            await put(log, info, b"a", b"b", b"c")
+        for group, offsets in {
+            "group": {places[0]: 1, places[1]: 2, places[3]: 0},
+            "group-1": {places[1]: 1, places[2]: 3},
+            "group-0": {places[0]: 2},
+        }.items():
+            consumer = log.consumer(group)
+            await consumer.commit({place: Committed(offset) for place, offset in offsets.items()})
+            await consumer.close()
+        manager = ConsumerManager(log, group_of, handled, QUICK)
+        manager.update(INFOS[:3])
+        await until(lambda: len(handled.values) >= 5)
+        await manager.stop()
+        assert sorted(handled.values) == [b"a", b"b", b"c", b"c", b"c"], "2 has no group that knows it: from the start"
+
+    with_log(scenario)
+
+
+def test_offsets_are_taken_over_once() -> None:
+    """Who puts a group back wants its records again; so does one whose partition has lost its end and goes on."""
+
+    async def scenario(log: MemoryLog) -> None:
+        handled = Handled()
+        place = INFOS[0].log_partition
+        await put(log, INFOS[0], b"a", b"b", b"c", b"d")
+        old, own = log.consumer("group"), log.consumer("group-0")
+        await old.commit({place: Committed(3)})
+        manager = ConsumerManager(log, group_of, handled, QUICK)
+        manager.update(INFOS[:1])
+        await until(lambda: handled.values == [b"d"])
+        await manager.stop()
+        await own.commit({place: Committed(1)})
+        manager = ConsumerManager(log, group_of, handled, QUICK)
+        manager.update(INFOS[:1])
+        await until(lambda: handled.values[1:] == [b"b", b"c", b"d"])
+        await manager.stop()
+        # and back again: the common group goes on where the other one is
+        await put(log, INFOS[0], b"e")
+        manager = ConsumerManager(log, group_of, handled, SHARED)
+        manager.update(INFOS[:1])
+        await until(lambda: handled.values[4:] == [b"e"])
+        await manager.stop()
+        await old.close()
+        await own.close()
 
     with_log(scenario)

@@ -106,12 +106,16 @@ class QueueReplication(Section, frozen=True):
     """Copies of a queue in a cluster; only `log.provider = "kafka"` has any. They hold when its topic is made."""
 
     enabled: Annotated[bool, about("false: as `[queue]` and `[kafka]` say for all topics")] = False
-    group: Annotated[str, Meta(max_length=255), about("accepted for the seed; Kafka spreads topics by itself")] = ""
+    group: Annotated[
+        str,
+        Meta(max_length=255),
+        about("accepted for compatibility, without effect: Kafka spreads topics by itself"),
+    ] = ""
     mode: Annotated[
-        Literal["sync", "async"], about("accepted for the seed; a publish always waits for min_in_sync_replicas")
+        Literal["sync", "async"], about("accepted, without effect: a publish always waits for min_in_sync_replicas")
     ] = "sync"
     ack_timeout: Annotated[
-        Interval, about("accepted for the seed; kafka.delivery_timeout_ms holds for all", unit="seconds")
+        Interval, about("accepted, without effect: kafka.delivery_timeout_ms holds for all", unit="seconds")
     ] = 5.0
     replication_factor: Annotated[int, Meta(ge=1, le=32_767), about("copies of the topic")] = 3
     min_in_sync_replicas: Annotated[int, Meta(ge=1, le=32_767), about("copies a publish must be in")] = 2
