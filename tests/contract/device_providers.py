@@ -11,10 +11,12 @@ from typing import Any
 
 import uvloop
 
+from penstock._ext.queue_rows import chunk_count
 from penstock._ext.segment import RecordPack
 from penstock.core.settings.redis import DeviceSettings, RedisSettings
 from penstock.stores.device import Added, Addition, DeviceStore, Page, Queue, build_source, client_queue, result_of
 from penstock.stores.lmdb_device import LmdbDeviceStore
+from penstock.stores.lmdb_kv import LmdbStore
 from penstock.stores.redis import RedisDeviceStore
 from tests.support.redis_server import shared_redis, shared_redis_cluster
 
@@ -37,7 +39,25 @@ async def opened(store: DeviceStore) -> AsyncIterator[DeviceStore]:
 
 
 def lmdb_provider(directory: Path) -> OpenStore:
-    return lambda **device: opened(LmdbDeviceStore(directory / "device", DeviceSettings(**device)))
+    @asynccontextmanager
+    async def open_one(**device: Any) -> AsyncIterator[DeviceStore]:
+        path = directory / "device"
+        async with opened(LmdbDeviceStore(path, DeviceSettings(**device))) as store:
+            yield store
+        # Whatever was done to it, it knows how many messages it has.
+        assert store.statistics.stored == count_in_lmdb(path)
+
+    return open_one
+
+
+def count_in_lmdb(path: Path) -> int:
+    """The messages of all queues, looked at one by one."""
+    store = LmdbStore(path)
+    chunks = store.space("chunks").database
+    with store.begin(write=False) as transaction:
+        count = sum(chunk_count(chunk) for _, chunk in transaction.cursor(db=chunks))
+    store.close()
+    return count
 
 
 def redis_provider(_: Path) -> OpenStore:

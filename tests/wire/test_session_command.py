@@ -1,18 +1,34 @@
 """`penstock session` against a broker with clients: does it show them, disconnect them, and end their sessions?"""
 
 import json
+import time
+import urllib.request
 
 from tests.support.broker import Listener
 from tests.support.packets import V5, Reason
 from tests.support.raw_client import RawClient
 from tests.support.streams import open_tcp
 
+SECONDS = 30
 FOREVER = {"session_expiry_interval": 3600}
 
 
 def connect(listener, client_id, **options):
     client = RawClient(open_tcp(listener.host_and_port), V5)
     return client, client.connect(client_id, **options)
+
+
+def read_metrics(broker):
+    address = (broker.settings_path.parent / "data" / "admin.address").read_text().strip()
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=SECONDS) as answer:
+        return answer.read().decode()
+
+
+def wait_until(is_so):
+    end = time.monotonic() + SECONDS
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_list_show_kick_and_delete(start_file_broker, penstock_command):
@@ -45,6 +61,8 @@ def test_list_show_kick_and_delete(start_file_broker, penstock_command):
     assert "is not connected" in session("kick", "pump-1", "--yes", check=False)
 
     publisher.publish("jobs/2", b"second", qos=1)
+    wait_until(lambda: [each["stored"] for each in session("list", "pump-*")["sessions"]] == [2])
+    wait_until(lambda: "penstock_device_stored_messages 2.0" in read_metrics(broker))
     pump, connack = connect(listener, "pump-1", clean_start=False, properties=FOREVER)
     assert connack.session_present
     pump.expect_publish("jobs/1", b"first", dup=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -49,7 +49,17 @@ def list_some(
     ]
     print_entries(_COLUMNS, shortened)
     more = " (there are more: --limit)" if answer["truncated"] else ""
-    typer.echo(f"{len(entries):,} of {counted(answer['total'], 'retained message')}{more}")
+    typer.echo(f"{_describe_count(answer, topic_filter)}{more}")
+
+
+def _describe_count(answer: dict[str, Any], topic_filter: str) -> str:
+    """Those of `$SYS` apart, which # does not match: else it looked as if most were left out."""
+    shown, total, system = len(answer["messages"]), answer["total"], answer.get("system", 0)
+    if topic_filter.startswith("$"):
+        return f"{shown:,} of {counted(total, 'retained message')}"
+    others = counted(total - system, "retained message")
+    count = others if shown == total - system else f"{shown:,} of {others}"
+    return f"{count} (and {system:,} of $SYS)" if system else count
 
 
 @app.command()

@@ -26,6 +26,7 @@ _COLUMNS = (
     "subscriptions",
     "in_flight",
     "queued",
+    "stored",
     "dropped",
 )
 _OF_A_FILTER = ("filter", "qos", "no_local", "retain_as_published", "retain_handling", "identifier")
@@ -57,7 +58,7 @@ def list_some(
         print_json(answer)
         return
     entries = answer["sessions"]
-    print_entries(_COLUMNS, [{**entry, "dropped": sum(entry["dropped"].values())} for entry in entries])
+    print_entries(_COLUMNS, [{"stored": None, **entry, "dropped": sum(entry["dropped"].values())} for entry in entries])
     more = " (there are more: --limit)" if answer["truncated"] else ""
     typer.echo(f"{len(entries):,} of {counted(answer['total'], 'session')}{more}")
 

@@ -164,6 +164,9 @@ EXACT: dict[str, Meaning] = {
         "application_duplicates_skipped", "counter", "Messages dispatched again after a crash and recognised."
     ),
     "device_stored": Meaning("device_stored", "counter", "Messages stored for persistent DEVICE clients and groups."),
+    "device_stored_messages": Meaning(
+        "device_stored_messages", "gauge", "Messages in the store now, for all of them; not known of Redis."
+    ),
     "device_fetched": Meaning("device_fetched", "counter", "Messages read from their store."),
     "device_removed": Meaning("device_removed", "counter", "Messages removed from it because they were acknowledged."),
     "device_trimmed": Meaning("device_trimmed", "counter", "Messages that gave way to newer ones over the limit."),

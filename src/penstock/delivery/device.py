@@ -579,7 +579,7 @@ class DeviceDelivery:
 
     def counters(self) -> dict[str, int]:
         statistics = self._store.statistics
-        return {
+        counters = {
             "device_stored": statistics.added,
             "device_fetched": statistics.fetched,
             "device_removed": statistics.removed,
@@ -589,3 +589,6 @@ class DeviceDelivery:
             "device_waiting": self._waiting,
             "device_backlogs": sum(not session.live for session in self._backlogs),
         }
+        if statistics.stored is not None:
+            counters["device_stored_messages"] = statistics.stored
+        return counters

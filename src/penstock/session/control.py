@@ -25,6 +25,7 @@ LONGEST_PATTERN = 1_024
 # Between so many sessions everybody else has a turn: a list is never on a message's way.
 LOOKED_AT_ONCE = 2_000
 DESCRIBED_AT_ONCE = 200
+ASKED_AT_ONCE = 50
 STORE_SECONDS = 2.0
 
 VERSIONS = {3: "3.1", 4: "3.1.1", 5: "5.0"}
@@ -47,8 +48,24 @@ class SessionControl:
         for index, session in enumerate(found):
             if index and index % DESCRIBED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            entries.append(self._describe(session))
+            entries.append({**self._describe(session), "stored": None})
+        await self._add_stored(found, entries)
         return {"sessions": entries, "total": len(self._registry), "truncated": truncated}
+
+    async def _add_stored(self, sessions: builtins.list[Session], entries: builtins.list[dict[str, Any]]) -> None:
+        """What waits in the store, of as many sessions as it answers for in time. A few at once: between them it does
+        what messages wait for."""
+        if self._store is None:
+            return
+        asked = [(session, entry) for session, entry in zip(sessions, entries, strict=True) if session.via_log]
+        end = asyncio.get_running_loop().time() + STORE_SECONDS
+        for start in range(0, len(asked), ASKED_AT_ONCE):
+            some = asked[start : start + ASKED_AT_ONCE]
+            states = await asyncio.gather(*(self._ask_store(session) for session, _ in some))
+            for (_, entry), state in zip(some, states, strict=True):
+                entry["stored"] = None if state is None else state.messages
+            if asyncio.get_running_loop().time() > end:
+                return
 
     async def _match(self, pattern: str, limit: int) -> tuple[builtins.list[Session], bool]:
         matches = re.compile(fnmatch.translate(pattern)).match

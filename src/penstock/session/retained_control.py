@@ -21,6 +21,7 @@ MOST_LISTED = 10_000
 MOST_PAYLOAD = 16 * 1024 * 1024
 PREVIEW = 64
 DESCRIBED_AT_ONCE = 200
+SYSTEM_FILTER = b"$SYS/#"
 
 
 class _Retained(NamedTuple):
@@ -39,7 +40,7 @@ class RetainedControl:
 
     async def list(self, topic_filter: str, limit: int) -> dict[str, Any]:
         """At most `limit` of the messages a subscription to the filter would get, with the beginning of each, and
-        whether there may be more."""
+        whether there may be more. `system` of the `total` are `$SYS`."""
         check_filter(topic_filter)
         topics = self._hub.retained.topics(topic_filter.encode(), limit + 1)
         entries: builtins.list[dict[str, Any]] = []
@@ -49,7 +50,14 @@ class RetainedControl:
             message = self._get(topic)
             if message is not None:
                 entries.append(self._describe(topic, message, PREVIEW))
-        return {"messages": entries, "total": self._hub.retained.count, "truncated": len(topics) > limit}
+        # The broker's own are no retained messages to who asks what clients have left.
+        system = len(self._hub.retained.topics(SYSTEM_FILTER, MOST_LISTED))
+        return {
+            "messages": entries,
+            "total": self._hub.retained.count,
+            "system": system,
+            "truncated": len(topics) > limit,
+        }
 
     async def get(self, topic: str, most: int) -> dict[str, Any]:
         """With the first `most` bytes of the payload, and the properties."""

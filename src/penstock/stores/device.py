@@ -123,6 +123,7 @@ class DeviceStatistics:
     commits: int = 0  # transactions of LMDB, commands to Redis
     retried: int = 0  # commands sent again
     reconnects: int = 0
+    stored: int | None = None  # messages in all queues now, expired ones that nobody looked at too; None: not known
 
 
 class DeviceStore(Protocol):

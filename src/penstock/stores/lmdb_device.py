@@ -217,8 +217,13 @@ class LmdbDeviceStore:
         self.statistics.refused += 1
         return StoreFull(f"{self._pending_bytes} bytes wait for the disk already", "give it again later")
 
+    def _note_stored(self) -> None:
+        self.statistics.stored = self._tables.stored
+
     def _on_turn(self, calls: list[_Call], problem: str, has_written: bool) -> None:
         self.statistics.commits += 1
+        if not problem:
+            self._note_stored()
         # who only reads, or removes what is not there, learns nothing about the disk
         if problem or has_written:
             self._note(problem)
@@ -249,6 +254,10 @@ class LmdbDeviceStore:
     # On the thread.
 
     def _run(self) -> None:
+        problem, _ = self._turn([])  # loads what is known of the tables
+        if not problem:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._note_stored)
         is_running = True
         while is_running:
             first = self._calls.get()

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import lmdb
 
+from penstock.stores.base import StoreError
+
 SMALLEST_MAP = 16 * 1024 * 1024
 MOST_SPACES = 64
 
@@ -43,13 +45,20 @@ class LmdbStore:
     """One environment with named spaces. A process opens a path once. `is_readonly`: to look at another process's."""
 
     def __init__(self, path: Path | str, *, is_readonly: bool = False) -> None:
+        """Raises StoreError and OSError."""
         path = Path(path)
         if not is_readonly and not path.exists():
             _create(path)
         size = max(SMALLEST_MAP, 2 * (path / "data.mdb").stat().st_size)
-        self._environment = lmdb.open(
-            str(path), map_size=size, max_dbs=MOST_SPACES, sync=True, readonly=is_readonly, create=not is_readonly
-        )
+        try:
+            self._environment = lmdb.open(
+                str(path), map_size=size, max_dbs=MOST_SPACES, sync=True, readonly=is_readonly, create=not is_readonly
+            )
+        except lmdb.Error as error:
+            raise StoreError(
+                f"the store cannot be opened: {error}",
+                "Of another user: chown. Damaged: restore a backup, or move the directory away and start without it.",
+            ) from error
         self._is_readonly = is_readonly
 
     def space(self, name: str) -> LmdbSpace:

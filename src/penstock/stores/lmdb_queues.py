@@ -60,6 +60,7 @@ NEXT_NUMBER = b"\2next"
 PROBE = b"\2probe"
 MARKS_IN = b"\2marks"
 ADDED = b"\2added"
+STORED = b"\2stored"
 
 QUEUE_ROW = struct.Struct("<QHQ")
 CHUNK_KEY = struct.Struct(">QQ")
@@ -85,6 +86,7 @@ class QueueTables:
         self._marks_in = 0  # which of the two takes new ones
         self._marks_from = 0  # so many were added before the first of them
         self._added = 0  # messages that were ever added
+        self.stored = 0  # messages that are there now, in all queues; other threads may look
         self._states: dict[Queue, QueueCounters] = {}
         self._taken = 0  # of how many states the taken packet ids are known
         self._next_number: int | None = None
@@ -117,6 +119,8 @@ class QueueTables:
         self._next_number = 1 if row is None else int.from_bytes(row, "big")
         row = self._transaction.get(ADDED, db=self._queues)
         self._added = 0 if row is None else int.from_bytes(row, "big")
+        row = self._transaction.get(STORED, db=self._queues)
+        self.stored = self._count_all() if row is None else int.from_bytes(row, "big")
         row = self._transaction.get(MARKS_IN, db=self._queues)
         self._marks_in, self._marks_from = (0, 0) if row is None else MARKS_ROW.unpack(row)
         for database in self._marks:
@@ -127,6 +131,15 @@ class QueueTables:
                 self._rows.note_newest(order - SIGN, (bucket + 1) * MARKS_SPAN - 1)
                 # Before the first mark of this partition is the last one of the partition before.
                 found = cursor.set_range(MARK_BUCKET.pack(order, 0)) and cursor.prev()
+
+    def _count_all(self) -> int:
+        """Of a store that was made before their number was written down, once."""
+        return sum(chunk_count(chunk) for _, chunk in self._transaction.cursor(db=self._chunks))
+
+    def _note_stored(self, change: int) -> None:
+        if change:
+            self.stored += change
+            self._queue_rows[STORED] = _number(self.stored)
 
     # Queues.
 
@@ -277,6 +290,7 @@ class QueueTables:
             self._transaction.cursor(db=self._marks[self._marks_in]).putmulti(self._rows.take_marks(self._added))
             self._added += count
             self._queue_rows[ADDED] = _number(self._added)
+            self._note_stored(count)
             if self._added - self._marks_from > MARKS_KEPT:
                 self._marks_in, self._marks_from = 1 - self._marks_in, self._added
                 self._transaction.drop(self._marks[self._marks_in], delete=False)
@@ -355,6 +369,7 @@ class QueueTables:
             edited += found
         if not empties:
             state.removed(edited)
+            self._note_stored(-len(edited))
         return edited
 
     def remove(self, queue: Queue, packet_ids: Iterable[int]) -> int:
@@ -386,6 +401,7 @@ class QueueTables:
             removed += chunk_count(cursor.value())
             found = cursor.delete()
         self._transaction.delete(self._name(queue), db=self._queues)
+        self._note_stored(-removed)
         # Marks are of the number, which nobody gets again.
         del self._states[queue]
         return removed

@@ -51,9 +51,11 @@ def run(capsys, *arguments, code=0):
 
 def test_list_sessions(broker, capsys):
     lines = run(capsys, "session", "list").splitlines()
-    headings = "client id  username  client type  connected  version  peer  subscriptions  in flight  queued  dropped"
+    headings = (
+        "client id  username  client type  connected  version  peer  subscriptions  in flight  queued  stored  dropped"
+    )
     assert lines[0].split() == headings.split()
-    assert lines[1].split() == ["pump-1", "ann", "device", "no", "5.0", "-", "1", "0", "3", "2"]
+    assert lines[1].split() == ["pump-1", "ann", "device", "no", "5.0", "-", "1", "0", "3", "-", "2"]
     assert lines[-1] == "2 of 2 sessions"
     assert run(capsys, "session", "list", "-n", "1").splitlines()[-1] == "1 of 2 sessions (there are more: --limit)"
     assert run(capsys, "session", "list", "p*").splitlines()[-1] == "1 of 2 sessions"
@@ -81,9 +83,25 @@ def test_list_retained_messages(broker, capsys):
     by_topic = {line.split()[0]: line for line in lines[1:-1]}
     assert by_topic["long"].endswith(f"{'y' * 64}…")
     assert by_topic["state/odd\\x1b"].endswith("1b5b33316d")
-    assert lines[-1] == "3 of 3 retained messages"
+    assert lines[-1] == "3 retained messages"
     assert run(capsys, "retained", "list", "state/+", "-n", "1").splitlines()[-1].endswith("(there are more: --limit)")
     assert json.loads(run(capsys, "retained", "list", "long", "--json"))["messages"][0]["qos"] == 2
+
+
+def test_messages_of_sys_are_counted_apart(broker, capsys, world):
+    for name in ("uptime", "version"):
+        world.hub.publish(f"$SYS/broker/{name}", b"1", retain=True)
+    last = {
+        topic_filter: run(capsys, "retained", "list", topic_filter).splitlines()[-1]
+        for topic_filter in ("#", "long", "$SYS/#", "none")
+    }
+    assert last == {
+        "#": "3 retained messages (and 2 of $SYS)",
+        "long": "1 of 3 retained messages (and 2 of $SYS)",
+        "$SYS/#": "2 of 5 retained messages",
+        "none": "0 of 3 retained messages (and 2 of $SYS)",
+    }
+    assert json.loads(run(capsys, "retained", "list", "--json"))["system"] == 2
 
 
 def test_get_a_retained_message(broker, capsys, world):

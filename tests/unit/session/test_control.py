@@ -99,6 +99,7 @@ def test_the_fields_of_a_session(world):
         "unreleased": 0,
         "dropped": {},
         "delivery": None,
+        "stored": None,
     }
 
 
@@ -145,11 +146,21 @@ def test_what_is_stored_for_a_device(tmp_path):
             pack.append(b"value", build_source(0, offset))
         await result_of(store.add, [Addition(client_queue("pump-1"), pack)])
         entry = await world.sessions.show("pump-1")
+        for number in range(2 * control.ASKED_AT_ONCE):
+            world.open(f"other-{number}").via_log = number % 2 == 0
+        listed = {each["client_id"]: each["stored"] for each in (await world.sessions.list("*", 1_000))["sessions"]}
+        assert (listed["pump-1"], listed["other-0"], listed["other-1"], len(listed)) == (
+            5,
+            0,
+            None,
+            2 * control.ASKED_AT_ONCE + 1,
+        )
         session.live = True
         live = (await world.sessions.show("pump-1"))["delivery"]
         await store.close()
         # A store that cannot say does not keep the rest from being shown.
         assert (await world.sessions.show("pump-1"))["stored"] is None
+        assert (await world.sessions.list("pump-1", 1))["sessions"][0]["stored"] is None
         return entry["stored"], entry["last_packet_id"], entry["delivery"], live
 
     assert asyncio.run(ask()) == (5, 5, "backlog", "live")

@@ -17,8 +17,10 @@ import pytest
 from penstock.core.settings.redis import DeviceSettings
 from penstock.stores import lmdb_device, lmdb_queues
 from penstock.stores.base import StoreError
-from penstock.stores.device import Added, Addition, Queue, StoreFull, client_queue, result_of
+from penstock.stores.device import Added, Addition, Queue, StoreFull, client_queue, group_queue, result_of
 from penstock.stores.lmdb_device import LmdbDeviceStore
+from penstock.stores.lmdb_kv import LmdbStore
+from penstock.stores.lmdb_queues import QueueTables
 from tests.contract.device_providers import CLIENT, Caller, opened, run
 from tests.support.waiting import until
 
@@ -55,6 +57,54 @@ def test_the_map_grows_while_messages_come(tmp_path: Path, monkeypatch: pytest.M
             for i in range(4):
                 assert len(await caller.all(client_queue(f"c{i}"))) == 500
         assert (tmp_path / "device/data.mdb").stat().st_size > 40_000_000
+
+    run(test())
+
+
+def test_how_many_messages_are_stored_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In all queues, after every call, after a start, after what was not done: without looking at them."""
+    group = group_queue("g", "a/#")
+    one, other = client_queue("one"), client_queue("other")
+
+    def open_store() -> Any:
+        return opened(LmdbDeviceStore(tmp_path / "device", DeviceSettings(messages_limit=100)))
+
+    async def test() -> None:
+        async with open_store() as store:
+            caller = Caller(store)
+            await caller.add(one, *[b"x"] * 150)
+            assert store.statistics.stored == 100
+            ids = (await caller.add(other, *[b"x"] * 10)).packet_ids
+            await caller.release(other, *ids[:5])
+            assert store.statistics.stored == 110
+            await caller.remove(other, *ids[:3], 40_000)
+            await caller.add(group, *[b"x"] * 20)
+            await caller.add(group, b"late", expires_at=1)
+            assert store.statistics.stored == 127
+            await caller.move(group, other, 8)
+            assert store.statistics.stored == 127
+            monkeypatch.setattr(QueueTables, "end", refuse)
+            refused = await result_of(store.add, [Addition(one, caller.pack([b"x"]))])
+            assert isinstance(refused[0], StoreError)
+            monkeypatch.undo()
+            await caller.remove_all(one)
+            assert store.statistics.stored == 27
+        await look()
+        # Of a store that does not have the number: it is counted once.
+        environment = LmdbStore(tmp_path / "device")
+        queues = environment.space("queues").database
+        with environment.begin(write=True) as transaction:
+            assert transaction.delete(lmdb_queues.STORED, db=queues)
+        environment.close()
+        await look()
+
+    async def look() -> None:
+        async with open_store() as store:
+            await until(lambda: store.statistics.stored is not None)
+            assert (store.statistics.stored, store.statistics.commits) == (27, 0)
+
+    def refuse(self: QueueTables) -> None:
+        raise lmdb.DiskError("No space left")
 
     run(test())
 
@@ -150,6 +200,8 @@ from penstock._ext.segment import RecordPack
 from penstock.core.settings.redis import DeviceSettings
 from penstock.stores.device import Addition, build_source, client_queue, result_of
 from penstock.stores.lmdb_device import LmdbDeviceStore
+from penstock.stores.lmdb_kv import LmdbStore
+from penstock.stores.lmdb_queues import QueueTables
 
 async def main():
     store = LmdbDeviceStore(Path(sys.argv[1]), DeviceSettings())

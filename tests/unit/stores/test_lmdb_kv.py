@@ -7,6 +7,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from penstock.stores.base import StoreError
 from penstock.stores.lmdb_kv import SMALLEST_MAP, LmdbStore
 
 
@@ -58,3 +59,11 @@ def test_a_creation_that_was_cut_off_leaves_nothing(tmp_path: Path) -> None:
     store.space("a").write([(b"k", b"1")])
     store.close()
     assert not left.exists()
+
+
+def test_what_is_no_store_is_named(tmp_path):
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "data.mdb").write_bytes(bytes(16_384))
+    with pytest.raises(StoreError, match=r"the store cannot be opened: .*/state: ") as raised:
+        LmdbStore(tmp_path / "state")
+    assert "restore a backup" in raised.value.hint
