@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.scenarios import BASE, REQUIRED, SCENARIOS, SUBJECT, Scenario
 from bench.summary import markdown_table, missed_targets, summarise
-from penstock.bench.brokers import COMMANDS, Broker, BrokerError
+from penstock.bench.brokers import COMMANDS, MOSQUITTO_CONF, MOSQUITTO_CONF_FOR_BATCHES, Broker, BrokerError
 from penstock.bench.comparison import Comparison, Measurement, Turns, watch_others
 from penstock.bench.machine import describe_machine, describe_versions
 from penstock.bench.summary import Run
@@ -147,7 +147,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def chosen_brokers(args: argparse.Namespace) -> list[Broker]:
+def chosen_brokers(args: argparse.Namespace, mosquitto_conf: str) -> list[Broker]:
     commands = dict(COMMANDS)
     for peer in args.peer:
         name, separator, command = peer.partition("=")
@@ -158,7 +158,7 @@ def chosen_brokers(args: argparse.Namespace) -> list[Broker]:
     unknown = [name for name in wanted if name not in commands]
     if unknown:
         sys.exit(f"--only: unknown broker {', '.join(unknown)}; known are {', '.join(commands)}")
-    return [Broker(name, commands[name]) for name in wanted]
+    return [Broker(name, commands[name], mosquitto_conf) for name in wanted]
 
 
 def chosen_scenarios(names: list[str] | None) -> list[Scenario]:
@@ -172,12 +172,25 @@ def allow_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def measure_all(args: argparse.Namespace) -> list[Run]:
+    """Brokers are started anew for what is paced: mosquitto has other settings there."""
+    runs = []
+    chosen = chosen_scenarios(args.scenario)
+    for conf, scenarios in (
+        (MOSQUITTO_CONF_FOR_BATCHES, [scenario for scenario in chosen if not scenario.load_of]),
+        (MOSQUITTO_CONF, [scenario for scenario in chosen if scenario.load_of]),
+    ):
+        if scenarios:
+            loads = Loads(chosen_brokers(args, conf), args)
+            measurements = [loads.measurement(scenario) for scenario in scenarios]
+            runs += Comparison(loads.brokers, measurements, Turns(args.reps, args.quiet, loads.warm, tell)).run()
+    return runs
+
+
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     allow_open_files()
     started = datetime.now(UTC).replace(microsecond=0)
-    loads = Loads(chosen_brokers(args), args)
-    measurements = [loads.measurement(scenario) for scenario in chosen_scenarios(args.scenario)]
-    runs = Comparison(loads.brokers, measurements, Turns(args.reps, args.quiet, loads.warm, tell)).run()
+    runs = measure_all(args)
     return {
         "date": started.isoformat(),
         "machine": describe_machine(),

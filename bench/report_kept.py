@@ -52,7 +52,7 @@ def rows_of(results: list[dict[str, Any]]) -> list[Row]:
 def measured(result: dict[str, Any]) -> str:
     settings = result["settings"]
     often = f", {settings['reps']} x {settings['secs']:g} s" if "reps" in settings else ""
-    return f"{result['date'][:10]}, {result['versions'][SUBJECT]}{often}"
+    return f"{result['date'][:10]} on {result['machine']['cpu']}, {result['versions'][SUBJECT]}{often}"
 
 
 def render_kept(results: Path) -> str:

@@ -35,7 +35,8 @@ def render_headline(result: dict[str, Any], kept: list[dict[str, Any]]) -> str:
     said = f"{times(ratio)} times the messages per CPU-second of {BASE} at {first}"
     said += "".join(f" and {times(ratio)} times at {title}" for title, ratio in others)
     text = (
-        f"It handles {said} ({result['date'][:10]}, 10 pairs,\n{size}-byte payloads, neither keeps anything on the disk"
+        f"It handles {said} ({result['date'][:10]}, {result['machine']['cpu']},\n10 pairs as fast as they can, so that"
+        f" messages come in batches, {size}-byte payloads, neither keeps anything on the disk"
     )
     spans = []
     for name, title in HEADLINE.items():
@@ -43,7 +44,8 @@ def render_headline(result: dict[str, Any], kept: list[dict[str, Any]]) -> str:
         if len(ratios) > 1:
             spans.append(f"{times(min(ratios))} to {times(max(ratios))} at {title}")
     if spans:
-        text += f"; the {len(kept)} results that are kept have {' and '.join(spans)}"
+        machines = " and ".join(sorted({each["machine"]["cpu"] for each in kept}))
+        text += f";\nthe {len(kept)} results that are kept, of {machines}, have {' and '.join(spans)}"
     return f"{text};\nsee [Benchmarks](#benchmarks))."
 
 

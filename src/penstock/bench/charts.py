@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, HEIGHT = 760, 240
-LEFT, RIGHT, TOP, BOTTOM = 78, 12, 30, 34
+WIDTH, HEIGHT = 760, 254
+LEFT, RIGHT, TOP, BOTTOM = 78, 24, 44, 34  # at the right is room for half of the last label
 PLOT_WIDTH, PLOT_HEIGHT = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1")
 TICKS = 4
-LAST_LABEL = 0.93  # one behind it would be under the name of the axis
 LEAST_BINS = 12
 
 
@@ -22,15 +21,17 @@ class Series:
 
     name: str
     values: Sequence[float | None]
+    is_under: bool = False  # wider, to be seen where another line runs over it
 
 
 @dataclass(frozen=True)
 class Span:
-    """A time that does not count, in seconds."""
+    """A time that is set apart, in seconds, and why."""
 
     begin: float
     end: float
     name: str
+    why: str = "not in the figures"
 
 
 def ticks_to(value: float, most: int) -> list[float]:
@@ -88,10 +89,11 @@ def _aside(spans: Sequence[Span], end: float) -> list[str]:
         x, width = LEFT + PLOT_WIDTH * span.begin / end, PLOT_WIDTH * (span.end - span.begin) / end
         parts.append(
             f'<rect x="{x:.1f}" y="{TOP}" width="{width:.1f}" height="{PLOT_HEIGHT}" class="aside">'
-            f"<title>{escape(span.name)}: not in the figures</title></rect>"
+            f"<title>{escape(span.name)}: {escape(span.why)}</title></rect>"
         )
-        if width > 7 * len(span.name):
-            parts.append(f'<text x="{x + 4:.1f}" y="{TOP + 12}">{escape(span.name)}</text>')
+        # above the lines, which it would cover, and where it may be longer than a short time is wide
+        place = f'x="{x:.1f}"' if span.begin == 0 else f'x="{x + width:.1f}" text-anchor="end"'
+        parts.append(f'<text {place} y="{TOP - 5}">{escape(span.name)}</text>')
     return parts
 
 
@@ -109,7 +111,7 @@ def line_chart(
     ticks, end = ticks_to(max(values), TICKS), times[-1]
     top = ticks[-1]
     parts = _frame(title, "seconds") + _y_axis(ticks, unit) + _aside(aside, end)
-    parts += _x_labels([(tick / end, f"{tick:g}") for tick in ticks_to(end, 8) if tick <= end * LAST_LABEL])
+    parts += _x_labels([(tick / end, f"{tick:g}") for tick in ticks_to(end, 8) if tick <= end])
     for number, line in enumerate(series):
         points = [
             f"{LEFT + PLOT_WIDTH * at / end:.1f},{TOP + PLOT_HEIGHT * (1 - value / top):.1f}"
@@ -117,7 +119,8 @@ def line_chart(
             if value is not None
         ]
         colour = COLOURS[number % len(COLOURS)]
-        parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
+        width = 4 if line.is_under else 1.8
+        parts.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-width="{width}"/>')
         x = WIDTH - RIGHT - 110 * (len(series) - number)
         parts.append(f'<rect x="{x}" y="9" width="10" height="10" fill="{colour}"/>')
         parts.append(f'<text x="{x + 14}" y="18">{escape(line.name)}</text>')
@@ -153,7 +156,7 @@ def histogram_chart(
     width = PLOT_WIDTH / len(bins)
     parts = _frame(title, "logarithmic") + _y_axis(ticks, short)
     places = [(math.log(value / low) / math.log(high / low), value) for value in round_within(low, high)]
-    parts += _x_labels([(at, escape(round_unit(value))) for at, value in places if at <= LAST_LABEL])
+    parts += _x_labels([(at, escape(round_unit(value))) for at, value in places])
     for i, (low, high, count) in enumerate(bins):
         height = PLOT_HEIGHT * count / top
         parts.append(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from penstock.bench.brokers import Broker, machine_busy_seconds, wait_quiet
+from penstock.bench.brokers import Broker, wait_quiet
+from penstock.bench.neighbours import Neighbours
 from penstock.bench.summary import Run
-from penstock.bench.system import cpu_seconds
 
 
 @dataclass(frozen=True)
@@ -96,11 +95,9 @@ class Comparison:
 
 def watch_others(broker: Broker, own_cpu_seconds: Callable[[], float], measure: Callable[[], Run]) -> Run:
     """A run with what the rest of the machine did meanwhile, in `other_cores`."""
-    pids = broker.pids()
-    busy, used, own, began = machine_busy_seconds(), cpu_seconds(pids), own_cpu_seconds(), time.monotonic()
+    others = Neighbours(broker.pids(), own_cpu_seconds)
     result = measure()
-    took = time.monotonic() - began
-    if broker.is_alive():
-        ours = cpu_seconds(pids) - used + own_cpu_seconds() - own
-        result["other_cores"] = round(max(0.0, machine_busy_seconds() - busy - ours) / took, 3)
+    cores = others.cores() if broker.is_alive() else None
+    if cores is not None:
+        result["other_cores"] = cores
     return result

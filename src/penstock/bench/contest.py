@@ -14,14 +14,15 @@ from penstock._ext.load import LoadError
 from penstock.bench.brokers import COMMANDS, Broker
 from penstock.bench.comparison import Comparison, Measurement, Turns, watch_others
 from penstock.bench.configurations import Configuration, configuration_of
+from penstock.bench.connection_memory import WHY, describe_memory
 from penstock.bench.machine import describe_machine, describe_versions, mosquitto_version
+from penstock.bench.neighbours import DOUBT, is_disturbed
 from penstock.bench.result import settings_line, settings_of
 from penstock.bench.runner import Outcome, run_scenario
 from penstock.bench.scenarios import SCENARIOS, Request
 from penstock.bench.summary import Run, compare_figure, median_of, number
 from penstock.core.errors import PenstockError, UsageError
 
-DISTURBED_CORES = 0.3
 MOSQUITTO = "mosquitto"
 HOW_TO_NAME = "write NAME=COMMAND with {port} in it"
 
@@ -102,7 +103,7 @@ def measure_all(brokers: Sequence[Broker], requests: Sequence[Request], turns: T
     """Scenarios that want the same configuration of the known brokers share their starts."""
     by_configuration: dict[Configuration, list[Request]] = {}
     for request in requests:
-        by_configuration.setdefault(configuration_of(request.scenario), []).append(request)
+        by_configuration.setdefault(configuration_of(request.scenario, request.rate), []).append(request)
     runs = []
     for configuration, asked in by_configuration.items():
         started = [configuration.broker(broker.name, broker.command) for broker in brokers]
@@ -121,6 +122,7 @@ def compare_brokers(
     if len({broker.name for broker in brokers}) != len(brokers):
         raise UsageError("--broker: each needs a name of its own")
     check_scenarios(brokers, requests)
+    configurations = {request.scenario: configuration_of(request.scenario, request.rate) for request in requests}
     # What could fail comes before the runs, which take long.
     document: dict[str, Any] = {
         "date": datetime.now(UTC).replace(microsecond=0).isoformat(),
@@ -129,10 +131,17 @@ def compare_brokers(
         "commands": {broker.name: broker.command for broker in brokers},
         "settings": {"reps": reps, "secs": requests[0].duration},
         "loads": {request.scenario: settings_of(request) for request in requests},
-        "known_brokers": {request.scenario: configuration_of(request.scenario).about for request in requests},
+        "known_brokers": {name: configuration.about for name, configuration in configurations.items()},
+        "files": {name: files_of(brokers, configuration) for name, configuration in configurations.items()},
     }
     runs = measure_all(brokers, requests, Turns(reps, quiet, told=told))
     return {**document, "summary": summarise(runs, [broker.name for broker in brokers]), "runs": runs}
+
+
+def files_of(brokers: Sequence[Broker], configuration: Configuration) -> dict[str, dict[str, str]]:
+    """By broker and file, its lines: with them and the command a run can be repeated by hand."""
+    found = {broker.name: configuration.files_of(broker) for broker in brokers}
+    return {name: files for name, files in found.items() if files}
 
 
 def versions_of(brokers: Sequence[Broker]) -> dict[str, str]:
@@ -173,7 +182,23 @@ def circumstances_of(document: dict[str, Any]) -> str:
         for each in about:
             whose = ", ".join(name for name, said in document["known_brokers"].items() if said == each)
             lines.append(f"mosquitto and penstock as known here{f' in {whose}' if len(about) > 1 else ''}: {each}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_lines_of_files(document["files"])])
+
+
+def _lines_of_files(by_scenario: dict[str, dict[str, dict[str, str]]]) -> list[str]:
+    """Each file once, under the brokers and, where they differ, the scenarios that it is of."""
+    users: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for scenario, by_broker in by_scenario.items():
+        for broker, files in by_broker.items():
+            for each in files.items():
+                users.setdefault(each, {}).setdefault(broker, []).append(scenario)
+    lines = []
+    for (place, text), by_broker_name in users.items():
+        scenarios = list(dict.fromkeys(name for names in by_broker_name.values() for name in names))
+        which = f" in {', '.join(scenarios)}" if len(scenarios) < len(by_scenario) else ""
+        lines.append(f"{', '.join(by_broker_name)}, {place}{which}:")
+        lines += [f"    {line}" for line in text.splitlines()]
+    return lines
 
 
 def table_of(document: dict[str, Any]) -> str:
@@ -211,8 +236,10 @@ def remarks_of(document: dict[str, Any]) -> list[str]:
             said[f"{which}, run {run['rep'] + 1}: {', '.join(wrong)}"] = None
         elif run.get("lost"):
             said[f"{which}, run {run['rep'] + 1}: lost {run['lost']:,}, as QoS 0 allows"] = None
-        if (median_of(own, "other_cores") or 0) > DISTURBED_CORES:
-            said[f"{which}: other programs were busy, doubt the figures"] = None
+        if WHY in run:
+            said[f"{which}: memory of a connection: {describe_memory(run)}"] = None
+        if is_disturbed(median_of(own, "other_cores")):
+            said[f"{which}: {DOUBT}"] = None
     return [f"! {text}" for text in said]
 
 

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from penstock.bench.charts import Series, Span, histogram_chart, line_chart, short
-from penstock.bench.result import rows_of, settings_line, verdict
+from penstock.bench.result import broker_of, remarks_of, rows_of, settings_line, verdict
 from penstock.bench.units import latency, round_latency
 
 STYLE = """
@@ -28,20 +28,21 @@ svg .title { font-size: 13px; font-weight: 600; fill: #1f2933; } svg .grid { str
 
 def render_report(document: dict[str, Any]) -> str:
     """The whole page."""
-    broker, faults = document["broker"], document["faults"]
-    title = f"{document['scenario']} at {broker['host']}:{broker['port']}"
+    faults = document["faults"]
+    title = f"{document['scenario']} at {broker_of(document)}"
     rows = "\n".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows_of(document))
     machine = document["machine"]
     where = (
         f"{machine['cores']} x {machine['cpu']}, {machine['memory_gib']:g} GiB, {machine['os']}, {machine['kernel']}"
     )
     interrupted = "<p>The run was interrupted.</p>" if document["interrupted"] else ""
+    remarks = "".join(f"<p>{escape(remark)}</p>" for remark in remarks_of(document))
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{escape(title)}</title><style>{STYLE}</style></head><body>
 <h1>{escape(title)}</h1>
 <p class="sub">{escape(document["about"])}<br>{escape(settings_line(document))}</p>
-<p class="verdict{" bad" if faults else ""}">{escape(verdict(document))}</p>{interrupted}
+<p class="verdict{" bad" if faults else ""}">{escape(verdict(document))}</p>{interrupted}{remarks}
 <h2>Figures</h2>
 <table>{rows}</table>
 {render_charts(document)}
@@ -60,14 +61,16 @@ def render_charts(document: dict[str, Any]) -> str:
         charts = [chart for chart in _timelines(moments, stage, is_counted) if chart]
         since = ", since connecting" if is_counted else ""
         if stage is document["stages"][-1]:
-            charts.append(histogram_chart(f"Latency histogram{since}", document["latency_us"], latency, round_latency))
+            what = "messages" if "rate" in stage else "connects"
+            title = f"Latency histogram{since}: number of {what}"
+            charts.append(histogram_chart(title, document["latency_us"], latency, round_latency))
         if any(charts):
             parts.append(f"<h2>{escape(stage['title'].capitalize())}</h2>")
             parts += filter(None, charts)
     return "\n".join(parts)
 
 
-def not_measured(moments: list[dict[str, Any]], is_counted: bool) -> list[Span]:
+def not_measured(moments: list[dict[str, Any]], is_counted: bool, is_opening_measured: bool = False) -> list[Span]:
     """What lies before and after the measured time. A stage that is over with its last message is measured to its end,
     and one that receives what was stored from its beginning."""
     phases = [moment["phase"] for moment in moments]
@@ -76,7 +79,9 @@ def not_measured(moments: list[dict[str, Any]], is_counted: bool) -> list[Span]:
     first = phases.index("measuring")
     last = len(phases) - 1 - phases[::-1].index("measuring")
     spans = []
-    if first:
+    if first and is_opening_measured:
+        spans.append(Span(0.0, moments[first - 1]["at"], "connecting", "connects and memory are of this time"))
+    elif first:
         spans.append(Span(0.0, moments[first - 1]["at"], "warm-up" if "warming up" in phases else "connecting"))
     if last + 1 < len(phases) and not is_counted:
         spans.append(Span(moments[last]["at"], moments[-1]["at"], "drain"))
@@ -84,10 +89,11 @@ def not_measured(moments: list[dict[str, Any]], is_counted: bool) -> list[Span]:
 
 
 def _timelines(moments: list[dict[str, Any]], stage: dict[str, Any], is_counted: bool) -> list[str]:
-    times, aside = [moment["at"] for moment in moments], not_measured(moments, is_counted)
+    times = [moment["at"] for moment in moments]
+    aside = not_measured(moments, is_counted, is_opening_measured=stage["scenario"] == "idle")
 
-    def series(label: str, name: str) -> Series:
-        return Series(label, [moment[name] for moment in moments])
+    def series(label: str, name: str, **how: bool) -> Series:
+        return Series(label, [moment[name] for moment in moments], **how)
 
     def chart(title: str, lines: list[Series], unit: Callable[[float], str] = short) -> str:
         return line_chart(title, times, lines, unit, aside)
@@ -95,7 +101,10 @@ def _timelines(moments: list[dict[str, Any]], stage: dict[str, Any], is_counted:
     percentiles = ("p50", "p90", "p99")
     latencies = [Series(name, [m[f"{name}_us"] if m["count"] else None for m in moments]) for name in percentiles]
     charts = [
-        chart("Throughput, messages/s", [series("published", "published"), series("received", "received")])
+        chart(
+            "Throughput, messages/s",
+            [series("published", "published", is_under=True), series("received", "received")],
+        )
         if "rate" in stage
         else chart("Connects per second", [series("connects", "connects")]),
         chart("Latency over time", latencies, round_latency),
@@ -103,6 +112,8 @@ def _timelines(moments: list[dict[str, Any]], stage: dict[str, Any], is_counted:
     cores = [series("load generator", "load_cores")]
     if any(moment["broker_cores"] is not None for moment in moments):
         cores.insert(0, series("broker", "broker_cores"))
-        charts.append(chart("Broker memory, MiB resident", [series("resident", "rss_mb")]))
+        # from what it was before the first connection
+        memory = Series("resident", [stage["rss_kb_before"] / 1024, *series("", "rss_mb").values])
+        charts.append(line_chart("Broker memory, MiB resident", [0.0, *times], [memory], short, aside))
     charts.append(chart("CPU, cores", cores))
     return charts

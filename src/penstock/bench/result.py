@@ -9,7 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from penstock.bench.connection_memory import describe_memory
 from penstock.bench.machine import describe_machine, penstock_version
+from penstock.bench.neighbours import DOUBT, is_disturbed
 from penstock.bench.runner import Outcome
 from penstock.bench.scenarios import SCENARIOS, Request
 from penstock.bench.units import latency, rates
@@ -21,7 +23,7 @@ BUSY_CORES = 0.95
 CHECKED = ("lost", "duplicates", "disordered", "corrupt", "downgraded", "refused")
 
 
-def document_of(outcome: Outcome) -> dict[str, Any]:
+def document_of(outcome: Outcome, left_behind: str | None = None, version: str | None = None) -> dict[str, Any]:
     """Everything, for a script; the HTML report is made from it too."""
     request = outcome.request
     return {
@@ -29,7 +31,7 @@ def document_of(outcome: Outcome) -> dict[str, Any]:
         "date": datetime.now(UTC).replace(microsecond=0).isoformat(),
         "scenario": request.scenario,
         "about": SCENARIOS[request.scenario].about,
-        "broker": {"host": request.host, "port": request.port, "pids": list(request.pids)},
+        "broker": {"host": request.host, "port": request.port, "pids": list(request.pids), "version": version},
         "settings": settings_of(request),
         "generator": penstock_version(),
         "machine": describe_machine(),
@@ -37,6 +39,8 @@ def document_of(outcome: Outcome) -> dict[str, Any]:
         "stages": [{"title": title, **result} for title, result in outcome.results.items()],
         "faults": outcome.faults(),
         "interrupted": outcome.is_interrupted,
+        "other_cores": outcome.other_cores,
+        "left_behind": left_behind,
         "timeline": [asdict(moment) for moment in outcome.moments],
         "latency_us": outcome.latencies,
     }
@@ -148,7 +152,7 @@ def _stage_rows(stage: dict[str, Any], document: dict[str, Any]) -> list[tuple[s
     else:
         rows.append(("connects/s", f"{stage['connects_per_s']:,}"))
         if stage["scenario"] == "idle" and is_local:
-            rows.append(("broker memory per connection", memory_of(stage)))
+            rows.append(("broker memory per connection", describe_memory(stage)))
     if stage.get("max_us"):
         names = ("p50_us", "p90_us", "p99_us", "p999_us", "max_us")
         since = " since connecting" if document["settings"]["messages"] else ""
@@ -160,13 +164,6 @@ def _stage_rows(stage: dict[str, Any], document: dict[str, Any]) -> list[tuple[s
     rows.append(("load generator", f"{stage['load_cores']:.2f} cores{_headroom(stage)}"))
     rows.append(("connections lost", f"{stage['disconnects']:,}"))
     return rows
-
-
-def memory_of(stage: dict[str, Any]) -> str:
-    """Of a connection, in the broker."""
-    if "bytes_per_conn" in stage:
-        return f"{stage['bytes_per_conn']:,} bytes"
-    return "not measurable on a warm process: it had this memory before (restart the broker)"
 
 
 def _headroom(stage: dict[str, Any]) -> str:
@@ -185,6 +182,20 @@ def _broker_rows(stage: dict[str, Any]) -> list[tuple[str, str]]:
     if stage.get("connects_per_cpu_s") and "rate" not in stage:
         rows.append(("connects per CPU-second of the broker", f"{stage['connects_per_cpu_s']:,}"))
     return rows
+
+
+def broker_of(document: dict[str, Any]) -> str:
+    """`127.0.0.1:1883 (mosquitto version 2.0.18)`."""
+    broker = document["broker"]
+    version = f" ({broker['version']})" if broker["version"] else ""
+    return f"{broker['host']}:{broker['port']}{version}"
+
+
+def remarks_of(document: dict[str, Any]) -> list[str]:
+    """What is to be known beside the figures: what makes them doubtful, what is left in the broker."""
+    cores = document["other_cores"]
+    doubt = [f"! {DOUBT} ({cores:.1f} cores)"] if is_disturbed(cores) else []
+    return [*doubt, *([document["left_behind"]] if document["left_behind"] else [])]
 
 
 def verdict(document: dict[str, Any]) -> str:

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock._ext.load import Load, LoadError
+from penstock._ext.load import PHASES, Load, LoadError
+from penstock.bench.connection_memory import Opening, judge_memory
+from penstock.bench.options import LoadOptions
 from penstock.bench.scenarios import SCENARIOS, Request, Stage
 from penstock.bench.system import allow_open_files
 from penstock.bench.units import rates
@@ -16,7 +18,8 @@ SHORTEST_MOMENT = 0.002  # of a stage that may be over in no time
 MOMENTS_OF_A_LENGTH = 100  # then they are twice as long
 MOST_MOMENTS = 300
 LEAST_OF_THE_RATE = 0.95
-LEAST_BYTES = 256  # no broker keeps a connection in less
+OPENING_SECONDS = 0.001  # between two looks at the memory of a broker that gets connections
+OPENING_PHASE = PHASES[0]
 COUNTED = ("published", "received", "connects")
 
 
@@ -49,6 +52,7 @@ class Outcome:
     moments: list[Moment] = field(default_factory=list)
     latencies: list[tuple[float, int]] = field(default_factory=list)  # of the last stage with figures
     is_interrupted: bool = False
+    other_cores: float | None = None  # of other programs meanwhile, where that is known
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -148,15 +152,12 @@ def run_scenario(request: Request, shown: Callable[[Moment], None] = lambda _: N
     return outcome
 
 
-def figures_of(load: Load, stage: Stage) -> dict[str, Any]:
+def figures_of(load: Load, stage: Stage, opening: Opening | None = None) -> dict[str, Any]:
     """Those the generator has counted, without what they cannot tell."""
     result = load.result()
     if stage.options.rate:
         result["asked_rate"] = stage.options.rate
-    # A process that had more memory once gives its connections what it kept of that.
-    is_warm = result["rss_kb"] <= result["rss_kb_peak_before"]
-    if "bytes_per_conn" in result and (is_warm or result["bytes_per_conn"] < LEAST_BYTES):
-        del result["bytes_per_conn"]
+    judge_memory(result, opening)
     return result
 
 
@@ -171,14 +172,15 @@ def _run_stage(stage: Stage, every: float, outcome: Outcome | None, shown: Calla
     options = stage.options
     if options.count:
         every = SHORTEST_MOMENT
-    allow_open_files(2 * options.n + options.subs * options.groups)
+    allow_open_files(options.n * (2 if options.scenario == "p2p" else 1) + options.subs * options.groups)
     load = Load(options)
     try:
         watch = Watch(load, stage, every)
+        opening = Opening(options.pids, options.n, load.resources()[3]) if _is_about_memory(options) else None
         goes_on = True
         while goes_on:
             try:
-                goes_on = load.step(min(watch.every, STEP_SECONDS))
+                goes_on = _step(load, watch, opening)
                 moment = watch.look(is_last=not goes_on)
                 if moment is not None and outcome is not None and stage.is_figure:
                     outcome.moments.append(moment)
@@ -189,7 +191,20 @@ def _run_stage(stage: Stage, every: float, outcome: Outcome | None, shown: Calla
                 outcome.is_interrupted = True
                 load.stop()
         if outcome is not None and stage.is_figure:
-            outcome.results[stage.title] = figures_of(load, stage)
+            outcome.results[stage.title] = figures_of(load, stage, opening)
             outcome.latencies = load.latencies()
     finally:
         load.close()
+
+
+def _is_about_memory(options: LoadOptions) -> bool:
+    return options.scenario == "idle" and bool(options.pids)
+
+
+def _step(load: Load, watch: Watch, opening: Opening | None) -> bool:
+    """Whether the run goes on."""
+    if opening is None or load.phase_name != OPENING_PHASE:
+        return load.step(min(watch.every, STEP_SECONDS))
+    goes_on = load.step(OPENING_SECONDS)
+    opening.look(load.ready, load.counters()["connects"], load.resources()[3])
+    return goes_on

@@ -46,6 +46,15 @@ class Request:
     threads: int = 1
     token: str = field(default_factory=lambda: secrets.token_hex(3))
 
+    @property
+    def is_own_queue(self) -> bool:
+        """The queue is the test's: its name is of no other."""
+        return self.queue == self.own_queue
+
+    @property
+    def own_queue(self) -> str:
+        return f"bench-{self.token}"
+
     def load(self, **options: Any) -> LoadOptions:
         """The options every run of the load generator has, and these."""
         common: dict[str, Any] = {
@@ -125,7 +134,7 @@ class Scenario:
         if "undelivered" in filled:
             filled["undelivered"] = self.undelivered_of(request.payload)
         if filled.get("queue") == OWN_QUEUE:
-            filled["queue"] = f"bench-{request.token}"
+            filled["queue"] = request.own_queue
         request = replace(request, **filled)
         if (request.qos or 0) < self.least_qos:
             raise UsageError(f"{self.name} needs -q {self.least_qos} or more")
@@ -201,6 +210,11 @@ def _retained(request: Request) -> list[Stage]:
     ]
 
 
+def queue_expiry(request: Request) -> int:
+    """Seconds after which nobody is given a message of the test any more."""
+    return math.ceil(_EXPIRY + (request.drain or 0) + (0 if request.undelivered else request.duration))
+
+
 def _queue(request: Request) -> list[Stage]:
     load = request.load(
         scenario="fanin",
@@ -209,7 +223,7 @@ def _queue(request: Request) -> list[Stage]:
         queue=request.queue,
         settle=1,
         prefetch=_PREFETCH,
-        expiry=math.ceil(_EXPIRY + (request.drain or 0) + (0 if request.undelivered else request.duration)),
+        expiry=queue_expiry(request),
     )
     return [Stage("queue", load)]
 

@@ -13,6 +13,8 @@ def latency(microseconds: float) -> str:
 
 def round_latency(microseconds: float) -> str:
     """Of a round number, at an axis."""
+    if not microseconds:
+        return "0"
     for size, unit in ((1e6, "s"), (1e3, "ms")):
         if microseconds >= size:
             return f"{microseconds / size:g} {unit}"

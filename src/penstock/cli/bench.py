@@ -11,10 +11,13 @@ import typer
 
 from penstock._ext.load import LoadError, LoadRefused
 from penstock.bench.html_report import render_report
+from penstock.bench.neighbours import Neighbours
 from penstock.bench.result import (
+    broker_of,
     check_target,
     document_of,
     json_of,
+    remarks_of,
     rows_of,
     settings_line,
     verdict,
@@ -26,12 +29,15 @@ from penstock.bench.scenarios import SCENARIOS, Request, Scenario
 from penstock.bench.system import listening_processes, process_tree
 from penstock.cli.app import make_app
 from penstock.cli.bench_compare import compare
+from penstock.cli.bench_leftovers import remove_leftovers
 from penstock.cli.bench_options import command_of
+from penstock.cli.bench_version import ask_version
 from penstock.cli.bench_view import live_view
 from penstock.cli.client import describe_refusal
 from penstock.cli.client_options import Connection, ConnectionOptions, make_connection
 from penstock.core import exit_codes
 from penstock.core.errors import PenstockError, UsageError
+from penstock.core.settings.address import is_loopback
 
 app = make_app()
 
@@ -48,14 +54,22 @@ def run(scenario: Scenario, given: dict[str, Any]) -> None:
     json: Path | None = given["json"]
     html: Path | None = given["html"]
     quiet: bool = given["quiet"]
-    request = _request(scenario, given)
+    connection = _connection(given)
+    request = _request(scenario, given, connection)
     if html == STANDARD_OUTPUT:
         raise UsageError("--html -: write the name of a file")
     for option, path in (("--json", json), ("--html", html)):
         if path is not None and path != STANDARD_OUTPUT:
             check_target(path, option)
-    outcome = _run(request, quiet=quiet)
-    document = document_of(outcome)
+    try:
+        outcome = _run(request, quiet=quiet)
+    except KeyboardInterrupt:
+        left_behind = remove_leftovers(request)
+        if left_behind:
+            print(left_behind, file=sys.stderr)
+        raise
+    version = None if outcome.is_interrupted else ask_version(connection, f"bench-{request.token}-version")
+    document = document_of(outcome, remove_leftovers(request), version)
     if not quiet:
         _print(document, sys.stderr if json == STANDARD_OUTPUT else sys.stdout)
     if json == STANDARD_OUTPUT:
@@ -80,8 +94,7 @@ def bench() -> None:
     """Put load on any MQTT broker and check what comes out: rates, latencies, loss, duplicates, order."""
 
 
-def _request(scenario: Scenario, given: dict[str, Any]) -> Request:
-    connection = _connection(given)
+def _request(scenario: Scenario, given: dict[str, Any], connection: Connection) -> Request:
     target, credentials = connection.target, connection.request
     version = credentials.version if given["version"] is not None else None
     if version == 3:
@@ -125,7 +138,12 @@ def _broker_processes(pid: int | None, host: str, port: int) -> list[int]:
 def _run(request: Request, *, quiet: bool) -> Outcome:
     try:
         with live_view(request, quiet=quiet) as shown:
-            return run_scenario(request, shown)
+            others = Neighbours(request.pids)
+            outcome = run_scenario(request, shown)
+            # a broker on this machine whose processes are not known would be one of the others
+            if request.pids or not is_loopback(request.host):
+                outcome.other_cores = others.cores()
+            return outcome
     except LoadRefused as refused:
         message = describe_refusal(refused.connack, request.version or 4)
         raise PenstockError(message, exit_code=exit_codes.NOT_RUN) from None
@@ -135,10 +153,11 @@ def _run(request: Request, *, quiet: bool) -> Outcome:
 
 
 def _print(document: dict[str, Any], target: TextIO) -> None:
-    broker = document["broker"]
-    print(f"{document['scenario']} at {broker['host']}:{broker['port']}: {settings_line(document)}\n", file=target)
+    print(f"{document['scenario']} at {broker_of(document)}: {settings_line(document)}\n", file=target)
     rows = rows_of(document)
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         print(f"{name:<{width}}  {value}", file=target)
     print(f"\n{verdict(document)}", file=target)
+    for remark in remarks_of(document):
+        print(remark, file=target)

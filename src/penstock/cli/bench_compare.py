@@ -13,6 +13,16 @@ from penstock.bench.contest import check_failed, circumstances_of, compare_broke
 from penstock.bench.result import write_json
 from penstock.bench.scenarios import SCENARIOS, Request
 from penstock.bench.summary import Run
+from penstock.cli.bench_options import (
+    DEFAULT_PAYLOAD,
+    DEFAULT_WINDOW,
+    Duration,
+    Payload,
+    Rate,
+    Threads,
+    Warmup,
+    Window,
+)
 from penstock.cli.client_options import VERSIONS
 from penstock.core.errors import PenstockError, UsageError
 
@@ -41,17 +51,17 @@ def compare(
     brokers: BrokerOption = None,
     scenarios: ScenarioOption = None,
     reps: Annotated[int, typer.Option("--reps", min=1, help="Repetitions; the table shows medians.")] = 3,
-    duration: Annotated[float, typer.Option("-d", "--duration", min=0.01, help="Seconds of each run.")] = 4.0,
-    warmup: Annotated[float, typer.Option("--warmup", min=0, help="Seconds of load before them.")] = 1.0,
+    duration: Duration = 4.0,
+    warmup: Warmup = 1.0,
     clients: Annotated[int | None, typer.Option("-c", "--clients", min=1, help="As in the scenario.")] = None,
     qos: Annotated[int | None, typer.Option("-q", "--qos", min=0, max=2, help="Quality of service.")] = None,
-    payload: Annotated[int, typer.Option("-s", "--payload", min=16, max=65536, help="Bytes of a message.")] = 64,
-    rate: Annotated[float, typer.Option("-r", "--rate", min=0, help="Messages/s in all; 0 = as fast as it goes.")] = 0,
-    window: Annotated[int, typer.Option("-w", "--window", min=1, max=32768, help="Unacknowledged messages.")] = 1_000,
+    payload: Payload = DEFAULT_PAYLOAD,
+    rate: Rate = 0.0,
+    window: Window = DEFAULT_WINDOW,
     undelivered: Annotated[
         int | None, typer.Option("--undelivered", min=0, help="As `penstock bench --undelivered`.")
     ] = None,
-    threads: Annotated[int, typer.Option("--threads", min=1, max=64, help="Of the load generator.")] = 1,
+    threads: Threads = 1,
     version: Annotated[str | None, typer.Option("-V", "--protocol-version", help="mqttv311 or mqttv5.")] = None,
     quiet: Annotated[float, typer.Option("--quiet-wait", min=0, help="Wait so long for an idle machine.")] = 20.0,
     json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")] = None,

@@ -32,9 +32,43 @@ FLAGS = {
 }
 
 
-def _option(name: str, kind: Any, default: Any, help: str, **more: Any) -> inspect.Parameter:
-    annotation = Annotated[kind, typer.Option(*FLAGS[name], help=help, **more)]
+# Those that mean the same in every scenario, and in a comparison.
+Payload = Annotated[
+    int, typer.Option(*FLAGS["payload"], help="Bytes of a message.", min=LEAST_PAYLOAD, max=LARGEST_PAYLOAD)
+]
+Rate = Annotated[
+    float,
+    typer.Option(
+        *FLAGS["rate"],
+        help="Messages published per second in all, and a failure if less than 95 % of it can be sent;"
+        " 0 = as fast as it goes.",
+        min=0,
+    ),
+]
+Duration = Annotated[float, typer.Option(*FLAGS["duration"], help="Seconds that are measured.", min=0.01)]
+Warmup = Annotated[float, typer.Option(*FLAGS["warmup"], help="Seconds of load before them.", min=0)]
+Window = Annotated[
+    int,
+    typer.Option(
+        *FLAGS["window"], help="Unacknowledged QoS 1 and 2 messages of a publisher.", min=1, max=LARGEST_WINDOW
+    ),
+]
+Threads = Annotated[
+    int,
+    typer.Option(
+        *FLAGS["threads"], help="Of the load generator, which share the connections.", min=1, max=MOST_THREADS
+    ),
+]
+DEFAULT_PAYLOAD = 64
+DEFAULT_WINDOW = 1_000
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _option(name: str, kind: Any, default: Any, help: str, **more: Any) -> inspect.Parameter:
+    return _parameter(name, Annotated[kind, typer.Option(*FLAGS[name], help=help, **more)], default)
 
 
 def _load_options(scenario: Scenario) -> list[inspect.Parameter]:
@@ -45,21 +79,14 @@ def _load_options(scenario: Scenario) -> list[inspect.Parameter]:
         _option("clients", int, scenario.clients, f"{scenario.clients_are.capitalize()}.", min=1),
         _option("subscribers", int, scenario.subscribers, "Subscribers.", min=1),
         _option("messages", int, scenario.messages, _messages(scenario), min=1),
-        _option("queue", str | None, None, "Queue to use.  [default: one of its own, in memory, that goes by itself]"),
+        _option("queue", str | None, None, "Queue to use.  [default: one of its own, in memory]"),
         _option("qos", int, scenario.qos, f"{levels} publishers and subscribers.", min=0, max=2),
-        _option("payload", int, 64, "Bytes of a message.", min=LEAST_PAYLOAD, max=LARGEST_PAYLOAD),
-        _option(
-            "rate",
-            float,
-            0.0,
-            "Messages published per second in all, and a failure if less than 95 % of it can be sent;"
-            " 0 = as fast as it goes.",
-            min=0,
-        ),
-        _option("duration", float, 10.0, "Seconds that are measured.", min=0.01),
-        _option("warmup", float, 1.0, "Seconds of load before them.", min=0),
+        _parameter("payload", Payload, DEFAULT_PAYLOAD),
+        _parameter("rate", Rate, 0.0),
+        _parameter("duration", Duration, 10.0),
+        _parameter("warmup", Warmup, 1.0),
         _option("drain", float, scenario.drain, "Give up on missing messages after so many seconds of silence.", min=0),
-        _option("window", int, 1_000, "Unacknowledged QoS 1 and 2 messages of a publisher.", min=1, max=LARGEST_WINDOW),
+        _parameter("window", Window, DEFAULT_WINDOW),
         _option(
             "undelivered",
             int | None,
@@ -68,7 +95,7 @@ def _load_options(scenario: Scenario) -> list[inspect.Parameter]:
             f"  [default: {scenario.undelivered}, at most 4 MiB]",
             min=0,
         ),
-        _option("threads", int, 1, "Of the load generator, which share the connections.", min=1, max=MOST_THREADS),
+        _parameter("threads", Threads, 1),
     ]
 
 

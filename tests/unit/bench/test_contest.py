@@ -113,6 +113,31 @@ def test_scenarios_about_what_is_kept_have_brokers_that_keep_it() -> None:
     assert 'anonymous_type = "application"' in configuration_of("application").penstock_toml
 
 
+def test_mosquitto_has_the_settings_that_it_is_best_with() -> None:
+    assert "nodelay" not in configuration_of("p2p").mosquitto_conf
+    assert "set_tcp_nodelay true" in configuration_of("p2p", rate=1_000).mosquitto_conf
+    assert "its default" in configuration_of("fan-out").about
+
+
+def test_the_files_of_brokers_are_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What they were started with, whole: a user can repeat it by hand."""
+    monkeypatch.setattr(contest, "measure_all", lambda *_: [run("penstock", rate=9_000, faults=[])])
+    brokers = ["-b", "mosquitto", "-b", "penstock", "-b", "plain=mosquitto -p {port}"]
+    assert main(["bench", "compare", *brokers, "--scenario", "p2p", "--scenario", "device", "--scenario", "idle"]) == 0
+    shown = capsys.readouterr().out
+    in_memory, durable = configuration_of("p2p"), configuration_of("device")
+    for heading, text in (
+        ("mosquitto, {dir}/mosquitto.conf in p2p, idle:", in_memory.mosquitto_conf),
+        ("mosquitto, {dir}/mosquitto.conf in device:", durable.mosquitto_conf),
+        ("penstock, PENSTOCK_CONFIG={dir}/penstock.toml in p2p, idle:", in_memory.penstock_toml),
+        ("penstock, PENSTOCK_CONFIG={dir}/penstock.toml in device:", durable.penstock_toml),
+    ):
+        assert "\n".join([heading, *(f"    {line}" for line in text.splitlines()), ""]) in shown
+    assert "plain, {dir}" not in shown, "it has no file of ours"
+    assert main(["bench", "compare", "-b", "one=penstock serve --config mine.toml --listen :{port}"]) == 0
+    assert "PENSTOCK_CONFIG" not in capsys.readouterr().out
+
+
 def test_the_machine_is_described_where_there_are_no_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in the single-file executable, whose modules are in no directory."""
     monkeypatch.setattr(machine, "HERE", Path("/nonexistent/penstock/bench"))

@@ -108,15 +108,16 @@ def test_the_first_sentence_says_what_was_measured_and_how_far_results_disagree(
     readme.write_text("\n".join(report.HEADLINE))
     draw(root)
     text = readme.read_text()
-    assert "handles 40 times the messages per CPU-second of mosquitto at QoS 0 (2026-01-02" in text
+    assert "handles 40 times the messages per CPU-second of mosquitto at QoS 0 (2026-01-02, Test CPU,\n" in text
     assert "64-byte payloads" in text
-    assert "kept have" not in text, "there is one result"
+    assert "results that are kept" not in text, "there is one"
     slower = json.loads((root / "result.json").read_text())
     slower["runs"][1]["msgs_per_cpu_s"] = 1_049_999
+    slower["machine"]["cpu"] = "Another CPU"
     (root / "earlier.json").write_text(json.dumps(slower))
     draw(root)
     assert "handles 40 times" in readme.read_text()
-    assert "the 2 results that are kept have 20 to 40 at QoS 0" in readme.read_text()
+    assert "the 2 results that are kept, of Another CPU and Test CPU, have 20 to 40 at QoS 0" in readme.read_text()
 
 
 def test_the_headroom_is_the_newest_of_each_scenario(tmp_path: Path) -> None:
@@ -177,6 +178,7 @@ def kept(date: str, scenario: str, value: float, **run: float) -> dict[str, obje
     runs = [{"test": scenario, "broker": "penstock", "rate": value, **run}]
     return {
         "date": date,
+        "machine": {"cpu": "Test CPU"},
         "versions": {"penstock": "0.1.0"},
         "settings": {"reps": 1, "secs": 4},
         "summary": [summarise_figure(scenario, figure, {"penstock": runs})],
@@ -191,7 +193,7 @@ def test_the_page_of_what_is_kept_has_the_newest_result_of_each_scenario(tmp_pat
     for number, result in enumerate(results):
         (folder / f"2026-01-0{number + 1}-embedded.json").write_text(json.dumps(result))
     text = report_kept.render_kept(tmp_path)
-    assert "## Durable queues and streams: embedded log" in text
+    assert "## Durable queues and streams: embedded log\n\nMeasured 2026-01-02 on Test CPU, 0.1.0, 1 x 4 s;" in text
     assert "| delivered | messages / s | 150 | ≥ 100 | yes |" in text
     assert "| delivered | messages / s | 250 | ≥ 100 | yes |" in text
     assert "| 50 |" not in text
