@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 
 from penstock.core import exit_codes
 from penstock.core.errors import PenstockError
 from penstock.core.starting import no_collections
+
+# Of files, and for the user to mend; everything else that the system refuses is a fault of ours.
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,6 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
+    except OSError as error:
+        if error.errno not in REFUSALS or error.filename is None:
+            raise
+        print(f"penstock: {error.filename}: {error.strerror}", file=sys.stderr)
+        if isinstance(error, PermissionError):
+            print("Run the command as the user whose it is, or give it (chown) to who runs it.", file=sys.stderr)
+        return exit_codes.FAILURE
     return exit_codes.OK
 
 

@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.__main__ import main
 from penstock.cli.top_figures import Figures, Reading
 from penstock.cli.top_view import as_text, count, duration, size
 from penstock.datasub import Consumer, connect
@@ -88,12 +90,12 @@ def test_once(broker: AppBroker) -> None:
 
 
 @contextlib.contextmanager
-def top_on_a_terminal(broker: AppBroker, columns: int, lines: int) -> Iterator[Screen]:
+def top_on_a_terminal(broker: AppBroker, columns: int, lines: int, kind: str = "xterm") -> Iterator[Screen]:
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     command = [sys.executable, "-m", "penstock", "top", "--interval", "0.2", "--data-dir", str(broker.data_dir)]
     kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-    environment = {**kept, "PYTHONPATH": str(REPOSITORY / "src"), "TERM": "xterm"}
+    environment = {**kept, "PYTHONPATH": str(REPOSITORY / "src"), "TERM": kind}
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment, cwd=broker.directory)
     os.close(slave)
     try:
@@ -186,6 +188,14 @@ class Screen:
             assert time.monotonic() < deadline, self._text[-3000:]
             assert self._read(), self._text[-3000:]
 
+    @property
+    def raw(self) -> str:
+        """With the control sequences, since the last text that was awaited."""
+        return self._text
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
     def press(self, key: bytes) -> None:
         os.write(self._master, key)
 
@@ -221,9 +231,49 @@ def test_rates_and_a_broker_that_was_started_again() -> None:
     assert "dropped queue_full  4" in as_text(figures, "http://x")
     restarted = Figures(reading(13.0, 20, pid=2, uptime=2.0), reading(12.0, 300)).describe()
     assert restarted["messages"]["received_per_second"] == 10.0
+    in_a_container = Figures(reading(13.0, 20, uptime=2.0), reading(12.0, 300)).describe()
+    assert in_a_container["messages"]["received_per_second"] == 10.0
+
+
+@pytest.mark.parametrize("interval", ["inf", "nan", "0"])
+def test_an_interval_that_is_none_is_bad_usage(interval: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", "--once", "--interval", interval, "--token", "any", "--url", "http://127.0.0.1:1"]) == 2
+    assert "--interval" in capsys.readouterr().err
 
 
 def test_how_numbers_are_written() -> None:
     assert [count(n) for n in (0, 9_999, 12_345, 4_500_000, 2e9)] == ["0", "9,999", "12.3k", "4.5M", "2.0G"]
     assert [size(n) for n in (0, 1536, 3 * 2**20, 5 * 2**30)] == ["0.0 KiB", "1.5 KiB", "3.0 MiB", "5.0 GiB"]
     assert [duration(n) for n in (61, 90_061)] == ["00:01:01", "1d 01:01:01"]
+
+
+def test_figures_stay_where_labels_have_no_room(broker: AppBroker) -> None:
+    with top_on_a_terminal(broker, 16, 60) as screen:
+        shown = screen.await_frame("connections")
+        assert re.search(r"^connections +2\b", shown, re.M), shown
+        assert re.search(r"^bytes.* [\d.]+ KiB\b", shown, re.M), shown
+        assert all(len(line) <= 16 for line in shown.splitlines())
+
+
+def test_keys_that_are_not_meant_and_keys_that_came_together(broker: AppBroker) -> None:
+    with top_on_a_terminal(broker, 80, 24) as screen:
+        screen.await_text("connections")
+        screen.press(b"\x1b[A")  # an arrow begins like Escape
+        screen.await_text("connections")
+        screen.await_text("connections")
+        screen.press(b"xq")
+        assert screen.await_end() == 0
+
+
+def test_sigterm_leaves_the_terminal_as_it_was(broker: AppBroker) -> None:
+    with top_on_a_terminal(broker, 80, 24) as screen:
+        screen.await_text("connections")
+        screen.terminate()
+        assert screen.await_end() == 128 + signal.SIGTERM
+        assert screen.raw.rstrip().endswith("\x1b[?1049l"), "the other screen is still shown"
+
+
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(broker: AppBroker) -> None:
+    with top_on_a_terminal(broker, 200, 24, "dumb") as screen:
+        screen.await_text(r"clients +connections 2 ")
+        assert screen.await_end() == 0

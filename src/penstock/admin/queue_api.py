@@ -1,6 +1,6 @@
 """Durable queues over HTTP.
 
-GET     /api/v1/queues?filter=GLOB&limit=N&offset=N     a page of them, by name
+GET     /api/v1/queues?filter=GLOB&limit=N&offset=N     a page of them, by name; order=depth: the deepest first
 POST    /api/v1/queues                                  {"name": "orders", "limits": {"max_depth": 5}}: makes one
 GET     /api/v1/queues/<queue>                          one of them, with its settings and groups
 PATCH   /api/v1/queues/<queue>                          {"limits": {"max_depth": 5}}: changes these settings
@@ -37,6 +37,7 @@ from penstock.queues import transfers
 from penstock.queues.control import QueueControl
 
 LISTED = 100
+ORDERS = ("name", "depth")
 SHOWN = 10
 PAYLOAD_BYTES = 4 * 1024
 LARGEST_OFFSET = 10**18 - 1
@@ -100,10 +101,13 @@ class _QueueCommands:
         return self._given
 
     async def list(self, request: Request) -> object:
-        asked = read_query(request, "filter", "limit", "offset")
+        asked = read_query(request, "filter", "limit", "offset", "order")
         limit = read_number(asked, "limit", LISTED, queues_control.MOST_LISTED)
         offset = _read_offset(asked, "offset")
-        return await self._control.list(asked.get("filter", "*"), limit, offset or 0)
+        order = asked.get("order", ORDERS[0])
+        if order not in ORDERS:
+            raise BadRequestError(f"order is {' or '.join(ORDERS)}, not {order[:100]!r}")
+        return await self._control.list(asked.get("filter", "*"), limit, offset or 0, is_by_depth=order == "depth")
 
     async def create(self, request: Request) -> object:
         return await self._control.create(await read_json(request))

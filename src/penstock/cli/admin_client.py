@@ -16,7 +16,7 @@ from penstock.admin.token import ADDRESS_FILE, TOKEN_FILE
 from penstock.cli.option_groups import with_options
 from penstock.cli.settings_options import Config, DataDir, Set, load_from_flags
 from penstock.core.errors import ConflictError, NotFoundError, PenstockError, UsageError
-from penstock.core.settings.address import is_loopback, parse_address
+from penstock.core.settings.address import is_host_name, is_loopback, parse_address
 
 API = "/api/v1"
 CONNECT_SECONDS = 5.0
@@ -48,13 +48,14 @@ class AdminClient:
             port = parts.port
         except ValueError:
             port = -1
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.query or parts.fragment:
+        is_place = bool(parts.hostname) and is_host_name(parts.hostname or "") and port != -1
+        if parts.scheme not in ("http", "https") or not is_place or parts.query or parts.fragment:
             raise UsageError(f"--url {url!r} is not the address of a broker: write http://host:port")
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
-        self._host, self._port, self._path = parts.hostname, port, parts.path.rstrip("/")
+        self._host, self._port, self._path = parts.hostname or "", port, parts.path.rstrip("/")
         self._is_tls = parts.scheme == "https"
         self._token = token
-        if not self._is_tls and not is_loopback(parts.hostname):
+        if not self._is_tls and not is_loopback(self._host):
             print(f"penstock: warning: the token goes to {self.url} unencrypted", file=sys.stderr)
 
     def get(self, path: str) -> Any:

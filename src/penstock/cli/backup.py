@@ -8,16 +8,10 @@ it, and what is delivered again after a restore is what a crash would have deliv
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import fcntl
 import io
 import os
-import shutil
-import signal
 import sys
-import tempfile
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Annotated
@@ -30,18 +24,24 @@ from penstock.cli.admin_client import AdminClient, Json, Token, Url, find_admin
 from penstock.cli.app import make_app
 from penstock.cli.backup_archive import (
     FORMAT,
+    LOST_AND_FOUND,
     MANIFEST,
     BackedUpFile,
     BackupError,
     Limited,
     Manifest,
     Sink,
+    explain_refusal,
+    held_directory,
     open_sink,
+    remove_abandoned,
 )
+from penstock.cli.cleaning_up import cleaning_up
 from penstock.cli.client_runner import counted
 from penstock.cli.progress import Progress
 from penstock.cli.settings_options import Config, DataDir, Set, load_from_flags
 from penstock.cli.tables import print_json
+from penstock.core.data_dir import check_restored
 from penstock.core.settings import Settings
 from penstock.logs.embedded import files
 from penstock.logs.embedded.backup import CutTooOld, StagedTopic, Staging
@@ -51,9 +51,10 @@ from penstock.stores.lmdb_copy import Snapshots, find_environments
 app = make_app()
 
 ATTEMPTS = 5
+SCRATCH = ".penstock-backup-"
 GROUPS = "state"  # the offsets of groups: older than everything that they count
 # Made at every start, or made again when they are missing.
-LEFT_OUT = frozenset(("log", "admin.address", "admin.token"))
+LEFT_OUT = frozenset(("log", "admin.address", "admin.token", LOST_AND_FOUND))
 
 
 @app.command()
@@ -77,16 +78,15 @@ def backup(
     settings = load_from_flags(config, data_dir=data_dir, assignments=assignments, check=False).settings
     _check_provider(settings)
     directory = Path(settings.server.data_dir)
-    if not directory.is_dir():
-        raise BackupError(f"there is no data directory {directory.resolve()}", "Name it with --data-dir.")
-    admin = find_admin(config, data_dir, assignments, url, token) if is_log_open(directory) else None
     try:
-        with _cleaning_up():
+        if not directory.is_dir():
+            raise BackupError(f"there is no data directory {directory.resolve()}", "Name it with --data-dir.")
+        check_restored(directory)
+        admin = find_admin(config, data_dir, assignments, url, token) if is_log_open(directory) else None
+        with cleaning_up():
             manifest = _Backup(settings, directory, admin).run(target)
     except OSError as error:
-        is_denied = error.errno in (errno.EACCES, errno.EPERM)
-        hint = "Run the command as the user the broker runs as." if is_denied else "Nothing was left behind."
-        raise BackupError(f"{error.filename or target}: {error.strerror}", hint) from error
+        raise explain_refusal(error, target, "Nothing was left behind.") from error
     if settings.device.store == "redis":
         print(
             "penstock: warning: what waits for DEVICE clients is in Redis, not in this backup: save that as well "
@@ -101,16 +101,6 @@ def backup(
         f"{target}: {counted(manifest.topics, 'topic')}, {counted(manifest.records, 'record')}, "
         f"{size / 1_048_576:,.1f} MiB in {counted(len(manifest.files), 'file')}"
     )
-
-
-@contextlib.contextmanager
-def _cleaning_up() -> Iterator[None]:
-    """SIGTERM, as of a service manager, ends the copy as Ctrl-C does: nothing is left behind."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _summary(manifest: Manifest) -> dict[str, object]:
@@ -174,18 +164,11 @@ class _Backup:
         if not environments and not files.log_directory(self._directory).is_dir():
             raise BackupError(f"nothing is kept in {self._directory.resolve()} yet")
         sink = open_sink(target)
-        # A hidden directory beside the target: on its disk there is room for it, if there is for the backup.
-        scratch = Path(tempfile.mkdtemp(prefix=".penstock-", dir=target.parent))
         try:
-            if files.log_directory(self._directory).is_dir():
-                with Staging(self._directory) as staging:
-                    topics, journals = self._stage(staging, environments, scratch)
-                    self._copy(sink, scratch, topics, journals)
-            else:
-                with Snapshots(environments) as snapshots:
-                    _copy_stores(snapshots, scratch)
-                topics = []
-                self._copy(sink, scratch, topics, {})
+            remove_abandoned(target.parent, SCRATCH)
+            # A hidden directory beside the target: on its disk there is room for it, if there is for the backup.
+            with held_directory(target.parent / f"{SCRATCH}{os.getpid()}", "another backup is at work") as scratch:
+                topics = self._copy_all(sink, environments, scratch)
             manifest = self._manifest(topics)
             text = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
             sink.put(MANIFEST, io.BytesIO(text), len(text))
@@ -193,10 +176,19 @@ class _Backup:
         except BaseException:
             sink.discard()
             raise
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
         self._note_others()
         return manifest
+
+    def _copy_all(self, sink: Sink, environments: list[Path], scratch: Path) -> list[StagedTopic]:
+        if not files.log_directory(self._directory).is_dir():
+            with Snapshots(environments) as snapshots:
+                _copy_stores(snapshots, scratch)
+            self._copy(sink, scratch, [], {})
+            return []
+        with Staging(self._directory) as staging:
+            topics, journals = self._stage(staging, environments, scratch)
+            self._copy(sink, scratch, topics, journals)
+        return topics
 
     def _stage(
         self, staging: Staging, environments: list[Path], scratch: Path

@@ -11,9 +11,12 @@ The manifest comes last and everything gets its real name only then: what was in
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import gzip
 import hashlib
 import io
+import lzma
 import os
 import re
 import shutil
@@ -31,6 +34,7 @@ FORMAT = 1
 MANIFEST = "backup.json"
 PARTIAL = ".partial"
 CHUNK = 1_048_576
+LOST_AND_FOUND = "lost+found"
 LARGEST_MANIFEST = 256 * CHUNK
 ARCHIVES = (".tar", ".tar.gz", ".tgz")
 NAME = re.compile(
@@ -42,6 +46,13 @@ OnBytes = Callable[[int], None]
 
 class BackupError(PenstockError):
     """A backup cannot be made, or is none."""
+
+
+def explain_refusal(error: OSError, place: Path, otherwise: str) -> BackupError:
+    """What the system refused, with what to do about it; `place` is named where the error names nothing."""
+    is_denied = error.errno in (errno.EACCES, errno.EPERM)
+    hint = "Run the command as the user the broker runs as." if is_denied else otherwise
+    return BackupError(f"{error.filename or place}: {error.strerror or error}", hint)
 
 
 class BackedUpFile(msgspec.Struct, frozen=True):
@@ -112,12 +123,44 @@ def open_sink(target: Path) -> Sink:
     return _TarSink(target) if is_archive(target) else _DirectorySink(target)
 
 
+@contextlib.contextmanager
+def held_directory(path: Path, busy: str) -> Iterator[Path]:
+    """An empty directory of this process alone, removed at the end; raises BackupError when another one has it."""
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        _hold(held, busy)
+        for left in path.iterdir():  # of one that was killed
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(held)
+
+
+def remove_abandoned(directory: Path, prefix: str) -> None:
+    """Directories that were made by `held_directory`, and nobody holds any more."""
+    for path in directory.glob(f"{prefix}*"):
+        with contextlib.suppress(BackupError, OSError), held_directory(path, ""):
+            pass
+
+
+def _hold(fd: int, busy: str) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise BackupError(busy, "Wait for it.") from None
+
+
 class _DirectorySink:
     def __init__(self, target: Path) -> None:
         self._target = target
         self.partial = target.with_name(target.name + PARTIAL)
-        shutil.rmtree(self.partial, ignore_errors=True)
-        self.partial.mkdir(mode=0o700)
+        self._held = contextlib.ExitStack()
+        self._held.enter_context(held_directory(self.partial, f"another backup to {target} is at work"))
 
     def put(self, name: str, source: IO[bytes], size: int) -> None:
         path = self.partial / name
@@ -131,17 +174,25 @@ class _DirectorySink:
             self._target.rmdir()
         self.partial.rename(self._target)
         sync(self._target.parent)
+        self._held.close()
 
     def discard(self) -> None:
-        shutil.rmtree(self.partial, ignore_errors=True)
+        self._held.close()
 
 
 class _TarSink:
     def __init__(self, target: Path) -> None:
         self._target = target
         self.partial = target.with_name(target.name + PARTIAL)
-        self.partial.unlink(missing_ok=True)
-        self._file = os.fdopen(os.open(self.partial, os.O_CREAT | os.O_WRONLY | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+        fd = os.open(self.partial, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            _hold(fd, f"another backup to {target} is at work")
+        except BackupError:
+            os.close(fd)
+            raise
+        self._file = os.fdopen(fd, "wb")
+        os.fchmod(fd, 0o600)
+        os.ftruncate(fd, 0)  # what one left that was killed
         # Messages are small and alike, or do not shrink at all: the quickest level is nearly as good as the best.
         compressed = self._file if target.name.endswith(".tar") else gzip.GzipFile("", "wb", 1, self._file)
         self._outer: IO[bytes] = compressed  # type: ignore[assignment] # gzip's stub calls it by another name
@@ -163,8 +214,9 @@ class _TarSink:
         sync(self._target.parent)
 
     def discard(self) -> None:
-        self._file.close()
         self.partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # on a full disk it cannot write what it still holds
+            self._file.close()
 
 
 def write_file(path: Path, source: IO[bytes]) -> None:
@@ -189,7 +241,7 @@ def explain_errors(path: Path) -> Iterator[None]:
     """What reading an archive raises when it is none, as a BackupError: for who reads what `read_backup` gives."""
     try:
         yield
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise BackupError(f"{path} is no backup, or not whole: {error}") from None
 
 
@@ -232,5 +284,5 @@ def parse_manifest(text: bytes, path: Path) -> Manifest:
                 "Restore it with the version that made it, or a later one.",
             )
         return msgspec.json.decode(text, type=Manifest)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BackupError(f"{MANIFEST} of {path} is damaged: {error}") from None

@@ -62,9 +62,9 @@ def log() -> None:
     """
 
 
-def _run(work: Coroutine[Any, Any, int]) -> None:
+def _run(work: Coroutine[Any, Any, int], *, is_endless: bool = False) -> None:
     try:
-        client_runner.run(work, quiet=False)
+        client_runner.run(work, quiet=False, is_endless=is_endless)
     except BrokenPipeError:
         # `penstock log read … | head` has seen enough; nothing is left to be flushed at the exit either.
         sys.stdout = None
@@ -152,7 +152,7 @@ def read(
         topic_filter=topic_filter,
         as_json=as_json,
     )
-    _run(read_topic(load(), options))
+    _run(read_topic(load(), options), is_endless=follow)
 
 
 def _check_filter(topic_filter: str, decode: str) -> None:
@@ -200,7 +200,10 @@ def append(
     load: LoadSettings,
     as_json: Json = False,
 ) -> None:
-    """Append records and wait until they are durable. Publishes appended so are not delivered to subscribers."""
+    """Append records and wait until they are durable.
+
+    Careful: a publish (-t) of QoS 1 or 2 in tbmq.msg.all is delivered to persistent clients that have subscribed: on
+    Kafka at once, else after the broker's next start. Clean sessions get nothing. To publish, use `penstock pub`."""
     if bool(messages) == from_lines:
         raise UsageError("say what to append with one of -m and -l")
     if messages and len(messages) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from importlib import import_module
@@ -111,9 +112,13 @@ def _open_as_broker(settings: Settings) -> Iterator[Log]:
     if settings.log.provider == "embedded":
         prepare_data_dir(settings.server.data_dir)
     store = providers.make_store(settings)
+    # librdkafka tells of every attempt to connect; what is wrong is said once, by the command itself
+    client_lines = logging.getLogger("penstock.logs.kafka.client")
+    client_lines.disabled = settings.logging.level != "debug"
     try:
         yield providers.make_log(settings, store)
     finally:
+        client_lines.disabled = False
         if store is not None:
             store.close()
 

@@ -13,6 +13,7 @@ from penstock._ext.segment import RecordPack
 from penstock.cli.client_runner import counted
 from penstock.cli.progress import Progress
 from penstock.cli.standard_input import stdin_lines
+from penstock.core import exit_codes
 from penstock.core.errors import PenstockError, UsageError
 from penstock.logs.base import Appended, Log, LogError
 from penstock.logs.topics import now_ms
@@ -64,6 +65,7 @@ class Outcome:
     first_offset: int | None = None
     last_offset: int | None = None
     failure: LogError | None = field(default=None, repr=False)
+    is_interrupted: bool = False
 
     def note(self, result: Appended | LogError) -> None:
         if isinstance(result, LogError):
@@ -113,7 +115,7 @@ async def read_values(message: str | None, *, from_lines: bool) -> AsyncIterator
 
 async def append_all(log: Log, record: NewRecord, partition: int, values: AsyncIterator[bytes]) -> Outcome:
     """Appends every value and waits until all are durable; raises PenstockError that says how many are when one cannot
-    be appended."""
+    be appended. Cancelled, it takes no more values and waits for those under way, cancelled again it does not."""
     outcome = Outcome()
     room = asyncio.Semaphore(UNDER_WAY)
 
@@ -136,11 +138,26 @@ async def append_all(log: Log, record: NewRecord, partition: int, values: AsyncI
                 progress.advance()
         except ValueError as error:  # a line or a record that is longer than anything can be
             outcome.failure = outcome.failure or LogError(str(error))
-        for _ in range(UNDER_WAY):
-            await room.acquire()
+        except asyncio.CancelledError:
+            outcome.is_interrupted = True
+        await _wait_for_all(room, outcome, record.topic, partition)
     if outcome.failure is not None:
         raise _describe_failure(outcome, record.topic, partition)
     return outcome
+
+
+async def _wait_for_all(room: asyncio.Semaphore, outcome: Outcome, topic: str, partition: int) -> None:
+    under_way = UNDER_WAY
+    try:
+        while under_way:
+            await room.acquire()
+            under_way -= 1
+    except asyncio.CancelledError:
+        raise PenstockError(
+            f"interrupted: {counted(outcome.appended, 'record')} appended to {topic}, partition {partition};"
+            f" {under_way:,} more were under way, and may be appended or not",
+            exit_code=exit_codes.INTERRUPTED,
+        ) from None
 
 
 def _describe_failure(outcome: Outcome, topic: str, partition: int) -> PenstockError:

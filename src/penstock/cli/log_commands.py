@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from penstock._ext.envelope import Envelope
 from penstock._ext.segment import Record
 from penstock.cli.client_runner import counted
 from penstock.cli.log_access import (
@@ -24,7 +25,8 @@ from penstock.cli.log_access import (
     open_log,
 )
 from penstock.cli.log_append import NewRecord, append_all, read_values
-from penstock.cli.log_places import Place, check_offset, find_span
+from penstock.cli.log_decoders import Decoder, Fields, describe_own, find_decoder, render_own
+from penstock.cli.log_places import Place, check_offset, describe_ends, find_span, name_partitions
 from penstock.cli.log_reading import read_on, read_span
 from penstock.cli.log_records import Decode, decode_publish, describe, render, to_json
 from penstock.cli.progress import Progress
@@ -153,19 +155,30 @@ async def read_topic(settings: Settings, options: ReadOptions) -> int:
             spans = await find_span(consumer, partitions, options.start, options.stop)
             total = sum(stop - start for start, stop in spans.values())
             left = options.count
+            own = find_decoder(settings, options.topic) if options.decode == "auto" else None
+            if not total and not options.follow:
+                _note_ends(options, await _watermarks(consumer, partitions))
             with Progress(f"reading {options.topic}", total) as progress:
-                left = await _print_records(read_span(consumer, spans), options, progress, left)
+                left = await _print_records(read_span(consumer, spans), options, own, progress, left)
             if options.follow and left != 0:
                 # nobody waits for the end of this one, so there is no bar
-                await _print_records(read_on(consumer, spans), options, None, left, flush=True)
+                await _print_records(read_on(consumer, spans), options, own, None, left, flush=True)
         finally:
             await consumer.close()
     return exit_codes.OK
 
 
+def _note_ends(options: ReadOptions, marks: Mapping[TopicPartition, Watermarks]) -> None:
+    """For an offset behind the last record, which nobody asks for who knows: nothing would be printed."""
+    offset = options.start.offset
+    if offset and all(offset > mark.end for mark in marks.values()):
+        print(f"penstock: nothing at --from {offset}: {describe_ends(options.topic, marks)}", file=sys.stderr)
+
+
 async def _print_records(
     records: AsyncIterator[tuple[TopicPartition, Record]],
     options: ReadOptions,
+    own: Decoder | None,
     progress: Progress | None,
     left: int | None,
     *,
@@ -175,16 +188,13 @@ async def _print_records(
     async for partition, record in records:
         if progress is not None:
             progress.advance()
-        publish = decode_publish(record.value, options.decode)
+        fields = None if own is None else own(record)
+        publish = decode_publish(record.value, options.decode) if fields is None else None
         if options.topic_filter is not None and (
             publish is None or not matches_filter(options.topic_filter, publish.topic)
         ):
             continue
-        if options.as_json:
-            line = to_json(describe(partition.partition, record, publish))
-        else:
-            line = render(partition.partition, record, publish)
-        sys.stdout.write(f"{line}\n")
+        sys.stdout.write(f"{_line_of(partition.partition, record, publish, fields, as_json=options.as_json)}\n")
         if flush:
             sys.stdout.flush()
         if left is not None:
@@ -193,6 +203,12 @@ async def _print_records(
                 break
     sys.stdout.flush()
     return left
+
+
+def _line_of(partition: int, record: Record, publish: Envelope | None, fields: Fields | None, *, as_json: bool) -> str:
+    if fields is not None:
+        return to_json(describe_own(partition, record, fields)) if as_json else render_own(partition, record, fields)
+    return to_json(describe(partition, record, publish)) if as_json else render(partition, record, publish)
 
 
 async def append_records(
@@ -221,12 +237,14 @@ async def append_records(
         "appended": outcome.appended,
         "first_offset": outcome.first_offset,
         "last_offset": outcome.last_offset,
+        "interrupted": outcome.is_interrupted,
     }
     if as_json:
         print(to_json(told))
     else:
         offsets = f", offsets {outcome.first_offset} to {outcome.last_offset}" if outcome.appended else ""
-        print(f"{outcome.appended:,} appended to {record.topic}, partition {partition}{offsets}")
+        end = "; interrupted before the end of the lines" if outcome.is_interrupted else ""
+        print(f"{outcome.appended:,} appended to {record.topic}, partition {partition}{offsets}{end}")
     return exit_codes.OK
 
 
@@ -258,8 +276,10 @@ async def truncate_topic(
         await consumer.close()
         rows = [(one.partition, marks[one].first, spans[one][0], marks[one].end) for one in partitions]
         deleted = sum(new - old for _, old, new, _ in rows)
+        where = f"{topic}, {name_partitions(wanted)}" if wanted else topic
         if deleted and not is_sure:
-            question = f"delete {deleted:,} of {sum(end - old for _, old, _, end in rows):,} records of {topic}?"
+            of_all = f"{deleted:,} of {sum(end - old for _, old, _, end in rows):,} records"
+            question = f"delete {of_all} of {where}?"
             await asyncio.to_thread(ask, question, "nothing was deleted")
         with Progress(f"truncating {topic}", len(rows), "partitions") as progress:
             for partition, (_, old, new, _) in zip(partitions, rows, strict=True):
@@ -271,7 +291,7 @@ async def truncate_topic(
         first = {str(number): new for number, _, new, _ in rows}
         print(to_json({"topic": topic, "deleted": deleted, "first_offsets": first}))
     else:
-        print(f"{counted(deleted, 'record')} deleted from {topic}")
+        print(f"{counted(deleted, 'record')} deleted from {where}")
         print_table(("partition", "first before", "first now", "end"), rows)
     return exit_codes.OK
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -74,6 +74,22 @@ def check_offset(place: Place, flag: str, marks: Mapping[TopicPartition, Waterma
             f"{flag} {place.offset}: {ends}{more}",
             f"Choose partitions with -p, or write {flag} end for everything. Nothing was deleted.",
         )
+
+
+def name_partitions(numbers: Collection[int]) -> str:
+    """`partition 7`, `partitions 1, 2`."""
+    named = sorted(set(numbers))
+    return f"partition{'s' if len(named) > 1 else ''} {', '.join(map(str, named))}"
+
+
+def describe_ends(topic: str, marks: Mapping[TopicPartition, Watermarks]) -> str:
+    """Where a topic ends, in one line: for a reader that asked for what lies behind it."""
+    ends = {partition.partition: mark.end for partition, mark in marks.items()}
+    if len(ends) == 1:
+        [(number, end)] = ends.items()
+        return f"{topic} ends at {end} in partition {number}"
+    furthest = max(ends, key=lambda number: ends[number])
+    return f"the partitions of {topic} end at {ends[furthest]} (partition {furthest}) or before"
 
 
 async def find_offset(consumer: Consumer, partition: TopicPartition, place: Place, marks: Watermarks) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal
@@ -98,9 +99,12 @@ def describe(partition: int, record: Record, publish: Envelope | None) -> dict[s
             "expires_at": format_time(publish.expires_at) if publish.expires_at else None,
             "properties": describe_properties(publish),
         }
-    if record.headers:
-        described["headers"] = [_describe_header(name, value) for name, value in record.headers]
-    return described
+    return {**described, **describe_headers(record)}
+
+
+def describe_headers(record: Record) -> dict[str, Any]:
+    """Nothing of a record that has none."""
+    return {"headers": [_describe_header(name, value) for name, value in record.headers]} if record.headers else {}
 
 
 def _describe_header(name: str, value: bytes) -> dict[str, Any]:
@@ -153,6 +157,10 @@ def render(partition: int, record: Record, publish: Envelope | None) -> str:
                 extra += [f"{escape(key)}={escape(text)}" for key, text in value]
             else:
                 extra.append(f"{name}={escape(str(value))}")
-    for name, data in record.headers:
-        extra.append(f"{escape(name)}={_show_known(name, data) or show_bytes(data)}")
-    return "  ".join([*words, f"[{', '.join(extra)}]"] if extra else words)
+    return "  ".join([*words, *render_headers(record, extra)])
+
+
+def render_headers(record: Record, others: Sequence[str] = ()) -> list[str]:
+    """`[name=value, …]`, others first; nothing where there are none."""
+    shown = [f"{escape(name)}={_show_known(name, data) or show_bytes(data)}" for name, data in record.headers]
+    return [f"[{', '.join([*others, *shown])}]"] if others or shown else []

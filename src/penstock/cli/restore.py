@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
-import shutil
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from types import TracebackType
+from typing import Annotated, NamedTuple, Self
 
 import typer
 
@@ -16,27 +17,31 @@ from penstock.cli.app import make_app
 from penstock.cli.backup import is_log_open
 from penstock.cli.backup_archive import (
     LARGEST_MANIFEST,
+    LOST_AND_FOUND,
     MANIFEST,
     BackupError,
     Limited,
     Manifest,
     explain_errors,
+    explain_refusal,
+    held_directory,
     parse_manifest,
     read_backup,
     sync,
     write_file,
 )
+from penstock.cli.cleaning_up import cleaning_up
 from penstock.cli.client_runner import counted
 from penstock.cli.progress import Progress
 from penstock.cli.settings_options import Config, DataDir, Set, load_from_flags
 from penstock.cli.tables import print_json
+from penstock.core.data_dir import RESTORING
 from penstock.logs.embedded import files
 from penstock.logs.embedded.verify import verify_segment
 from penstock.stores.lmdb_copy import check_environment, find_environments
 
 app = make_app()
 
-STAGING = ".restoring"
 OLD = ".before-restore-"
 
 
@@ -63,19 +68,19 @@ def restore(
             "A backup is of an embedded log: restore it for settings with log.provider = embedded.",
         )
     target = Path(settings.server.data_dir)
-    if target.is_dir() and is_log_open(target):
-        raise BackupError(f"a broker runs on {target.resolve()}", "Stop it first.")
-    occupied = _occupied(target)
-    if occupied and not force:
-        raise BackupError(
-            f"{target.resolve()} is not empty: there is {', '.join(occupied[:5])}",
-            "Name an empty directory with --data-dir; --force sets the data that is there aside.",
-        )
-    owner = Owner.of(target)
     try:
-        manifest, aside = _restore(source, target, occupied, owner)
+        _check_no_broker(target)
+        occupied = _occupied(target)
+        if occupied and not force:
+            raise BackupError(
+                f"{target.resolve()} is not empty: there is {', '.join(occupied[:5])}",
+                "Name an empty directory with --data-dir; --force sets the data that is there aside.",
+            )
+        owner = Owner.of(target)
+        with cleaning_up():
+            manifest, aside = _restore(source, target, occupied, owner)
     except OSError as error:
-        raise BackupError(f"{error.filename or target}: {error.strerror}") from error
+        raise explain_refusal(error, target, "Nothing was restored.") from error
     if as_json:
         print_json(
             {
@@ -100,9 +105,15 @@ def restore(
         typer.echo(f"what was there is in {aside}: delete it when you do not need it any more")
 
 
+def _check_no_broker(target: Path) -> None:
+    if target.is_dir() and is_log_open(target):
+        raise BackupError(f"a broker runs on {target.resolve()}", "Stop it first.")
+
+
 def _occupied(target: Path) -> list[str]:
-    """What lies there, except remains of a restore that did not end."""
-    return sorted(path.name for path in target.iterdir() if path.name != STAGING) if target.is_dir() else []
+    """What lies there, except remains of a restore that did not end, and what every new disk with ext4 has."""
+    passed_over = (RESTORING, LOST_AND_FOUND)
+    return sorted(path.name for path in target.iterdir() if path.name not in passed_over) if target.is_dir() else []
 
 
 class Owner(NamedTuple):
@@ -152,20 +163,52 @@ def _restore(source: Path, target: Path, occupied: list[str], owner: Owner) -> t
     if not source.exists():
         raise BackupError(f"there is no {source}")
     _make(target, owner)
-    staging = target / STAGING
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(mode=0o700)
-    try:
+    # As long as it is there, no broker starts on the target.
+    with held_directory(target / RESTORING, f"another restore into {target.resolve()} is at work") as staging:
         manifest = _extract(source, staging)
         _verify(staging)
         owner.give(staging)
-        aside = _set_aside(target, {path.name for path in staging.iterdir()}, owner) if occupied else None
-        for path in sorted(staging.iterdir()):
-            path.rename(target / path.name)
-        sync(target)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        _check_no_broker(target)  # one may have been about to start when this began; later it does not start any more
+        with _Moves() as moves:
+            aside = _set_aside(target, {path.name for path in staging.iterdir()}, owner, moves) if occupied else None
+            for path in sorted(staging.iterdir()):
+                moves.move(path, target / path.name)
+            sync(target)
     return manifest, aside
+
+
+class _Moves:
+    """All of them, or none: what was moved before one failed is moved back."""
+
+    def __init__(self) -> None:
+        self._done: list[tuple[Path, Path]] = []
+        self._made: list[Path] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
+        for path, moved in reversed(self._done):
+            with contextlib.suppress(FileNotFoundError):  # the error came just before it was moved
+                moved.rename(path)
+        for directory in self._made:
+            directory.rmdir()
+
+    def make(self, directory: Path) -> None:
+        directory.mkdir(mode=0o700)
+        self._made.append(directory)
+
+    def move(self, path: Path, to: Path) -> None:
+        self._done.append((path, to))
+        try:
+            path.rename(to)
+        except OSError:
+            self._done.pop()
+            raise
 
 
 def _make(target: Path, owner: Owner) -> None:
@@ -224,7 +267,7 @@ def _verify(staging: Path) -> None:
         check_environment(environment)
 
 
-def _set_aside(target: Path, restored: set[str], owner: Owner) -> Path | None:
+def _set_aside(target: Path, restored: set[str], owner: Owner, moves: _Moves) -> Path | None:
     """What a broker would take for its own; other files stay where they are."""
     ours = {"log", *restored, *(path.name for path in find_environments(target))}
     moved = [path for path in sorted(target.iterdir()) if path.name in ours]
@@ -232,8 +275,8 @@ def _set_aside(target: Path, restored: set[str], owner: Owner) -> Path | None:
         return None
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     aside = target / f"{OLD}{stamp}"
-    aside.mkdir(mode=0o700)
+    moves.make(aside)
     owner.give(aside)
     for path in moved:
-        path.rename(aside / path.name)
+        moves.move(path, aside / path.name)
     return aside.resolve()

@@ -92,6 +92,8 @@ async def open_stream(target: Target) -> Stream:
         raise PenstockError(f"cannot connect to {where}: no TLS there: {error.reason or error}") from None
     except OSError as error:
         raise PenstockError(f"cannot connect to {where}: {_reason(error)}", _hint(error)) from None
+    except UnicodeError:
+        raise PenstockError(f"cannot connect to {where}: {target.host!r} is no host name") from None
     return Stream(reader, writer, websocket)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import select
 import sys
 import time
@@ -15,6 +16,7 @@ import typer
 
 from penstock.cli.admin_client import AdminClient, Broker, with_broker
 from penstock.cli.app import make_app
+from penstock.cli.cleaning_up import cleaning_up
 from penstock.cli.tables import print_json
 from penstock.cli.top_figures import Figures, Reading
 from penstock.cli.top_view import MOST_ROWS, as_screen, as_text
@@ -24,22 +26,27 @@ app = make_app()
 
 # Lists of queues and clients cost the broker more than counters do, so they are asked for less often.
 LIST_SECONDS = 5.0
-LISTED_QUEUES = 1_000
-ENDS = ("q", "Q", "\x03", "\x04", "\x1b")
+LONGEST_INTERVAL = 86_400.0
+ENDS = b"qQ\x03\x04"
+ESCAPE = b"\x1b"
+# Of TERM: those that cannot move the cursor; rich would show nothing at all.
+WITHOUT_SCREEN = ("dumb", "unknown")
 
 
 @app.command()
 @with_broker
 def top(
     *,
-    interval: Annotated[float, typer.Option("-d", "--interval", min=0.1, help="Seconds between two looks.")] = 1.0,
+    interval: Annotated[
+        float, typer.Option("-d", "--interval", min=0.1, max=LONGEST_INTERVAL, help="Seconds between two looks.")
+    ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Look for one interval, print, and end.")] = False,
     broker: Broker,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; without --once an object a line.")] = False,
 ) -> None:
     """Watch a running broker: clients, rates, what waits and what is lost. q ends it.
 
-    Without a terminal it prints once, as with --once.
+    Without a terminal, or on one with TERM=dumb, it prints once, as with --once.
     """
     admin = broker()
     watcher = Watcher(admin)
@@ -49,7 +56,7 @@ def top(
             while True:
                 time.sleep(interval)
                 print(json.dumps(watcher.look()), flush=True)
-        elif once or not sys.stdout.isatty():
+        elif once or not sys.stdout.isatty() or os.environ.get("TERM", "").lower() in WITHOUT_SCREEN:
             time.sleep(interval)
             figures = watcher.look()
             print_json(figures) if as_json else print(as_text(figures, admin.url))
@@ -84,9 +91,8 @@ class Watcher:
     def _deepest_queues(self, there_are: int) -> list[dict[str, Any]]:
         if not there_are:
             return []
-        queues: list[dict[str, Any]] = self._admin.get(f"/queues?limit={LISTED_QUEUES}")["queues"]
-        queues = [queue for queue in queues if queue["depth"] or queue["pending"] or queue["dead"]]
-        return sorted(queues, key=lambda queue: (-queue["depth"], queue["name"]))[:MOST_ROWS]
+        queues: list[dict[str, Any]] = self._admin.get(f"/queues?order=depth&limit={MOST_ROWS}")["queues"]
+        return [queue for queue in queues if queue["depth"] or queue["pending"] or queue["dead"]]
 
     def _furthest_behind(self, there_are: int) -> list[dict[str, Any]]:
         if not there_are:
@@ -100,10 +106,10 @@ def _show(watcher: Watcher, url: str, interval: float) -> None:
     live = import_module("rich.live").Live(screen=True, auto_refresh=False, transient=True)
     figures: dict[str, Any] = watcher.look()
     problem = ""
-    with _keys() as wait_for_key, live:
+    with cleaning_up(), _keys() as wait_for_key, live:
         while True:
             live.update(as_screen(figures, url, problem), refresh=True)
-            if wait_for_key(interval) in ENDS:
+            if _ends(wait_for_key(interval)):
                 return
             try:
                 figures, problem = watcher.look(), ""
@@ -111,14 +117,18 @@ def _show(watcher: Watcher, url: str, interval: float) -> None:
                 problem = error.message  # it may come back: the last figures stay
 
 
+def _ends(keys: bytes | None) -> bool:
+    """Escape ends it, arrows and other keys that begin with it do not."""
+    return keys is not None and (keys in (b"", ESCAPE) or any(key in ENDS for key in keys))
+
+
 @contextlib.contextmanager
-def _keys() -> Iterator[Callable[[float], str]]:
-    """Waits so long for a key, which is not shown; nothing without a keyboard."""
+def _keys() -> Iterator[Callable[[float], bytes | None]]:
+    """Waits so long for keys, which are not shown; none without a keyboard, nothing when it is gone."""
     if not sys.stdin.isatty():
 
-        def sleep(seconds: float) -> str:
+        def sleep(seconds: float) -> None:
             time.sleep(seconds)
-            return ""
 
         yield sleep
         return
@@ -126,9 +136,10 @@ def _keys() -> Iterator[Callable[[float], str]]:
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
 
-    def wait(seconds: float) -> str:
+    def wait(seconds: float) -> bytes | None:
         ready, _, _ = select.select([descriptor], [], [], seconds)
-        return sys.stdin.read(1) if ready else ""
+        # Not through sys.stdin: select does not see what that has read ahead.
+        return os.read(descriptor, 1_024) if ready else None
 
     try:
         tty.setcbreak(descriptor)

@@ -32,6 +32,8 @@ class Figures:
 
     def __init__(self, now: Reading, before: Reading | None) -> None:
         is_same = before is not None and before.process.get("pid") == now.process.get("pid") and now.time > before.time
+        if before is not None and now.uptime < before.uptime:
+            is_same = False  # in a container every broker has the same pid
         self._now = now
         self._before = before if is_same else None
         self._seconds = now.time - before.time if is_same and before is not None else max(now.uptime, 0.001)

@@ -177,7 +177,7 @@ class _Screen:
         left = height - 1 - bool(self._problem)
         shown_lists = lists(self._figures)
         named, per_row, is_loose = self._arrange(width, left, shown_lists)
-        yield self._grid(named, per_row, is_loose=is_loose)
+        yield self._grid(named, per_row, width, is_loose=is_loose)
         left -= _lines_of(named, per_row, is_loose=is_loose)
         for name, (headings, entries) in shown_lists.items():
             rows = min(len(entries), MOST_ROWS, left - 1 - is_loose)
@@ -202,9 +202,9 @@ class _Screen:
         used = {name: rows for name, rows in all_blocks.items() if name not in READERS or rows[0][1] not in UNUSED}
         return used, _blocks_per_row(used, width), False
 
-    def _grid(self, named: Mapping[str, Rows], per_row: int, *, is_loose: bool) -> Any:
+    def _grid(self, named: Mapping[str, Rows], per_row: int, width: int, *, is_loose: bool) -> Any:
         grid = import_module("rich.table").Table.grid(padding=(0, GAP, 0, 0), pad_edge=False)
-        cells = [_block(name, rows, self._figures) for name, rows in named.items()]
+        cells = [_block(name, rows, self._figures, width - GAP) for name, rows in named.items()]
         for start in range(0, len(cells), per_row):
             if is_loose:
                 grid.add_row()
@@ -247,13 +247,18 @@ def _list(headings: list[str], entries: list[list[str]], width: int) -> Any:
     return shown_rows
 
 
-def _block(name: str, rows: Rows, figures: Mapping[str, Any]) -> Any:
+def _block(name: str, rows: Rows, figures: Mapping[str, Any], width: int) -> Any:
     text, table = import_module("rich.text").Text, import_module("rich.table").Table
     block = table(
         title=name, title_justify="left", title_style="bold cyan", box=None, pad_edge=False, show_header=False
     )
-    block.add_column(no_wrap=True, style="dim", min_width=max(len(label) for label, _ in rows))
-    block.add_column(justify="right", no_wrap=True, min_width=max(USUAL_VALUE, *(len(value) for _, value in rows)))
+    labels, values = max(len(label) for label, _ in rows), max(len(value) for _, value in rows)
+    if labels + 1 + max(values, USUAL_VALUE) > width:  # labels give way to figures
+        labels = max(1, min(labels, width - 1 - values))
+    else:
+        values = max(values, USUAL_VALUE)
+    block.add_column(no_wrap=True, style="dim", min_width=labels, max_width=labels)
+    block.add_column(justify="right", no_wrap=True, min_width=values)
     is_late = figures["process"]["loop_lag_seconds"] > LATE_SECONDS
     for label, value in rows:
         is_bad = (label == "loop lag" and is_late) or (label in ("congested", "given up") and value != "0")

@@ -42,11 +42,16 @@ class QueueControl:
         self._manager = manager
         self.clock = clock
 
-    async def list(self, pattern: str = "*", limit: int = 100, offset: int = 0) -> dict[str, Any]:
-        """A page of the queues whose names match the glob, by name."""
+    async def list(
+        self, pattern: str = "*", limit: int = 100, offset: int = 0, *, is_by_depth: bool = False
+    ) -> dict[str, Any]:
+        """A page of the queues whose names match the glob, by name; or those first that hold most."""
         if len(pattern) > LONGEST_PATTERN:
             raise UsageError(f"the pattern is longer than {LONGEST_PATTERN} characters")
-        names = sorted(self._manager.queues)
+        queues = self._manager.queues
+        names = sorted(queues)
+        if is_by_depth:
+            names.sort(key=lambda name: (-queues[name].depth, -queues[name].dead))
         if pattern != "*":
             matches = re.compile(fnmatch.translate(pattern)).match
             names = [name for name in names if matches(name)]

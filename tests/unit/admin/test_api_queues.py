@@ -101,6 +101,14 @@ def test_a_queue_is_made_changed_and_deleted(ask):
     assert ask("GET", "/queues/made")[0] == 404
 
 
+def test_the_deepest_is_found_among_many(ask, orders):
+    assert ask("POST", "/queues", {"name": "empty"})[0] == 200
+    every = ask("GET", "/queues")[1]["queues"]
+    status, answer = ask("GET", "/queues?order=depth&limit=1")
+    assert status == 200
+    assert [queue["depth"] for queue in answer["queues"]] == [max(queue["depth"] for queue in every)]
+
+
 def test_names_of_all_kinds_are_reached(ask):
     for name in ("$dlq/orders", "messages", "ü %?", "purge", "a.b_c"):
         assert ask("POST", "/queues", {"name": name})[0] == 200
@@ -160,6 +168,7 @@ REFUSALS = [
     ("POST", "/queues/orders/move", {"to": "other", "all": 1}, 400, "'all' is not known"),
     ("POST", "/queues/orders/move", {"to": "orders"}, 400, "moved to itself"),
     ("GET", "/queues/orders/pending", None, 400, "group is missing"),
+    ("GET", "/queues?order=age", None, 400, "order is name or depth, not 'age'"),
     ("POST", "/queues/orders/ack", {"group": "workers"}, 400, "offsets is a list of offsets"),
     ("POST", "/queues/orders/ack", {"group": "workers", "offsets": []}, 400, "offsets is a list of offsets"),
     ("POST", "/queues/orders/nack", {"group": "workers", "offsets": [-1]}, 400, "offsets is a list of offsets"),

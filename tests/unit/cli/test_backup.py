@@ -1,19 +1,28 @@
 """`penstock backup` and `penstock restore` of a broker that does not run: what they refuse, and what they leave."""
 
 import asyncio
+import bz2
+import errno
+import gzip
 import io
+import itertools
 import json
+import lzma
 import os
+import resource
 import signal
 import tarfile
+from pathlib import Path
 
 import pytest
 
 from penstock.__main__ import main
 from penstock._ext.segment import RecordPack
+from penstock.cli.backup_archive import open_sink
 from penstock.logs.base import Committed, TopicPartition
 from penstock.logs.embedded import EmbeddedLog, files, open_reader
 from penstock.stores.lmdb_kv import LmdbStore
+from tests.support.broker import free_port
 
 TOPIC = "demo"
 
@@ -166,8 +175,12 @@ def spoil(archive, change):
             lambda name, content: (name, content.replace(b'"format": 1', b'"format": 2')),
             "has the format 2, this version of Penstock knows 1",
         ),
+        (
+            lambda name, content: (name, content.replace(b'"version": "', b'"version": "\xff')),
+            "backup.json of saved.tar",
+        ),
     ],
-    ids=["other bytes", "missing", "no manifest", "parent", "absolute", "newer"],
+    ids=["other bytes", "missing", "no manifest", "parent", "absolute", "newer", "no text"],
 )
 def test_what_is_no_whole_backup_is_not_restored(change, said, data, tmp_path, capsys):
     assert main(["backup", "saved.tar"]) == 0
@@ -185,6 +198,19 @@ def test_half_an_archive(data, capsys):
     assert "not whole" in capsys.readouterr().err
     assert main(["restore", "nothing.tar", "--data-dir", "again"]) == 1
     assert "there is no nothing.tar" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("library", [bz2, gzip, lzma])
+def test_an_archive_that_was_compressed_by_somebody_and_damaged(library, data, tmp_path, capsys):
+    assert main(["backup", "saved.tar"]) == 0
+    packed = bytearray(library.compress((tmp_path / "saved.tar").read_bytes()))
+    (tmp_path / "saved").write_bytes(packed)
+    assert main(["restore", "saved", "--data-dir", "again"]) == 0
+    packed[len(packed) // 2 : len(packed) // 2 + 100] = bytes(100)
+    (tmp_path / "saved").write_bytes(packed)
+    assert main(["restore", "saved", "--data-dir", "other"]) == 1
+    assert "penstock: saved" in capsys.readouterr().err
+    assert not list((tmp_path / "other").iterdir())
 
 
 def test_where_there_is_nothing_to_save_it_says_what_to_save(data, capsys):
@@ -258,3 +284,139 @@ def test_sigterm_leaves_nothing_behind(data, tmp_path, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
     assert not list((data / "log").glob(".backup-*"))
+
+
+@pytest.mark.parametrize("name", ["backup.tar", "backup.tgz", "backup"])
+def test_where_there_is_no_room_nothing_is_left_behind(name, tmp_path):
+    """A file may not be larger than the limit, as if the disk were full: also not when it is closed."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    sink = open_sink(tmp_path / name)
+
+    def put_all():
+        for number, size in enumerate((*(20 * (1_000,)), 20_000)):
+            sink.put(f"file-{number}", io.BytesIO(os.urandom(size)), size)
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            put_all()
+        sink.discard()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["backup.tar", "backup"])
+def test_one_backup_at_a_time_to_a_target(name, data, capsys, tmp_path):
+    """Else the first to end would give its name to what the other one has not finished."""
+    sink = open_sink(tmp_path / name)
+    assert main(["backup", name]) == 1
+    assert f"another backup to {name} is at work" in capsys.readouterr().err
+    sink.discard()
+    assert names_in(tmp_path) == ["data"]
+    assert main(["backup", name]) == 0
+
+
+def test_the_next_backup_removes_what_one_left_that_was_killed(data, tmp_path, monkeypatch):
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr("penstock.cli.backup._Backup._copy", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        main(["backup", "monday.tar"])
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert [name for name in names_in(tmp_path) if name.startswith(".")]
+    assert main(["backup", "tuesday.tar"]) == 0
+    assert names_in(tmp_path) == ["data", "monday.tar.partial", "tuesday.tar"]
+    assert main(["backup", "monday.tar"]) == 0
+    assert names_in(tmp_path) == ["data", "monday.tar", "tuesday.tar"]
+
+
+def names_in(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_a_restore_that_was_killed_is_not_started_on_and_can_be_repeated(data, tmp_path, monkeypatch, capsys):
+    """Just when some of the files are old and some are new."""
+    assert main(["backup", "saved.tar"]) == 0
+    before = names_in(data)
+    child = os.fork()
+    if child == 0:
+        moves = itertools.count()
+        rename = Path.rename
+
+        def rename_or_die(self, to):
+            if next(moves) == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return rename(self, to)
+
+        Path.rename = rename_or_die
+        main(["restore", "saved.tar", "--force"])
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert names_in(data) != before
+    for command in (["serve", "--port", str(free_port())], ["backup", "other.tar"]):
+        capsys.readouterr()
+        assert main(command) == 78
+        assert "has not ended" in capsys.readouterr().err
+    assert main(["restore", "saved.tar", "--force"]) == 0
+    assert {"log", "state", "passwords"} <= set(names_in(data))
+    assert ".restoring" not in names_in(data)
+    assert len(read_all(data)) == 10
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_restore_that_cannot_move_a_file_changes_nothing(number, data, monkeypatch, capsys):
+    assert main(["backup", "saved.tar"]) == 0
+    before, inode = names_in(data), (data / "log").stat().st_ino
+    moves, rename = itertools.count(), Path.rename
+
+    def refuse_one(self, to):
+        if next(moves) == number:
+            raise OSError(errno.EIO, "Input/output error", str(self))
+        return rename(self, to)
+
+    monkeypatch.setattr(Path, "rename", refuse_one)
+    assert main(["restore", "saved.tar", "--force"]) == 1
+    assert "Input/output error" in capsys.readouterr().err
+    assert names_in(data) == before
+    assert (data / "log").stat().st_ino == inode
+
+
+def test_a_broker_that_starts_while_a_restore_is_at_work_keeps_its_data(data, tmp_path, monkeypatch, capsys):
+    assert main(["backup", "saved.tar"]) == 0
+    lock = None
+
+    def start(staging):
+        nonlocal lock
+        lock = files.DirectoryLock(files.log_directory(data))
+
+    monkeypatch.setattr("penstock.cli.restore._verify", start)
+    before = names_in(data)
+    assert main(["restore", "saved.tar", "--force"]) == 1
+    assert "a broker runs on" in capsys.readouterr().err
+    assert names_in(data) == before
+    lock.release()
+
+
+def test_one_restore_at_a_time(data, tmp_path, monkeypatch, capsys):
+    assert main(["backup", "saved.tar"]) == 0
+    codes = []
+
+    def restore_as_well(staging):
+        codes.append(main(["restore", "saved.tar", "--data-dir", "again"]))
+
+    monkeypatch.setattr("penstock.cli.restore._verify", restore_as_well)
+    assert main(["restore", "saved.tar", "--data-dir", "again"]) == 0
+    assert codes == [1]
+    assert "another restore into" in capsys.readouterr().err
+    assert len(read_all(tmp_path / "again")) == 10
+
+
+def test_a_new_disk_is_empty_though_it_has_a_directory(data, tmp_path, capsys):
+    (data / "passwords").unlink()
+    for directory in (data, tmp_path / "disk"):
+        (directory / "lost+found").mkdir(mode=0o700, parents=True)
+    assert main(["backup", "saved.tar"]) == 0
+    assert main(["restore", "saved.tar", "--data-dir", "disk"]) == 0
+    assert "lost+found" not in capsys.readouterr().err
+    assert names_in(tmp_path / "disk") == ["log", "lost+found", "state"]

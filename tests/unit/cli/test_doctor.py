@@ -1,6 +1,7 @@
 """`penstock doctor`: each thing that is wrong is found, said, and what to change with it; nothing is changed."""
 
 import asyncio
+import contextlib
 import datetime
 import json
 import logging
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from penstock.__main__ import main
 from penstock.cli.checks import backends, storage
@@ -401,3 +403,79 @@ def test_a_broker_that_runs_is_known(examine, tmp_path, cli):
     finally:
         broker.kill()
         broker.communicate()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        '[[listeners]]\naddress = "nowhere"\n',
+        f'[[listeners]]\naddress = "{70 * "a"}.example:1883"\n',
+    ],
+)
+def test_an_address_that_is_none_is_a_problem_of_the_settings(settings, examine):
+    code, found = examine(settings=settings)
+    assert code == 78
+    assert found["settings", "problem"]
+    assert found["disk", "ok"]  # the rest was looked at
+
+
+def test_an_admin_address_that_is_none_is_a_problem_of_the_settings(examine):
+    code, found = examine("--set", "admin.address=nowhere")
+    assert code == 78
+    assert "host:port" in found["admin", "problem"][0]
+
+
+def test_an_address_of_redis_that_is_none(examine):
+    code, found = examine(settings=f'[device]\nstore = "redis"\n[redis]\naddresses = "{70 * "a"}.example:6379"\n')
+    assert code == 1
+    assert "1 to 63 characters" in found["redis", "problem"][0]
+
+
+def test_a_socket_whose_owner_accepts_nobody_does_not_keep_doctor_waiting(examine, tmp_path, monkeypatch):
+    monkeypatch.setattr("penstock.cli.checks.network.ANSWER_SECONDS", 0.1)
+    path = tmp_path / "socket"
+    with contextlib.ExitStack() as stack:
+        owner = stack.enter_context(socket.socket(socket.AF_UNIX))
+        owner.bind(str(path))
+        owner.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                client = stack.enter_context(socket.socket(socket.AF_UNIX))
+                client.setblocking(False)
+                client.connect(str(path))
+        _, found = examine(settings=f'[[listeners]]\ntransport = "unix"\naddress = "{path}"\n')
+        assert "does not accept" in found["listener mqtt", "problem"][0]
+
+
+def test_a_file_system_that_is_read_only(examine, tmp_path, monkeypatch):
+    known = os.statvfs(tmp_path)
+    fields = (*known[:8], known.f_flag | os.ST_RDONLY, *known[9:])
+    monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result(fields))
+    code, found = examine()
+    assert code == 1
+    assert "is on a read-only file system | mount it read-write" in found["disk", "problem"][0]
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "said"),
+    [
+        ("", "", "no certificate is named"),
+        ("chain.pem", "locked.pem", "one of them is no pem file, or the key has a pass phrase"),
+        ("none.pem", "none.pem", "none.pem: No such file or directory"),
+        ("chain.pem", "folder", "folder: Is a directory"),
+    ],
+)
+def test_what_is_wrong_with_tls_files_is_said_in_words(certificate, key, said, examine, tmp_path):
+    made = Authority(tmp_path).issue("localhost")
+    (tmp_path / "chain.pem").write_bytes(Path(made.certificate).read_bytes())
+    loaded = serialization.load_pem_private_key(Path(made.key).read_bytes(), None)
+    locked = serialization.BestAvailableEncryption(b"secret")
+    (tmp_path / "locked.pem").write_bytes(
+        loaded.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked)
+    )
+    (tmp_path / "folder").mkdir()
+    listener = f'[[listeners]]\naddress = "127.0.0.1:{free_port()}"\ntransport = "tls"\n'
+    code, found = examine(settings=f'{listener}certificate = "{certificate}"\nkey = "{key}"\n')
+    assert code == 78
+    assert said in found["tls mqtt", "problem"][0]
+    assert " or :" not in found["tls mqtt", "problem"][0]

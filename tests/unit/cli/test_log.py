@@ -19,6 +19,7 @@ from penstock.cli.log_append import NewRecord
 from penstock.logs.base import Committed, TopicPartition
 from penstock.logs.embedded import EmbeddedLog
 from penstock.stores.lmdb_kv import LmdbStore
+from penstock_schema.event import Event, EventKind, encode_event
 from tests.support.forked import popen
 from tests.unit.cli.conftest import clean_environment, free_port, wait_until_listening
 
@@ -267,6 +268,45 @@ def test_read_raw_records(run, data):
     assert json.loads(run("read", TOPIC, "-n", "1", "--decode", "raw", "--json")).keys() >= {"key", "value_base64"}
 
 
+def test_events_are_readable(run, data):
+    async def work(log):
+        await log.admin.create("tbmq.events", 1)
+        for kind in EventKind.CONNECTED, EventKind.SUBSCRIBED:
+            value = encode_event(Event(kind=kind, at=1_700_000_000_000, client_id="pump", topic="a/#", qos=1))
+            await log.producer.send("tbmq.events", 0, pack_of(value))
+        await log.producer.send("tbmq.events", 0, pack_of(b"\xff"))
+
+    write(data, work)
+    lines = run("read", "tbmq.events").splitlines()
+    assert lines[1].endswith("  subscribed  pump  topic=a/#  qos=1")
+    assert lines[2].endswith("  key=(none)  base64:/w==")
+    shown = [json.loads(line) for line in run("read", "tbmq.events", "--json").splitlines()]
+    assert [(one.get("kind"), one.get("client_id")) for one in shown] == [
+        ("connected", "pump"),
+        ("subscribed", "pump"),
+        (None, None),
+    ]
+    assert shown[2]["value_base64"] == "/w=="
+    assert "base64:" in run("read", "tbmq.events", "--decode", "raw", "-n", "1")
+    assert "is not a publish" in run("read", "tbmq.events", "--decode", "publish", fails=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--from", "999"], "nothing at --from 999: the partitions of demo end at 10 (partition 0) or before"),
+        (["--from", "999", "-p", "1"], "nothing at --from 999: demo ends at 10 in partition 1"),
+        (["--from", "10"], None),  # what a reader asks for that comes again and again
+        (["--from", "end"], None),
+    ],
+)
+def test_an_offset_behind_the_end_is_told(run, capsys, data, arguments, said):
+    assert main(["log", "read", TOPIC, *arguments, "--data-dir", str(data)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (f"penstock: {said}\n" if said else "")
+
+
 def test_a_terminal_is_not_told_what_to_do_by_a_payload(run, data):
     async def work(log):
         await log.admin.create("evil", 1)
@@ -325,6 +365,7 @@ def test_append_lines(cli, data):
         "appended": 12_000,
         "first_offset": 10,
         "last_offset": 12_009,
+        "interrupted": False,
     }
     code, out, err = cli.run("log", "read", TOPIC, "-p", "1", "--from", "10", "--json", "--data-dir", data)
     assert code == 0, err
@@ -350,10 +391,17 @@ def test_append_lines_says_how_many_were_appended_before_one_was_not(run, data, 
 
 
 def test_truncate(run):
+    assert "delete 6 of 20 records of demo? " in run("truncate", TOPIC, "--before", "3", fails=2)
     assert "Add --yes" in run("truncate", TOPIC, "--before", "3", fails=2)
+    asked = run("truncate", TOPIC, "--before", "3", "-p", "1", fails=2)
+    assert "delete 3 of 10 records of demo, partition 1? " in asked
+    asked = run("truncate", TOPIC, "--before", "3", "-p", "1", "-p", "0", fails=2)
+    assert "delete 6 of 20 records of demo, partitions 0, 1? " in asked
     assert run("truncate", TOPIC, "--before", "3", "--yes").startswith("6 records deleted from demo\n")
     assert payloads(run("read", TOPIC, "--json")) == list(range(6, 20))
-    assert run("truncate", TOPIC, "--before", "4", "-p", "0", "-y").startswith("1 record deleted from demo\n")
+    assert run("truncate", TOPIC, "--before", "4", "-p", "0", "-y").startswith(
+        "1 record deleted from demo, partition 0\n"
+    )
     told = json.loads(run("truncate", TOPIC, "--before", "end", "-p", "1", "-y", "--json"))
     assert told == {"topic": TOPIC, "deleted": 7, "first_offsets": {"1": 10}}
     assert payloads(run("read", TOPIC, "--json")) == list(range(8, 20, 2))

@@ -123,6 +123,8 @@ def test_groups(run, topic):
 def test_a_kafka_that_is_away(run):
     complaint = run("topics", "--set", "kafka.bootstrap_servers=127.0.0.1:9", fails=1)
     assert "cannot be reached" in complaint
+    # and nothing of what librdkafka says to itself
+    assert complaint.count("\n") == 1, complaint
 
 
 def show(words, tmp_path):

@@ -5,11 +5,16 @@ from __future__ import annotations
 from datetime import datetime
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from penstock._ext.segment import RecordPack
+from penstock.cli.log_decoders import describe_own, find_decoder, render_own
 from penstock.cli.log_records import describe, render
+from penstock.core.settings import Settings
 from penstock.partition.messages import QueueMessage, encode_message, request_headers, stamped
+from penstock.persistence.session_records import FORM, SessionRecord, WillRecord, encode_subscriptions
+from penstock_schema.event import Event, EventKind, encode_event
 
 NOW_MS = 1_700_000_000_123
 REQUEST = UUID("784f394c-42b6-435a-983c-b7beff2784f9")
@@ -42,3 +47,80 @@ def test_other_headers_are_shown_as_they_are(name, value, shown):
     pack.append(b"x", headers=[(name, value)])
     (record,) = pack
     assert describe(0, record, None)["headers"] == [{"name": name, **shown}]
+
+
+def own_fields(topic, value, key=None, settings=Settings()):  # noqa: B008  settings do not change
+    """What a record of the broker is shown as, as JSON and as a line."""
+    pack = RecordPack()
+    pack.append(value, key=key, timestamp=NOW_MS)
+    (record,) = pack
+    fields = find_decoder(settings, topic)(record)
+    if fields is None:
+        return None
+    line = render_own(0, record, fields)
+    assert line.isprintable()
+    return describe_own(0, record, fields), line
+
+
+def test_who_connected_is_readable():
+    event = Event(
+        kind=EventKind.CONNECTED,
+        at=NOW_MS - 20,
+        client_id="pump\x1b[2J",
+        username="bob",
+        protocol=5,
+        address="127.0.0.1:9",
+        node="n1",
+    )
+    shown, line = own_fields("tbmq.events", encode_event(event))
+    happened = shown.pop("at")
+    assert datetime.fromisoformat(happened).timestamp() == (NOW_MS - 20) / 1000
+    assert datetime.fromisoformat(shown.pop("time")).timestamp() == NOW_MS / 1000
+    assert shown == {
+        "partition": 0,
+        "offset": -1,
+        "kind": "connected",
+        "client_id": "pump\x1b[2J",
+        "username": "bob",
+        "address": "127.0.0.1:9",
+        "node": "n1",
+        "protocol": 5,
+    }
+    words = r"connected  pump\x1b[2J  username=bob  address=127.0.0.1:9  node=n1  protocol=5"
+    assert line == f"0:-1  {happened}  {words}"
+
+
+def test_what_was_dropped_is_readable():
+    event = Event(kind=EventKind.DROPPED, at=NOW_MS, client_id="slow", cause="queue_full", count=7)
+    shown, line = own_fields("tbmq.events", encode_event(event))
+    assert (shown["kind"], shown["cause"], shown["count"]) == ("dropped", "queue_full", 7)
+    assert line.endswith("  dropped  slow  cause=queue_full  count=7")
+    assert own_fields("tbmq.events", encode_event(event._replace(kind=99)))[0]["kind"] == "kind 99"
+
+
+def test_sessions_subscriptions_and_wills_are_readable():
+    will = WillRecord("gone/pump", b"\xff", 1, True, b"", 5, None)
+    session = SessionRecord(FORM, "pump", None, "device", 5, 3600, NOW_MS, 0, will, "n1")
+    value = msgspec.msgpack.encode(session)
+    settings = Settings(queue={"prefix": "plant"})
+    shown, line = own_fields("plant.tbmq.client.session", value, b"pump", settings)
+    assert (shown["client_id"], shown["client_type"], shown["disconnected_at"]) == ("pump", "device", None)
+    assert shown["will"]["payload_base64"] == "/w=="
+    assert "will=(topic=gone/pump, payload_base64=/w==, qos=1, retain=yes, delay=5)" in line
+    assert own_fields("tbmq.client.will", value, b"pump\0n1")[0]["will"]["topic"] == "gone/pump"
+    shown, line = own_fields("tbmq.client.subscriptions", encode_subscriptions([(b"a/#", 1, 0)]), b"pump")
+    assert shown["subscriptions"] == [{"filter": "a/#", "qos": 1, "identifier": None}]
+    assert line.endswith("  pump  subscriptions=[(filter=a/#, qos=1)]")
+
+
+@pytest.mark.parametrize(
+    "topic", ["tbmq.events", "tbmq.client.session", "tbmq.client.subscriptions", "tbmq.client.will"]
+)
+@pytest.mark.parametrize("value", [b"", b"\xff", b"text", None, b"\x92\x63\x01"])
+def test_what_is_not_the_brokers_is_left_as_it_is(topic, value):
+    assert own_fields(topic, value, b"pump") is None
+
+
+def test_other_topics_have_no_decoder():
+    assert find_decoder(Settings(), "tbmq.msg.all") is None
+    assert find_decoder(Settings(queue={"prefix": "plant"}), "tbmq.events") is None

@@ -10,6 +10,16 @@ from tests.support.queue_world import in_world
 FIVE = [f"k/{number}" for number in range(5)]
 
 
+def test_the_deepest_come_first_when_that_is_asked_for():
+    async def work(world):
+        for number in range(4):
+            await world.fill(f"q{number}", FIVE[: number % 3])
+        page = await world.control.list(limit=3, is_by_depth=True)
+        assert [(entry["name"], entry["depth"]) for entry in page["queues"]] == [("q2", 2), ("q1", 1), ("q0", 0)]
+
+    in_world(work)
+
+
 def test_a_list_comes_in_pages():
     async def work(world):
         for number in range(10):

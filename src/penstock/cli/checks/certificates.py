@@ -28,6 +28,7 @@ PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", 
 SEQUENCE, CONTEXT_0, UTC_TIME = 0x30, 0xA0, 0x17
 COMMON_NAME = bytes.fromhex("0603550403")
 READABLE = "the broker's user must be able to read it"
+UNEXPLAINED = "one of them is no PEM file, or the key has a pass phrase"  # OpenSSL: [SSL] PEM lib (_ssl.c:3926)
 KAFKA_TLS = ("ssl", "sasl_ssl")
 RENEW = "renew it; SIGHUP loads the new one without a restart"
 
@@ -147,7 +148,7 @@ def _check_kafka_client(properties: Mapping[str, str]) -> Iterator[Finding]:
         properties.get(f"ssl.{name}.location", "") for name in ("certificate", "key", "ca")
     )
     # librdkafka looks for the system's authorities itself, and takes a directory of them as well.
-    if authorities == "probe" or Path(authorities).is_dir():
+    if authorities == "probe" or os.path.isdir(authorities):
         authorities = ""
     yield from _check_client(area, authorities, certificate, key, properties.get("ssl.key.password", ""))
     store = properties.get("ssl.keystore.location", "")
@@ -157,6 +158,8 @@ def _check_kafka_client(properties: Mapping[str, str]) -> Iterator[Finding]:
 
 def _check_pair(area: str, certificate: str, key: str, password: str = "") -> Finding | None:
     """What is wrong with a certificate and its key, which may be in one file."""
+    if not certificate:
+        return problem(area, "no certificate is named", "set certificate and key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(certificate, key or None, password=password.encode)
@@ -164,14 +167,18 @@ def _check_pair(area: str, certificate: str, key: str, password: str = "") -> Fi
         return problem(
             area,
             f"{certificate} and {key or 'what else is in it'} are no certificate with its key: "
-            f"{(error.reason or str(error)).replace('_', ' ').lower()}",
+            f"{(error.reason or UNEXPLAINED).replace('_', ' ').lower()}",
             "certificate is a PEM chain, the own one first; key its private key, without a pass phrase",
         )
     except (OSError, ValueError) as error:
-        named = " or ".join(path for path in (certificate, key) if path and not os.access(path, os.R_OK))
+        named = " or ".join(path for path in dict.fromkeys((certificate, key)) if path and not _is_file(path))
         reason = getattr(error, "strerror", None) or str(error)
         return problem(area, f"{named or f'{certificate} or {key}'}: {reason}", READABLE)
     return None
+
+
+def _is_file(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.R_OK)
 
 
 def _check_rights(area: str, key: str) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ from penstock.core.settings.checks import data_listener, is_anonymous_allowed, i
 
 LISTENING = "0A"  # the state in /proc/net/tcp
 CLEAR = ("tcp", "ws")
+ANSWER_SECONDS = 2.0
 
 
 def check_network(settings: Settings, pid: int | None) -> Iterator[Finding]:
@@ -26,16 +27,32 @@ def check_network(settings: Settings, pid: int | None) -> Iterator[Finding]:
             yield from _check_socket_file(area, Path(listener.address), pid)
         else:
             yield from _check_port(area, listener.address, pid)
-        yield from _check_exposure(area, listener, settings)
+        if _has_address(listener):
+            yield from _check_exposure(area, listener, settings)
     if settings.admin.address:
         yield from _check_port("admin", settings.admin.address, pid)
-        if not is_loopback(parse_address(settings.admin.address).host):
+        if _can_be_reached(settings.admin.address):
             yield warning(
                 "admin",
                 f"{settings.admin.address} can be reached from the network, without TLS: metrics for everybody, "
                 "commands for who overhears the token",
                 "bind it to 127.0.0.1, or let only your tools reach it",
             )
+
+
+def _has_address(listener: ListenerSettings) -> bool:
+    """Settings that were not checked, because they are wrong, may hold what is none."""
+    try:
+        return listener.transport == "unix" or bool(parse_address(listener.address))
+    except ValueError:
+        return False
+
+
+def _can_be_reached(address: str) -> bool:
+    try:
+        return not is_loopback(parse_address(address).host)
+    except ValueError:
+        return False
 
 
 def all_listeners(settings: Settings) -> list[ListenerSettings]:
@@ -108,12 +125,18 @@ def _try_bind(address: Address) -> OSError | None:
 
 
 def _check_socket_file(area: str, path: Path, pid: int | None) -> Iterator[Finding]:
-    if path.exists():
+    if os.path.exists(path):  # Path.exists raises when a directory above may not be entered
         with socket.socket(socket.AF_UNIX) as probe:
             is_answered = False
-            with contextlib.suppress(OSError):
+            probe.settimeout(ANSWER_SECONDS)  # one who does not accept any more would keep it waiting for ever
+            try:
                 probe.connect(str(path))
                 is_answered = True
+            except (TimeoutError, BlockingIOError):
+                yield problem(area, f"who listens at {path} does not accept connections", "stop it; does it hang?")
+                return
+            except OSError:
+                pass  # what somebody left there is removed at the start
         if is_answered and pid is None:
             yield problem(area, f"somebody answers at {path}", "stop it, or choose another path")
             return
@@ -135,7 +158,7 @@ def find_holder(port: int) -> tuple[int, str] | None:
             for descriptor in os.scandir(process / "fd"):
                 with contextlib.suppress(OSError):
                     if os.readlink(descriptor.path) in wanted:
-                        return int(process.name), (process / "comm").read_text(encoding="utf-8").strip()
+                        return int(process.name), (process / "comm").read_text("utf-8", "replace").strip()
     return None
 
 

@@ -22,6 +22,8 @@ SLOW, VERY_SLOW = 0.010, 0.100
 LITTLE_ROOM = 256 * 2**20
 # Locks and memory maps of other machines are not ours: LMDB does not work there.
 REMOTE = frozenset(("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "fuse.sshfs", "fuse.glusterfs"))
+FILES = frozenset(("admin.address", "admin.token", "clients.lock"))
+DIRECTORIES = frozenset(("clients", "devices", "log", "state"))
 FLEETING = {
     "tmpfs": ("it is in memory and gone with the machine", "put server.data_dir on a disk"),
     "ramfs": ("it is in memory and gone with the machine", "put server.data_dir on a disk"),
@@ -36,7 +38,15 @@ def check_storage(settings: Settings) -> Iterator[Finding]:
         )
         return
     directory = Path(settings.server.data_dir).absolute()
-    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    # Path.exists raises when a directory above may not be entered
+    existing = next(path for path in (directory, *directory.parents) if os.path.exists(path))
+    if os.statvfs(existing).f_flag & os.ST_RDONLY:
+        yield problem(
+            AREA,
+            f"{existing} is on a read-only file system",
+            "mount it read-write: a volume in a container; StateDirectory= or ReadWritePaths= of systemd",
+        )
+        return
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         yield problem(
             AREA,
@@ -48,9 +58,34 @@ def check_storage(settings: Settings) -> Iterator[Finding]:
         yield warning(
             AREA, f"everybody on this machine may look into {directory}", f"chmod o= {directory}: it holds all messages"
         )
+    if existing == directory:
+        yield from _check_files(directory)
     yield from _check_file_system(existing)
     yield from _check_room(settings, existing)
     yield from _check_speed(existing)
+
+
+def _check_files(directory: Path) -> Iterator[Finding]:
+    """What a broker left that another user had started, often root."""
+    others = [path for path in _files_of_broker(directory) if not os.access(path, os.R_OK | os.W_OK)]
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        yield problem(
+            AREA,
+            f"{others[0]}{more} cannot be read and written by this user",
+            f"was a broker started as another user? chown -R USER: {directory}",
+        )
+
+
+def _files_of_broker(directory: Path) -> Iterator[Path]:
+    """Those without which it does not start; of the log, the directories of topics stand for their files."""
+    for path in sorted(directory.iterdir()):
+        if path.name in FILES:
+            yield path
+        elif path.name in DIRECTORIES and path.is_dir():
+            yield path
+            if os.access(path, os.R_OK | os.X_OK):
+                yield from sorted(path.iterdir())
 
 
 def _check_file_system(directory: Path) -> Iterator[Finding]:

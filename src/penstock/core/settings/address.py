@@ -38,7 +38,18 @@ def parse_address(text: str) -> Address:
         raise ValueError("an IPv6 address is written in brackets, as in [::1]:1883")
     elif any(character.isspace() or character == "/" for character in host):
         raise ValueError("a host name has no spaces or slashes")
+    elif not is_host_name(host):
+        raise ValueError("the parts of a host name have 1 to 63 characters")
     return Address("" if host == "*" else host, int(port))
+
+
+def is_host_name(host: str) -> bool:
+    """Whether it can be looked up: for what is none, getaddrinfo raises UnicodeError instead of an OSError."""
+    try:
+        parts = (host if host.isascii() else host.encode("idna").decode("ascii")).removesuffix(".").split(".")
+    except UnicodeError:
+        return False
+    return not host or all(0 < len(part) < 64 for part in parts)
 
 
 def is_loopback(host: str) -> bool:

@@ -186,7 +186,7 @@ class LimitSettings(Section, frozen=True):
 
 
 class LogSettings(Section, frozen=True):
-    """Where logs are kept: the log of all messages, and those the later parts of the broker write."""
+    """Where logs are kept: the log of all messages, and those of APPLICATION clients, queues, retained messages."""
 
     provider: Annotated[
         Literal["embedded", "kafka", "memory"],

@@ -39,7 +39,14 @@ def choose_path(path: Path | None, environ: Mapping[str, str]) -> Path | None:
         return path
     if environ.get(CONFIG):
         return Path(environ[CONFIG])
-    return next((candidate for candidate in DEFAULT_PATHS if candidate.is_file()), None)
+    return next((candidate for candidate in DEFAULT_PATHS if _is_there(candidate)), None)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except PermissionError:
+        return True  # reading it says what is wrong; who starts without its settings starts another broker
 
 
 def read_file(path: Path) -> SettingsFile:
