@@ -59,7 +59,7 @@ annotate: $(STAMPS)/venv ## Cython's annotated HTML of the compiled modules, in 
 	PENSTOCK_ANNOTATE=1 $(BIN)/python setup.py -q build_ext --inplace --force
 	@find build/cython -name '*.html'
 
-tools-compose: ## Compose v2 from its sources (Go 1.24, some minutes, once) for the tests of the compose files; outside the tree
+tools-compose: ## a newer Compose v2 than Debian's, from its sources (Go 1.24, some minutes, once), for the tests of the compose files
 	$(PYTHON) -m tests.support.compose_plugin
 
 image-check: $(STAMPS)/build $(STAMPS)/dev ## build the image without docker, look into it and run it (root; some minutes); ARGS=spark: that image too
@@ -104,6 +104,7 @@ $(STAMPS)/services: | $(STAMPS)/venv  # behind it: both may need apt, which runs
 	@{ command -v mvn && command -v java; } >/dev/null || { $(call apt,$(APT_JAVA)); }
 	@command -v mosquitto_sub >/dev/null && command -v openssl >/dev/null && command -v redis-server >/dev/null && command -v redis-sentinel >/dev/null && { command -v mosquitto >/dev/null || test -x /usr/sbin/mosquitto; } && { command -v haproxy >/dev/null || test -x /usr/sbin/haproxy; } && command -v valgrind >/dev/null || { $(call apt,$(APT_TEST)); }
 	@{ docker compose version || docker-compose version; } >/dev/null 2>&1 || [ "$$(id -u)" != 0 ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends docker-compose; } >/dev/null 2>&1 || echo "Penstock: docker compose is not to be had, the tests of its files are skipped"
+	@$(BIN)/python -m tests.support.compose_plugin debian >/dev/null 2>&1 || echo "Penstock: Compose v2 is not to be had, the tests with it are skipped (make tools-compose makes it)"
 	@command -v promtool >/dev/null || test -x $(BIN)/promtool || { $(promtool); } >/dev/null 2>&1 || echo "Penstock: promtool is not to be had, the tests of the alerts with it are skipped"
 	@touch $@
 

@@ -250,7 +250,10 @@ class AppBroker(Broker):
                 return None
             if error.code == 401:
                 raise PermissionError("the token of the broker before this one") from None
-            raise AssertionError(f"{method} {path}: {error.code} {error.read().decode()}") from None
+            text = error.read().decode()
+            if error.code == 409 and method == "GET" and "Try again in a moment" in text:
+                raise BlockingIOError(text) from None
+            raise AssertionError(f"{method} {path}: {error.code} {text}") from None
 
     def metrics(self) -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/metrics", timeout=30) as answer:

@@ -28,6 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.deployment import DOCKER, ROOT, VERSION, load_composition, load_dockerfile
+from tests.support.kafka_cluster import KafkaCluster, fetch_jars
+from tests.support.redis_server import RedisServer
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock/image"
 # Nothing of the machine's own containers is touched, and vfs works where overlays do not.
@@ -136,6 +138,9 @@ def check_contents(image: Image) -> None:
     print(f"packages: {', '.join(sorted(packages))}")
     for package in packages:
         assert f"`{package}`" in page, f"{package} is in the image and not explained"
+    size = int(run("du", "-s", "--block-size=MB", str(image.root / "opt/penstock")).partition("MB")[0])
+    (told,) = re.findall(r"a virtual environment of (\d+) MB", page)
+    assert abs(size - int(told)) <= 15, f"it has {size} MB, and the page says {told}"
     for name in re.findall(r"^\| … (.*?) \|", page, re.M):
         for package in re.findall(r"`(.+?)`", name):
             assert package in packages or (image.packages / package).is_dir(), f"{package} is not in the image"
@@ -217,6 +222,24 @@ def check_messages(image: Image, port: str, *, needs_password: bool) -> None:
     assert image.run("penstock", "sub", *where, *who, "-C", "1", "-W", "30").stdout == "hi\n"
 
 
+def check_kafka(image: Image) -> None:
+    """As compose.kafka.yaml has it, with a real Kafka and a real Redis: what was published is in Kafka."""
+    kafka, redis = KafkaCluster(1), RedisServer()
+    addresses = {"PENSTOCK_KAFKA__BOOTSTRAP_SERVERS": kafka.bootstrap, "PENSTOCK_REDIS__ADDRESSES": redis.address}
+    variables = load_composition("kafka")["services"]["penstock"]["environment"] | addresses
+    try:
+        kafka.start()
+        redis.start()
+        with serving(image, image.config["Entrypoint"], image.config["Cmd"], variables):
+            check_messages(image, "1883", needs_password=False)
+        told = image.run("penstock", "log", "read", "tbmq.msg.all", "--json", **variables)
+        assert told.returncode == 0, told.stderr
+        assert {json.loads(line)["payload"] for line in told.stdout.splitlines()} == {"by nobody", "hi"}, told.stdout
+    finally:
+        redis.stop()
+        kafka.stop()
+
+
 def check_spark(image: Image) -> None:
     """Its command and a question over the log of a broker, as compose.spark.yaml has it: the broker's volume is read,
     the job's is written to."""
@@ -275,6 +298,7 @@ def check_inside(image: Image, is_spark: bool) -> None:
         check_spark(image)
         return
     check_refusal(image)
+    check_kafka(image)
     for given in documented():
         if given.v and not os.path.ismount(image.root / "etc/penstock"):
             write_config(image)
@@ -296,6 +320,8 @@ def main(arguments: list[str]) -> int:
     # What a run that failed left behind, and images whose name another one has got.
     run(*BUILDAH, "rm", "--all")
     run(*BUILDAH, "rmi", "--prune")
+    # Where the image runs there is no network to fetch them from.
+    fetch_jars()
     provide_base()
     broker = build("penstock", DOCKER / "Dockerfile")
     with opened(broker) as image:

@@ -189,6 +189,7 @@ IN_SENTENCES = {
     "make tools-compose": "minutes, outside the tree, asks the network",
     'make test ARGS="tests/wire/test_will.py -k retained"': TREE,
     "python -m penstock": "most brokers of the tests are started so",
+    "python -m tests.support.kafka_cluster run": "until Ctrl-C; tests with a Kafka start theirs by the same class",
     "python -m penstock.core.metrics_document": TREE,
     "python -m penstock.core.settings.document": TREE,
     "python -m penstock.core.settings.document > docs/settings.md": TREE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -13,19 +14,21 @@ import pytest
 
 from tests.support.broker import Listener, free_port
 from tests.support.data_client import DataClient, DataFailure
-from tests.support.deployment import DOCKER, run_tool
+from tests.support.deployment import DOCKER, load_composition, run_tool
 from tests.support.file_broker import FileBroker
 from tests.support.packets import V5
 from tests.support.raw_client import ClosedByServer, RawClient
 from tests.support.streams import open_tcp
 
 CONFIGURATION = (DOCKER / "haproxy/haproxy.cfg").read_text()
+(HARD_STOP_SECONDS,) = map(int, re.findall(r"^ +hard-stop-after (\d+)s$", CONFIGURATION, re.M))
 SECONDS = 60
 
 
 def configuration_for(brokers: list[FileBroker], port: int, data_port: int) -> str:
     """Ours, with the addresses of these."""
     text = CONFIGURATION.replace("bind :1883", f"bind 127.0.0.1:{port}").replace("maxconn 100000", "maxconn 1000")
+    text = text.replace(f"hard-stop-after {HARD_STOP_SECONDS}s", "hard-stop-after 100ms")
     text = text.replace("bind :6030", f"bind 127.0.0.1:{data_port}")
     text = text.replace("bind :8404", f"bind 127.0.0.1:{free_port()}")
     for number, broker in enumerate(brokers, 1):
@@ -46,7 +49,8 @@ def data_address(broker: FileBroker) -> str:
 
 
 def test_clients_reach_the_nodes_that_are_ready(start_watched: Callable[..., FileBroker], tmp_path: Path) -> None:
-    """Each connection to one of them, with the client's own address in the log; consumers of query topics too."""
+    """Each connection to one of them, with the client's own address in the log; consumers of query topics too. Asked to
+    end, as docker does it, haproxy ends although somebody is connected."""
     if shutil.which("haproxy") is None:
         pytest.skip("haproxy is not installed")
     brokers = [start_watched(None, (Listener("tcp", {"proxy_protocol": True}),)) for _ in range(2)]
@@ -57,7 +61,7 @@ def test_clients_reach_the_nodes_that_are_ready(start_watched: Callable[..., Fil
     assert checked.returncode == 0, checked.stderr
     assert "WARNING" not in checked.stderr
     haproxy = subprocess.Popen(
-        ["haproxy", "-db", "-f", str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ["haproxy", "-W", "-db", "-f", str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         for number in range(4):
@@ -79,9 +83,18 @@ def test_clients_reach_the_nodes_that_are_ready(start_watched: Callable[..., Fil
         assert [len(client.execute("SHOW TOPICS")["rows"]) for client in (first, second)] == [1, 0]
         first.close()
         second.close()
+        staying, _ = connect_through(port, "stays")
+        haproxy.send_signal(signal.SIGUSR1)
+        assert haproxy.wait(SECONDS) == 0
+        staying.close()
     finally:
         haproxy.terminate()
         haproxy.wait(SECONDS)
+
+
+def test_docker_waits_until_it_has_ended() -> None:
+    (grace,) = re.findall(r"\d+", load_composition("cluster")["services"]["haproxy"]["stop_grace_period"])
+    assert int(grace) > HARD_STOP_SECONDS
 
 
 def connect_through(port: int, client_id: str) -> tuple[RawClient, str]:
