@@ -32,7 +32,6 @@ from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_fixtures import shared_cluster
 from tests.support.kafka_topics import forget_topics, own_topics
 from tests.support.packets import V5
-from tests.support.raw_client import RawClient
 
 PREFIX = "tbmq.msg.app."
 HOUSEKEEPER = "tb_housekeeper"
@@ -95,12 +94,6 @@ class AppBroker(Broker):
 
     def _penstock_command(self) -> list[str]:
         return [word or f"127.0.0.1:{self.admin_port}" for word in super()._penstock_command()]
-
-    def client(self, version: int) -> RawClient:
-        client = super().client(version)
-        # A first message on Kafka waits for the group of the dispatchers, and the machine may be busy.
-        client.timeout = 30.0
-        return client
 
     # Types
 

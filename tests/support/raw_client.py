@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Self
 
 from tests.support.packets import (
@@ -31,7 +31,8 @@ from tests.support.properties import PropertyInput
 from tests.support.streams import Stream
 from tests.support.wire_types import WireError
 
-TIMEOUT = 20.0
+# Costs nothing where what is awaited comes: machines are busy.
+TIMEOUT = 60.0
 
 
 class ClosedByServer(AssertionError):
@@ -247,12 +248,21 @@ class RawClient:
         self.expect_closed()
         return packet
 
-    def receive_all(self, seconds: float = 0.3) -> list[Packet]:
-        """Everything that arrives until `seconds` pass without a packet."""
-        packets = []
+    def receive_all(self, seconds: float = 0.3, *, at_least: int = 0) -> list[Packet]:
+        """Everything that arrives until `seconds` pass without a packet. `at_least`: so many must come, however long
+        that takes; only behind them silence is the end."""
+        packets: list[Packet] = []
         with contextlib.suppress(NothingCame, ClosedByServer):
             while True:
-                packets.append(self.receive(seconds))
+                packets.append(self.receive(self.timeout if len(packets) < at_least else seconds))
+        return packets
+
+    def receive_until_closed(self) -> list[Packet]:
+        """Everything that arrives until the server closes, which it must."""
+        packets: list[Packet] = []
+        with contextlib.suppress(ClosedByServer):
+            while True:
+                packets.append(self.receive())
         return packets
 
     def forget_received(self) -> None:
@@ -323,3 +333,27 @@ class RawClient:
         raw = bytes(self._bytes[: at + size])
         del self._bytes[: at + size]
         return unpack(raw, raw[0], raw[at:], self.version)
+
+
+def receive_from(
+    clients: Sequence[RawClient], at_least: int, *, seconds: float = 0.3, ack: bool = False, limit: float = TIMEOUT
+) -> list[list[Packet]]:
+    """What each of the clients gets, in whatever way they share it: until all together have so many publishes, and then
+    until `seconds` pass without another one."""
+    found: list[list[Packet]] = [[] for _ in clients]
+
+    def take(silence: float) -> None:
+        for mine, client in zip(found, clients, strict=True):
+            for packet in client.receive_all(silence):
+                if packet.type == PacketType.PUBLISH:
+                    mine.append(packet)
+                    if ack:
+                        client.ack(packet)
+
+    deadline = time.monotonic() + limit
+    while sum(map(len, found)) < at_least and time.monotonic() < deadline:
+        take(0.01)
+    for client in clients:
+        client.ping()  # what was caused already has arrived
+    take(seconds)
+    return found

@@ -12,6 +12,7 @@ from typing import Protocol
 
 WEBSOCKET_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 BINARY, TEXT, CLOSE, PING, PONG = 0x2, 0x1, 0x8, 0x9, 0xA
+SECONDS = 60.0
 
 
 class Stream(Protocol):
@@ -23,17 +24,17 @@ class Stream(Protocol):
     def close(self) -> None: ...
 
 
-def open_tcp(address: tuple[str, int], timeout: float = 20.0) -> socket.socket:
+def open_tcp(address: tuple[str, int], timeout: float = SECONDS) -> socket.socket:
     connection = socket.create_connection(address, timeout)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
-def open_tls(address: tuple[str, int], context: ssl.SSLContext, timeout: float = 20.0) -> ssl.SSLSocket:
+def open_tls(address: tuple[str, int], context: ssl.SSLContext, timeout: float = SECONDS) -> ssl.SSLSocket:
     return context.wrap_socket(open_tcp(address, timeout), server_hostname="localhost")
 
 
-def open_unix(path: str, timeout: float = 20.0) -> socket.socket:
+def open_unix(path: str, timeout: float = SECONDS) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
     connection.settimeout(timeout)
     connection.connect(path)

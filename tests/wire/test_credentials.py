@@ -108,7 +108,6 @@ def test_many_verifications_at_once(guarded, open_client, new_name):
     for number, client in enumerate(clients):
         client.send_connect(new_name("many"), username="alice", password=b"guess %d" % number)
     steady = open_client(V5, broker=guarded)
-    steady.timeout = 10
     steady.connect(new_name("steady"), **ALICE)
     steady.ping()
     for client in clients:

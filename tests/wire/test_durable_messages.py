@@ -45,7 +45,7 @@ def test_retained_messages(broker, connect, end):
     end_and_start(broker, end, 1.1)
     subscriber = connect(V5, broker=broker)
     subscriber.subscribe("r/#", qos=1)
-    found = {packet.topic: packet for packet in subscriber.receive_all(1.0)}
+    found = {packet.topic: packet for packet in subscriber.receive_all(1.0, at_least=3)}
     assert sorted(found) == ["r/kept", "r/long", "r/qos0"]
     assert found["r/kept"].payload == b"new"
     assert found["r/kept"].properties["content_type"] == "a"
@@ -74,7 +74,10 @@ def test_a_qos_2_publish_is_taken_once(broker, connect, version):
     publisher.send_publish("q", b"another", qos=2, packet_id=7)
     publisher.expect(PacketType.PUBREC, packet_id=7)
     subscriber = connect(version, "reader", broker=broker, **persistent(version))
-    payloads = [packet.payload for packet in subscriber.receive_all(1.0)]
+    payloads = []
+    while b"another" not in payloads:
+        payloads.append(subscriber.receive().payload)
+    payloads += [packet.payload for packet in subscriber.receive_all(1.0)]
     # QoS 1 towards the subscriber: what was acknowledged just before the kill may come again, the second sending not
     assert payloads.count(b"another") == 1
     assert payloads.count(b"once") <= 1

@@ -123,7 +123,7 @@ def test_retained_messages(start_broker, connect, topic):
     client = connect(V5, broker=broker)
     client.subscribe(f"{topic}/+")
     client.ping()
-    found = {packet.topic.rpartition("/")[2]: packet.payload for packet in client.receive_all(0.1)}
+    found = {packet.topic.rpartition("/")[2]: packet.payload for packet in client.receive_all(0.1, at_least=3)}
     assert found == {"0": b"second", "2": b"first", "4": b"now there is room"}
 
 

@@ -60,8 +60,7 @@ def test_an_old_client_loses_its_connection(start_file_broker, connect, topic):
     broker = start_file_broker(rates(incoming="3:1"))
     client = connect(V311, broker=broker)
     client.send_raw(b"".join(pack_publish(V311, topic, b"x", qos=1, packet_id=number) for number in range(1, 5)))
-    assert {packet.type for packet in client.receive_all(client.timeout)} <= {PacketType.PUBACK}
-    client.expect_closed()
+    assert {packet.type for packet in client.receive_until_closed()} <= {PacketType.PUBACK}
 
 
 def test_what_a_client_is_sent(start_file_broker, connect, topic):

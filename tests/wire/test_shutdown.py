@@ -38,7 +38,7 @@ def test_acknowledged_messages_are_delivered_before_the_end(start_broker, connec
     for number in range(50):
         publisher.publish(topic, b"%d" % number, qos=1)
     broker.process.send_signal(signal.SIGTERM)
-    received = [packet.payload for packet in subscriber.receive_all(1.5) if packet.type == PacketType.PUBLISH]
+    received = [packet.payload for packet in subscriber.receive_until_closed() if packet.type == PacketType.PUBLISH]
     assert received == [b"%d" % number for number in range(50)]
     assert broker.process.wait(30) == 0
 

@@ -121,5 +121,5 @@ def test_clients_of_311_may_not_publish_there(connect):
     watcher.subscribe("$SYS/x")
     client = connect(V311)
     client.send_publish("$SYS/x", b"forged", qos=1, packet_id=1)
-    client.receive_all(0.1)
+    client.receive_all(0.1, at_least=1)
     watcher.expect_nothing(0.1)

@@ -44,12 +44,11 @@ def test_hash_alone_matches_all_but_dollar(connect, topic, new_name, version):
     """[MQTT-4.7.2-1] [MQTT3-4.7.2-1]"""
     client = connect(version)
     client.subscribe("#", **({"retain_handling": 2} if version == V5 else {}))
-    client.ping()
-    client.receive_all(0.1)
     publisher = connect(version)
     publisher.publish(new_name("$hidden/"), b"x", qos=1)
     publisher.publish(f"/{topic}", b"x", qos=1)
-    client.expect_publish(f"/{topic}", b"x")
+    while (packet := client.receive()).topic != f"/{topic}":  # retained messages of other tests come first
+        assert not packet.topic.startswith("$")
 
 
 @pytest.mark.parametrize("length", [127, 128, 16_384, 65_535])

@@ -145,7 +145,6 @@ def test_close_frame_right_behind_the_last_packet(open_over, new_name, topic):
 def test_disconnect_behind_a_backlog_is_readable(open_over, client_id, new_name, topic, transport):
     """[MQTT-3.1.4-3]: a client whose socket is full and that is taken over can read all of it, and the DISCONNECT."""
     slow = open_over(transport)
-    slow.timeout = 20
     slow.connect(client_id)
     slow.subscribe(topic, qos=0)
     publisher = open_over("tcp")

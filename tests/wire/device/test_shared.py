@@ -5,6 +5,7 @@ import pytest
 from penstock.stores.device import group_queue
 from tests.support.device import publish_all
 from tests.support.packets import V5
+from tests.support.raw_client import receive_from
 
 SHARE = "some_group"
 
@@ -26,18 +27,11 @@ def join(open_device, new_name, topic):
     return join_one
 
 
-def take_all(client, seconds=0.3):
-    packets = client.receive_all(seconds)
-    for packet in packets:
-        client.ack(packet)
-    return packets
-
-
 def test_members_share_the_messages(join, publisher, topic, version):
     """[MQTT-4.8.2-4]: each message to one of them, in the order of the topic for each; also at QoS 2."""
     members = [join(version, qos=2) for _ in range(3)]
     publish_all(publisher, topic, numbered(30), 2)
-    received = [[int(packet.payload) for packet in take_all(member)] for member in members]
+    received = [[int(packet.payload) for packet in mine] for mine in receive_from(members, 30, ack=True)]
     assert sorted(number for numbers in received for number in numbers) == list(range(30))
     assert all(numbers == sorted(numbers) for numbers in received)
     assert all(received), "one online member per message, but not always the same"
