@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from penstock.core.settings.kafka import KafkaSettings
+from penstock.logs.base import read_state
+from penstock.logs.kafka import KafkaLog
+from penstock.persistence.log_names import dispatch_group
 from tests.support.application import AppBroker, until
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_fixtures import shared_cluster
@@ -14,6 +22,7 @@ from tests.support.kafka_topics import forget_topics
 from tests.support.redis_server import RedisServer
 
 NODES = ("node-a", "node-b")
+ALL = "tbmq.msg.all"
 # A broker that was killed is a member until it has been silent for so long.
 MEMBERS = {
     "queue.cluster.heartbeat_interval": 0.5,
@@ -40,6 +49,46 @@ def await_listening(broker: AppBroker) -> None:
     """The first start makes all topics, and the machine may be busy."""
     until(lambda: broker.process.poll() is not None or "sessions restored" in broker.log(), 60, "the broker's start")
     broker.wait_until_listening()
+
+
+def await_dispatched(broker: AppBroker) -> None:
+    """Until its dispatcher has done with all that is published by now, durably: a kill repeats nothing of it."""
+    assert broker.cluster is not None
+    admin = AdminClient({"bootstrap.servers": broker.cluster.bootstrap, "log_level": 0})
+    group = dispatch_group(broker.settings["server.node_id"])
+    places = [TopicPartition(ALL, number) for number in range(broker.settings["ingest.partitions"])]
+    latest = admin.list_offsets({place: OffsetSpec.latest() for place in places}, request_timeout=30)
+    ends = {place.partition: found.result().offset for place, found in latest.items()}
+
+    def is_done() -> bool:
+        asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)], request_timeout=30)
+        committed = {place.partition: place.offset for place in asked[group].result().topic_partitions or ()}
+        return all(committed.get(partition, 0) >= end for partition, end in ends.items())
+
+    until(is_done, 60, f"{group} has committed {ends}")
+
+
+def stored(broker: AppBroker, table: str) -> dict[bytes, bytes]:
+    """What a broker that starts now would find in this table of the state store."""
+    assert broker.cluster is not None
+    settings = KafkaSettings(bootstrap_servers=broker.cluster.bootstrap, statistics_interval_ms=0)
+    found: dict[bytes, bytes] = {}
+
+    def take(key: bytes | None, value: bytes | None) -> None:
+        found.pop(key or b"", None)
+        if value is not None:
+            found[key or b""] = value
+
+    async def read() -> None:
+        log = KafkaLog(settings)
+        await log.start()
+        try:
+            await read_state(log, table, take)
+        finally:
+            await log.close()
+
+    asyncio.run(read())
+    return found
 
 
 @contextlib.contextmanager

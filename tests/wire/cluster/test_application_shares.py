@@ -6,6 +6,7 @@ import signal
 import time
 
 from tests.support.application import persistent
+from tests.support.cluster import await_dispatched
 from tests.support.packets import V5, PacketType
 
 
@@ -55,7 +56,7 @@ def test_a_first_member_at_a_broker_that_is_ahead(pair, connect, new_name, topic
             publisher.publish(topic, payload, qos=1)
         _subscribe(second, share)
         publisher.publish(topic, b"after", qos=1)
-        time.sleep(0.5)  # the other broker has dispatched it
+        await_dispatched(b)
     assert _receive([first, second], [*payloads, b"after"]) == []
 
 
@@ -105,7 +106,7 @@ def test_a_new_share_does_not_get_what_was_there_before(pair, connect, new_name,
     with standing_still(a):
         for _ in range(20):
             publisher.publish(topic, b"before", qos=1)
-        time.sleep(1)  # dispatched by its broker
+        await_dispatched(b)
         _subscribe(member, f"$share/group/{topic}")
         publisher.publish(topic, b"after", qos=1)
         assert member.expect(PacketType.PUBLISH, timeout=60).payload == b"after"

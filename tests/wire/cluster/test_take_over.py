@@ -6,7 +6,10 @@ import time
 
 import pytest
 
-from tests.support.application import persistent, until
+from penstock._ext.connection import read_context
+from penstock.delivery.contexts import OWN, TABLE, make_key
+from tests.support.application import persistent, topic_of, until
+from tests.support.cluster import await_dispatched, stored
 from tests.support.packets import V5, V311, PacketType, Reason, Will
 
 
@@ -135,7 +138,7 @@ def test_a_broker_that_could_not_answer_lets_go_later(pair, connect, open_client
     old.expect_closed(30)
     client.ping()
     staying.ping()
-    assert 'penstock_pack_messages_total{queue="tb_transport.notifications"}' in a.metrics()
+    until(lambda: 'penstock_pack_messages_total{queue="tb_transport.notifications"}' in a.metrics(), 60)
     metrics = b.metrics()
     assert 'penstock_request_timeout_count_total{channel="sessions"}' in metrics
     assert 'penstock_pending_requests_count{channel="sessions"}' in metrics
@@ -152,9 +155,9 @@ def test_a_broker_dies_and_its_clients_go_on_at_another(pair, connect, new_name,
     publisher = connect(V5, broker=b)
     publisher.publish(topic, b"done", qos=1)
     client.expect_publish(topic, b"done", ack=True)
+    await_acknowledged(a, name)
     publisher.publish(topic, b"in flight", qos=1)
     client.expect_publish(topic, b"in flight")
-    time.sleep(0.3)
     gone = connect(V5, f"{name}gone", broker=a, **persistent(V5))
     gone.subscribe(topic, qos=1)
     gone.disconnect()
@@ -185,6 +188,25 @@ def test_a_broker_dies_and_its_clients_go_on_at_another(pair, connect, new_name,
     client.expect_publish(topic, b"back", ack=True)
 
 
+def await_stored(broker, connect, new_name):
+    """Nobody is told when the will of a session that ends with its connection is stored. A session that outlives it has
+    its CONNACK when it is, and with it everything before."""
+    connect(V5, new_name("kept"), broker=broker, **persistent(V5)).disconnect()
+
+
+def await_acknowledged(broker, name):
+    """Until a kill does not repeat to the client what it has acknowledged."""
+    await_dispatched(broker)
+    if name.startswith("app"):
+        place = make_key(OWN, name, topic_of(name), 0)
+
+        def is_stored():
+            context = stored(broker, TABLE).get(place)
+            return context is not None and read_context(context)["committed"] == 1
+
+        until(is_stored, 60, "the acknowledgement is stored")
+
+
 def _receive(client, count):
     """Payloads, whether they may have been sent before or not."""
     payloads = []
@@ -207,7 +229,7 @@ def test_the_sessions_of_a_dead_broker_are_taken_up(pair, connect, new_name, top
     client.subscribe(topic, qos=1)
     connect(V5, new_name("clean"), broker=a, will=Will(f"{topic}/will", b"gone too", qos=1))
     connect(V5, new_name("leaver"), broker=a, will=Will(f"{topic}/will", b"withdrawn", qos=1)).disconnect()
-    time.sleep(0.5)  # nobody is told when the will of a session that ends with its connection is stored
+    await_stored(a, connect, new_name)
     a.kill()
     try:
         connect(V5, broker=b).publish(topic, b"meanwhile", qos=1)
@@ -230,7 +252,7 @@ def test_a_will_of_a_dead_broker_comes_before_what_its_client_says_next(pair, co
     watcher.subscribe(topic, qos=1)
     connect(V5, name, broker=a, will=Will(topic, b"offline", qos=1)).publish(topic, b"online", qos=1)
     watcher.expect_publish(topic, b"online", ack=True)
-    time.sleep(0.5)  # as above
+    await_stored(a, connect, new_name)
     a.kill()
     try:
         connect(V5, name, broker=b).publish(topic, b"online again", qos=1)
