@@ -179,7 +179,7 @@ def test_a_kill_between_ingest_and_dispatch(broker):
         for number in range(ROUNDS[broker.provider]):
             publisher = Publisher(broker, f"q{number}", V5, qos=1, window=100)
             publisher.start()
-            until(lambda publisher=publisher: len(publisher.acknowledged) >= 100, 30, "100 acknowledged")
+            until(lambda publisher=publisher: len(publisher.acknowledged) >= 100, 60, "100 acknowledged")
             broker.kill()
             publisher.join()
             everybody.append(publisher)

@@ -69,7 +69,7 @@ def test_five_hundred_clients(broker, connect):
         client.send_raw(pack_disconnect(V5))
         client.close()
 
-    until(lambda: broker.open_files() - files <= of_topics + 30, 30, "connections are closed")
+    until(lambda: broker.open_files() - files <= of_topics + 30, 60, "connections are closed")
     publisher.publish("all", b"again", qos=1)
     for client in (again := open_all(broker, subscribes=False)):
         client.expect_publish("all", b"again", dup=False, ack=True)

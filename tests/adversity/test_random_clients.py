@@ -73,7 +73,7 @@ async def run_storm(
     ]
     watched = [*subscribers, *members]
     tasks = [asyncio.ensure_future(client.run()) for client in watched]
-    await asyncio.wait_for(asyncio.gather(*(client.subscribed.wait() for client in watched)), 20)
+    await asyncio.wait_for(asyncio.gather(*(client.subscribed.wait() for client in watched)), 60)
     tasks += [asyncio.ensure_future(client.run()) for client in publishers]
     tasks += [asyncio.ensure_future(chaos(storm)) for _ in range(chaotic)]
     await asyncio.sleep(seconds)

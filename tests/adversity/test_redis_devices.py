@@ -92,7 +92,7 @@ def test_flushed_in_the_middle_of_a_backlog(broker, redis, publisher, topic):
     new = [b"new %d" % number for number in range(5)]
     publish_all(publisher, topic, new)
     while seen[-5:] != new:
-        packet = client.expect_publish(timeout=20)
+        packet = client.expect_publish()
         client.ack(packet)
         seen.append(packet.payload)
     # A page or two were read before: the rest is lost with the store.
@@ -157,7 +157,7 @@ def test_a_session_that_ends_while_redis_is_away(broker, redis, publisher, topic
         assert not client.connack.session_present
         client.subscribe(topic, qos=1)
         publisher.publish(topic, b"new", qos=1)
-    client.expect_publish(payload=b"new", timeout=20, ack=True)
+    client.expect_publish(payload=b"new", ack=True)
     client.expect_nothing(0.1)
     client.close()
 
@@ -178,7 +178,7 @@ def slow_redis(redis, delay):
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    started.wait(10)
+    assert started.wait(60)
     try:
         yield found["address"]
     finally:

@@ -63,8 +63,7 @@ def test_killed_and_started_again() -> None:
                 for _ in range(3):
                     before = sum(load.stored)
                     await asyncio.to_thread(server.kill)
-                    await asyncio.sleep(0.1)
-                    assert isinstance(store.check(), str)
+                    await until(lambda: isinstance(store.check(), str))
                     await asyncio.to_thread(server.start)
                     await load.until(before + 500)
                 assert store.check() is True
@@ -168,7 +167,7 @@ def test_out_of_memory_under_load() -> None:
             async with opened(server.address) as store:
                 load = DeviceLoad(store, clients=30, pack=20)
                 task = asyncio.create_task(load.run())
-                await until(lambda: bool(load.errors), 40)
+                await until(lambda: bool(load.errors), 60)
                 assert set(load.errors) == {"StoreFull"}
                 await asyncio.to_thread(server.cli, "CONFIG", "SET", "maxmemory", "0")
                 await load.until(sum(load.stored) + 1000)

@@ -61,7 +61,7 @@ def begin_move(slot: int, source: RedisServer, target: RedisServer, pause: float
     source_id, target_id = source.cli("CLUSTER", "MYID").strip(), target.cli("CLUSTER", "MYID").strip()
     assert target.cli("CLUSTER", "SETSLOT", str(slot), "IMPORTING", source_id) == "OK\n"
     assert source.cli("CLUSTER", "SETSLOT", str(slot), "MIGRATING", target_id) == "OK\n"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while keys := source.cli("CLUSTER", "GETKEYSINSLOT", str(slot), "500").split():
         moved = source.cli("MIGRATE", "127.0.0.1", str(target.port), "", "0", "5000", "KEYS", *keys)
         assert moved in ("OK\n", "NOKEY\n"), moved

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from tests.support.application import until
 from tests.support.packets import V5, V311, PacketType, pack_publish
 from tests.support.streams import open_tcp
 
@@ -47,9 +48,7 @@ def test_reader_that_never_reads(broker, connect, topic, version):
         bystander.expect_publish(f"{topic}/bystander", b"%d" % number, ack=True)
         assert time.monotonic() - start < 10
     assert broker.resident_bytes() - before < 25 * MIB
-    dropped = [int(packet.payload) for packet in watcher.receive_all(1.3)]
-    assert dropped
-    assert dropped[-1] > 0
+    until(lambda: int(watcher.expect_publish().payload) > 0, 60, "dropped messages in $SYS")
 
 
 def test_qos_1_for_a_stuck_reader_is_bounded(broker, connect, topic):
@@ -70,8 +69,8 @@ def test_reader_that_recovers(broker, connect, topic):
     publisher = connect(V5, broker=broker)
     for number in range(4000):
         publisher.send_publish(topic, b"%06d" % number + PAYLOAD)
-    publisher.timeout = 30
     publisher.ping()
+    late.ping()  # behind everything that waited in the buffer of its connection
     numbers = [int(packet.payload[:6]) for packet in late.receive_all(0.5) if packet.type == PacketType.PUBLISH]
     assert numbers == sorted(set(numbers))
     assert numbers[0] == 0
@@ -101,7 +100,7 @@ def test_half_open_connections(start_broker, connect, open_client):
         client.ping()
         time.sleep(0.1)
     for connection in silent:
-        connection.settimeout(20)
+        connection.settimeout(60)
         assert connection.recv(1) == b""
         connection.close()
     open_client(V5, broker=broker).connect("later")

@@ -16,7 +16,7 @@ def test_connection_storm(broker, new_name, bystander):
     """2,000 connects in bursts of 200: all are accepted, all end, and the memory comes back."""
     before = broker.resident_bytes()
     for _ in range(10):
-        burst = [RawClient(open_tcp(broker.address), V5, timeout=20) for _ in range(200)]
+        burst = [RawClient(open_tcp(broker.address), V5) for _ in range(200)]
         for client in burst:
             client.send_connect(new_name("storm"))
         for client in burst:
@@ -151,7 +151,7 @@ def test_slowloris(start_broker, connect, topic):
         client.expect_publish(topic, b"x")
         time.sleep(0.12)
     for connection in slow:
-        connection.settimeout(20)
+        connection.settimeout(60)
         with contextlib.suppress(ConnectionError):
             assert connection.recv(10) == b""
         connection.close()
@@ -164,7 +164,7 @@ def test_many_idle_connections_are_cheap(start_broker, connect):
     before = broker.resident_bytes()
     idle = []
     for number in range(1000):
-        client = RawClient(open_tcp(broker.address), V311, timeout=20)
+        client = RawClient(open_tcp(broker.address), V311)
         client.send_raw(pack_connect(V311, f"idle{number}") + pack_subscribe(V311, 1, [(f"idle/{number}", 0)]))
         idle.append(client)
     for client in idle:
@@ -174,6 +174,6 @@ def test_many_idle_connections_are_cheap(start_broker, connect):
     start = time.monotonic()
     first.publish("idle/999", b"x", qos=1)
     idle[999].expect_publish("idle/999", b"x")
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 15
     for client in idle:
         client.close()

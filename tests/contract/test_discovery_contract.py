@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -124,9 +125,9 @@ def test_who_dies_is_missed_after_the_timeout_and_expelled(provider: Provider) -
         a, b = await cluster.join("a"), await cluster.join("b")
         await until(lambda: ids(a) == ["b"])
         cluster.kill(b)
-        await asyncio.sleep(cluster.timeout / 2)
-        assert ids(a) == ["b"]
+        killed = time.monotonic()
         await until(lambda: ids(a) == [])
+        assert time.monotonic() - killed > cluster.timeout / 2
         # A member that joins later does not know it at all.
         await until(lambda: a._table.get("b") is None)
         c = await cluster.join("c")
@@ -153,8 +154,15 @@ def test_restart_under_the_same_id(provider: Provider) -> None:
     async def scenario(cluster: Cluster) -> None:
         a, b = await cluster.join("a"), await cluster.join("b")
         await until(lambda: ids(a) == ["b"])
-        cluster.kill(b)
-        again = await cluster.join("b")
+        for _ in range(10):
+            cluster.kill(b)
+            killed = time.monotonic()
+            b = again = await cluster.join("b")
+            if time.monotonic() - killed < cluster.timeout / 2:
+                break
+            # The machine is so busy that it may have been missed meanwhile.
+            await until(lambda: ids(a) == ["b"])
+            cluster.lists["a"][:] = [[], ["b"]]
         await asyncio.sleep(2 * cluster.timeout)
         assert cluster.lists["a"] == [[], ["b"]]
         assert ids(again) == ["a"]
@@ -326,7 +334,7 @@ def test_partitions_follow_the_members(provider: Provider, delay: float) -> None
         if delay:
             b = await start("b")
             await asyncio.sleep(delay + 0.1)
-            assert shares() == [5, 5]
+            await until(lambda: shares() == [5, 5])
             await cluster.leave(b)
         del services["b"]
         await until(lambda: shares() == [10])

@@ -62,7 +62,7 @@ def test_packs_become_durable_in_order_and_are_told_once(provider: Provider, top
             log.producer.append(topic, 0, numbered(number, 1), on_done)
         assert not told
         assert log.producer.pending_bytes > 0
-        await asyncio.wait_for(done.wait(), 20)
+        await asyncio.wait_for(done.wait(), 60)
         await asyncio.sleep(0.05)
         assert told == [Appended(topic, 0, number, 1) for number in range(200)]
         assert log.producer.pending_bytes == 0

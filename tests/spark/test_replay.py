@@ -47,10 +47,10 @@ class Collector:
         self._client.on_message = lambda _, __, message: self.messages.append(message)
         self._client.connect("127.0.0.1", port)
         self._client.loop_start()
-        assert ready.wait(10)
+        assert ready.wait(60)
 
     def close(self, count: int) -> None:
-        for _ in range(500):
+        for _ in range(6_000):
             if len(self.messages) >= count:
                 break
             threading.Event().wait(0.01)

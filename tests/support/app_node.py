@@ -22,7 +22,7 @@ from tests.support.lanes import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, LaneCl
 
 INGEST = "tbmq.msg.all"
 EXPIRY = 3_600
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class SlowStore(MemoryStateStore):

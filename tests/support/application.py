@@ -55,7 +55,7 @@ def persistent(version: int, seconds: int = 300, **properties: Any) -> dict[str,
     return {"clean_start": False, "properties": {"session_expiry_interval": seconds, **properties}}
 
 
-def until(condition: Any, seconds: float = 30.0, what: Callable[[], str] | str = "") -> Any:
+def until(condition: Any, seconds: float = 60.0, what: Callable[[], str] | str = "") -> Any:
     """The first true value of the condition; looks again and again."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -110,7 +110,7 @@ class AppBroker(Broker):
         self.process.send_signal(signal.SIGHUP)
         self.await_log("reloaded", start)
 
-    def await_log(self, text: str, start: int = 0, seconds: float = 30.0) -> str:
+    def await_log(self, text: str, start: int = 0, seconds: float = 60.0) -> str:
         """What was logged from `start` on, as soon as `text` is in it."""
         until(lambda: text in self.log(start), seconds, f"{text!r} in the log")
         return self.log(start)
@@ -152,7 +152,7 @@ class AppBroker(Broker):
         return {name for name in names if name.startswith(PREFIX)}
 
     def await_topic(self, name: str, *, exists: bool = True) -> None:
-        until(lambda: (name in self.topics()) == exists, 30.0, f"topic {name} {'there' if exists else 'gone'}")
+        until(lambda: (name in self.topics()) == exists, 60.0, f"topic {name} {'there' if exists else 'gone'}")
 
     def records(self, topic: str) -> list[Envelope]:
         """Everything in the topic, as it is stored."""
@@ -187,7 +187,7 @@ class AppBroker(Broker):
         return count
 
     def await_records(self, topic: str, count: int) -> list[Envelope]:
-        return until(lambda: len(found := self.records(topic)) >= count and found, 30.0, f"{count} records in {topic}")
+        return until(lambda: len(found := self.records(topic)) >= count and found, 60.0, f"{count} records in {topic}")
 
     def command(self, *words: str, options: Sequence[str] = (), fails: int = 0) -> str:
         """`penstock words…` with the settings of this broker; gives what it prints."""

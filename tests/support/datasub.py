@@ -205,7 +205,7 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.stdout.close()
 
 
-def next_message(consumer: Consumer, seconds: float = 30.0) -> Message:
+def next_message(consumer: Consumer, seconds: float = 60.0) -> Message:
     """The next one, which has no error."""
     message = consumer.poll(seconds)
     assert message is not None, f"no message within {seconds} s"
@@ -213,7 +213,7 @@ def next_message(consumer: Consumer, seconds: float = 30.0) -> Message:
     return message
 
 
-def read(consumer: Consumer, count: int, seconds: float = 30.0, column: str = "n") -> list[Any]:
+def read(consumer: Consumer, count: int, seconds: float = 60.0, column: str = "n") -> list[Any]:
     """Values of a column, at least so many."""
     found: list[Any] = []
     deadline = time.monotonic() + seconds
@@ -225,7 +225,7 @@ def read(consumer: Consumer, count: int, seconds: float = 30.0, column: str = "n
     return found
 
 
-def read_rows(consumer: Consumer, count: int, seconds: float = 30.0) -> list[dict[str, Any]]:
+def read_rows(consumer: Consumer, count: int, seconds: float = 60.0) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     deadline = time.monotonic() + seconds
     while len(found) < count:
@@ -236,7 +236,7 @@ def read_rows(consumer: Consumer, count: int, seconds: float = 30.0) -> list[dic
     return found
 
 
-def read_error(consumer: Consumer, seconds: float = 30.0) -> Any:
+def read_error(consumer: Consumer, seconds: float = 60.0) -> Any:
     """The next error; messages before it are passed over."""
     deadline = time.monotonic() + seconds
     while True:
@@ -246,7 +246,7 @@ def read_error(consumer: Consumer, seconds: float = 30.0) -> Any:
             return message.error()
 
 
-def until_assigned(consumers: Sequence[Consumer], sizes: Sequence[int], seconds: float = 30.0) -> None:
+def until_assigned(consumers: Sequence[Consumer], sizes: Sequence[int], seconds: float = 60.0) -> None:
     """Until they have so many partitions, in any order; polls them all."""
 
     def look() -> bool:
@@ -255,7 +255,7 @@ def until_assigned(consumers: Sequence[Consumer], sizes: Sequence[int], seconds:
     wait_for(look, seconds, lambda: f"{sizes} partitions, not {[each.assignment() for each in consumers]}")
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 30.0, what: Callable[[], str] | str = "") -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 60.0, what: Callable[[], str] | str = "") -> Any:
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {seconds} s: {what() if callable(what) else what}"

@@ -63,7 +63,7 @@ class DeviceBroker(AppBroker):
         with look_into_lmdb(self.store_path) as environment:
             return _count_in_lmdb(environment, queue.encode())
 
-    def await_stored(self, queue: str, count: int, seconds: float = 30.0) -> None:
+    def await_stored(self, queue: str, count: int, seconds: float = 60.0) -> None:
         """Until exactly so many wait there. Another broker is trusted."""
         if not IS_MOSQUITTO:
             until(lambda: self.stored(queue) == count, seconds, f"{count} stored for {queue}")

@@ -26,7 +26,7 @@ class DeviceLoad:
     async def run(self, packs: int = 1_000_000) -> None:
         await asyncio.gather(*(self._one(client, packs) for client in range(len(self.queues))))
 
-    async def until(self, total: int, seconds: float = 30.0) -> None:
+    async def until(self, total: int, seconds: float = 60.0) -> None:
         await until(lambda: sum(self.stored) >= total, seconds)
 
     async def _one(self, client: int, packs: int) -> None:

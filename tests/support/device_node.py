@@ -18,7 +18,7 @@ from penstock.stores.device import DeviceStore, StoreUnavailable
 from tests.support.lanes import LaneClient
 
 EXPIRY = 3_600
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class FaultyStore:

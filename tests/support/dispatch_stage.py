@@ -102,7 +102,7 @@ class Stage:
         found = self.log.get_committed(DISPATCH_GROUP, TopicPartition(INGEST, partition))
         return -1 if found is None else found.offset
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
         async with asyncio.timeout(seconds):
             while not condition():  # noqa: ASYNC110 - there is no event for what is in a log
                 await asyncio.sleep(0.005)

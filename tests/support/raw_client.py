@@ -265,6 +265,10 @@ class RawClient:
                 packets.append(self.receive())
         return packets
 
+    def received(self) -> list[Packet]:
+        """What came aside while something else was awaited, and is still to be taken."""
+        return list(self._inbox)
+
     def forget_received(self) -> None:
         """Drop what came aside while something else was awaited."""
         self._inbox.clear()

@@ -88,7 +88,7 @@ async def responder(
         await made.close(drain)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - counters have no event
             await asyncio.sleep(0.005)

@@ -183,7 +183,7 @@ class Watched:
         try:
             clean = self.version == V5 and not self.known  # in 3.1.1 it would end the session with the connection
             link.write(connect_packet(self.version, self.name, clean=clean, properties=self._properties()))
-            answer = await asyncio.wait_for(link.packet(), 20)
+            answer = await asyncio.wait_for(link.packet(), 60)
             assert (answer.type, answer.reason) == (PacketType.CONNACK, 0), f"{self.name}: {answer}"
             assert not self.known or answer.session_present, f"{self.name}: the session was lost"
         except BaseException:

@@ -21,7 +21,7 @@ def end_and_start(broker, how="kill", seconds=0.0):
         broker.kill()
     else:
         broker.process.terminate()
-        broker.process.wait(20)
+        broker.process.wait(60)
     time.sleep(seconds)
     broker.restart()
 

@@ -17,7 +17,7 @@ from tests.support.packets import V5, PacketType, Reason, pack_publish
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the log is Penstock's own")
 
 
-def logged(bootstrap, topic, count, seconds=15.0):
+def logged(bootstrap, topic, count, seconds=60.0):
     """The publishes of the topic, all partitions, as soon as there are `count`."""
 
     async def read():

@@ -74,8 +74,8 @@ def test_sessions_end_when_their_expiry_has_passed(connect, new_name):
         properties={"session_expiry_interval": 30}
     )
     connect(V5, ended, properties=FOREVER).disconnect(properties={"session_expiry_interval": 0})
-    connect(V5, resumed, properties={"session_expiry_interval": 1}).close()
-    stays = connect(V5, resumed, clean_start=False, properties={"session_expiry_interval": 1})
+    connect(V5, resumed, properties={"session_expiry_interval": 2}).close()
+    stays = connect(V5, resumed, clean_start=False, properties={"session_expiry_interval": 2})
     assert stays.connack.session_present
     assert not connect(V5, ended, clean_start=False).connack.session_present
     time.sleep(2.2)

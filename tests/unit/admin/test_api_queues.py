@@ -22,7 +22,7 @@ def broker(tmp_path_factory):
 @pytest.fixture
 def ask(broker):
     def request(method, path, body=None, token=TOKEN):
-        connection = http.client.HTTPConnection("127.0.0.1", broker.admin_port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", broker.admin_port, timeout=60)
         sent = None if body is None else json.dumps(body)
         connection.request(method, f"/api/v1{path}", sent, {"Authorization": f"Bearer {token}"})
         response = connection.getresponse()
@@ -193,7 +193,7 @@ def test_a_refusal_says_why(ask, orders):
 
 def test_a_broker_without_a_log_has_no_queues(tmp_path):
     with serving(tmp_path, None, TOKEN) as server:
-        connection = http.client.HTTPConnection(server.address, timeout=10)
+        connection = http.client.HTTPConnection(server.address, timeout=60)
         connection.request("GET", "/api/v1/queues", headers={"Authorization": f"Bearer {TOKEN}"})
         response = connection.getresponse()
         assert response.status == 409

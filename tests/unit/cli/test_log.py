@@ -516,7 +516,7 @@ def broker(tmp_path):
         yield port
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 def test_beside_a_running_broker(broker, cli, run, tmp_path):

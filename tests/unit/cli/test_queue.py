@@ -195,7 +195,7 @@ def test_dead_letters_are_replayed(broker, run, client):
 
 def is_answering(port):
     try:
-        return urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=10).status == 200
+        return urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60).status == 200
     except OSError:
         return False
 

@@ -42,7 +42,7 @@ class Stage:
     def stored(self, key: bytes) -> bytes | None:
         return self.store.tables.get(TABLE, {}).get(key)
 
-    async def until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
+    async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
         async with asyncio.timeout(seconds):
             while not condition():  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.005)

@@ -57,7 +57,7 @@ class Stage:
                 self.clients[name].say(PUBACK, packet.packet_id)
         return numbers
 
-    async def until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
+    async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
         async with asyncio.timeout(seconds):
             while not condition():  # noqa: ASYNC110 - there is no event for what a client got
                 await asyncio.sleep(0.005)

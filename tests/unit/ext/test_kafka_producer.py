@@ -147,7 +147,7 @@ def test_damaged_headers_fail_what_is_behind_them_and_nobody_waits_for_it(damage
     producer.purge()
     closing = threading.Thread(target=producer.close, daemon=True)
     closing.start()
-    closing.join(10)
+    closing.join(60)
     assert not closing.is_alive()
     assert (finished, delivery.failed) == ([delivery], 2)
     assert isinstance(delivery.error, ValueError)

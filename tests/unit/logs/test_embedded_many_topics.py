@@ -18,6 +18,7 @@ from penstock.logs.base import Committed, LogError, TopicNotFound, TopicPartitio
 from penstock.logs.embedded import EmbeddedLog, commit_thread
 from penstock.logs.memory import MemoryLog
 from penstock.stores.lmdb_kv import LmdbStore
+from tests.support.waiting import until
 
 
 def pack_of(*values: bytes) -> RecordPack:
@@ -119,8 +120,7 @@ def test_a_topic_may_go_while_it_is_written_and_read(tmp_path: Path) -> None:
                     await consumer.poll(100, 0)
             await consumer.remove([goes])
             await deleting
-        await asyncio.sleep(0.05)
-        assert len(results) == 10 * 45
+        await until(lambda: len(results) == 10 * 45)
         assert all(not isinstance(result, LogError) or isinstance(result, TopicNotFound) for result in results)
         read = 0
         await consumer.seek(stays, 0)

@@ -319,7 +319,7 @@ def test_one_that_is_forgotten_with_partitions_it_has_not_heard_of_ends(
     time.sleep(2)  # it has joined and was given the partition, and nobody reads
     ending = threading.Thread(target=forgotten.clear, daemon=True)
     ending.start()
-    ending.join(15)
+    ending.join(60)
     assert not ending.is_alive()
 
 

@@ -75,7 +75,7 @@ class Member:
                 await asyncio.shield(self._consumer.commit({place: Committed(fetched.next_offset)}))
 
 
-async def until(is_true: object, seconds: float = 30.0) -> None:
+async def until(is_true: object, seconds: float = 60.0) -> None:
     assert callable(is_true)
     async with asyncio.timeout(seconds):
         while not is_true():  # noqa: ASYNC110 - the group's own pace

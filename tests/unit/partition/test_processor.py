@@ -62,7 +62,7 @@ async def running(
         await log.close()
 
 
-async def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+async def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - the processor has no event for what is counted
             await asyncio.sleep(0.005)

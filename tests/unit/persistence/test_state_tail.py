@@ -37,4 +37,4 @@ def test_the_newest_value_of_each_key_is_known() -> None:
             await tail.stop()
         await log.close()
 
-    asyncio.run(asyncio.wait_for(run(), 20))
+    asyncio.run(asyncio.wait_for(run(), 60))

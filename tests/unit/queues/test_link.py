@@ -53,7 +53,7 @@ def run(serve: Callable[[Node], Awaitable[None]], use: Callable[[Link], Awaitabl
                 writer.close()
 
         server = await asyncio.start_server(accept, "127.0.0.1", 0)
-        async with server, asyncio.timeout(20):
+        async with server, asyncio.timeout(60):
             port = server.sockets[0].getsockname()[1]
             link = Link(Door(f"127.0.0.1:{port}", SECRET), "here", "client", receive_maximum=5)
             await use(link)

@@ -170,7 +170,7 @@ def test_who_is_about_to_share_takes_nobody_for_dead() -> None:
 
 def test_a_claim_is_answered_in_time_though_a_topic_takes_long_to_delete(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that lets the other one wait for its whole time is taken for dead, with all its clients."""
-    monkeypatch.setattr(module, "ASK_SECONDS", 0.4)
+    monkeypatch.setattr(module, "ASK_SECONDS", 1.0)
 
     async def run() -> None:
         is_deleted = asyncio.Event()
@@ -192,8 +192,8 @@ def test_a_claim_is_answered_in_time_though_a_topic_takes_long_to_delete(monkeyp
 
         question = msgspec.msgpack.encode(Ask("a", 1, "me"))
         begun = time.monotonic()
-        assert msgspec.msgpack.decode(await ask("other", question, 0.4), type=Answer) == Answer(is_removing=True)
-        assert time.monotonic() - begun < 0.35
+        assert msgspec.msgpack.decode(await ask("other", question, 1.0), type=Answer) == Answer(is_removing=True)
+        assert time.monotonic() - begun < 0.95
         is_deleted.clear()
         answer = await take_over(ask)._ask("other", Claim("a", 1))  # asks again
         assert (answer.had, answer.is_removing) == (False, False)

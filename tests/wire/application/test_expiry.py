@@ -63,7 +63,7 @@ def test_a_backlog_that_expired_whole(broker, open_app, publisher, topic, app_id
     publisher.publish(topic, b"alive", qos=1)
     client.expect_publish(topic, b"alive", ack=True)
     client.expect_nothing(0.1)
-    until(lambda: broker.application(app_id)["lag"] == 0, 30, "committed")
+    until(lambda: broker.application(app_id)["lag"] == 0, 60, "committed")
 
 
 def test_interval_0_is_never_stored(absent, publisher, topic):

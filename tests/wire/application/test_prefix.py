@@ -52,4 +52,4 @@ def test_every_topic_and_group_has_the_prefix(*, broker, open_app, publisher, to
         return groups if groups >= wanted else None
 
     # in a cluster there are also those by which brokers ask each other
-    assert all(name.startswith(f"{PREFIX}.") for name in until(find_groups, 30, "the offsets of three groups"))
+    assert all(name.startswith(f"{PREFIX}.") for name in until(find_groups, 60, "the offsets of three groups"))

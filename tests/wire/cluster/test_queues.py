@@ -67,7 +67,7 @@ def make_queue(cluster: dict[str, AppBroker], new_name: Callable[[str], str]) ->
             name = new_name("q")
         served = Served(name, *(cluster[each] for each in sorted(NODES, key=lambda each: each != owner_of(name))))
         served.other.api("queues", "POST", {"name": name, **settings})
-        found = until(lambda: served.owner.api(f"queues/{name}"), 30, "the owner knows the queue")
+        found = until(lambda: served.owner.api(f"queues/{name}"), 60, "the owner knows the queue")
         assert found["served_by"] == owner_of(name)
         return served
 
@@ -173,12 +173,12 @@ def test_mqtt_3_settles_by_puback(make_queue, consumer, new_name, node) -> None:
     client.publish(f"{queue.address}/a", b"1", b"2")
     client.next(b"1")
     client.next(b"2", puback=False)
-    until(lambda: queue.pending() == 1, 30, "the first is settled")
+    until(lambda: queue.pending() == 1, 60, "the first is settled")
     client.close()
     client = consumer(queue.owner, V311, name)
     client.consume(queue.address)
     client.next(b"2")
-    until(lambda: queue.pending() == 0, 30, "the second is settled")
+    until(lambda: queue.pending() == 0, 60, "the second is settled")
 
 
 def test_a_stream_served_elsewhere(make_queue, consumer) -> None:
@@ -216,7 +216,7 @@ def test_one_filter_for_queues_of_both_brokers(make_queue, consumer) -> None:
     client.ack(client.next(b"late"))
     client.raw.unsubscribe("$queue/+/spans")
     client.publish(f"{late.address}/spans", b"later")
-    until(lambda: not late.consumers(), 30, "the link is closed")
+    until(lambda: not late.consumers(), 60, "the link is closed")
     client.nothing()
 
 
@@ -252,7 +252,7 @@ def test_a_publisher_away_from_the_consumers_is_not_refused_for_ever(make_queue,
         assert answer is not None
         return answer.reason == 0
 
-    until(is_taken, 30, "there is room again")
+    until(is_taken, 60, "there is room again")
     client.take_and_ack(b"4")
 
 
@@ -291,7 +291,7 @@ def test_an_ephemeral_queue_gives_way(cluster, consumer, new_name) -> None:
     client.consume(f"$queue/{name}", "workers")
     assert not second.api(f"queues/{name}")["durable"]
     first.api("queues", "POST", {"name": name})
-    until(lambda: (second.api(f"queues/{name}") or {}).get("durable"), 30, "the other broker knows it")
+    until(lambda: (second.api(f"queues/{name}") or {}).get("durable"), 60, "the other broker knows it")
     consumer(first).publish(f"$queue/{name}/x", b"1")
     client.take_and_ack(b"1")
 
@@ -352,14 +352,14 @@ def test_a_queue_made_at_one_broker_is_known_to_the_other(
     def has_it(broker: AppBroker) -> bool:
         return "later" in {queue["name"] for queue in broker.command_json("queue", "list")["queues"]}
 
-    until(lambda: has_it(second), 30, "the other broker knows the queue")
+    until(lambda: has_it(second), 60, "the other broker knows the queue")
     publisher = QueueClient(connect(V5, broker=second))
     publisher.publish("$queue/later/x", b"1")
     consumer = QueueClient(connect(V5, broker=first))
     consumer.consume("$queue/later", "workers")
     consumer.take_and_ack(b"1")
     second.command_json("queue", "delete", "later", "--yes")
-    until(lambda: not has_it(first), 30, "the first broker has forgotten the queue")
+    until(lambda: not has_it(first), 60, "the first broker has forgotten the queue")
 
 
 def last_rebalance(broker: AppBroker) -> str:

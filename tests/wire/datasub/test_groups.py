@@ -30,7 +30,7 @@ def partitions_of(consumers: list[Consumer]) -> list[tuple[str, int]]:
     return sorted(each.key for consumer in consumers for each in consumer.assignment())
 
 
-def read_all(consumers: list[Consumer], wanted: set[int], seconds: float = 30.0) -> dict[int, list[int]]:
+def read_all(consumers: list[Consumer], wanted: set[int], seconds: float = 60.0) -> dict[int, list[int]]:
     """What each consumer got, until all of it was got."""
     got: dict[int, list[int]] = {number: [] for number in range(len(consumers))}
     deadline = time.monotonic() + seconds

@@ -121,7 +121,7 @@ def test_a_kill_keeps_the_order(broker, connect, client_id, topic):
     payloads = [b"%d" % number for number in range(12)]
     publish_all(connect(V5), topic, payloads)
     device.expect_payloads(payloads[:4], ack=False)
-    until(lambda: broker.stored(client_id) >= 8, 30, "those over the quota are stored")
+    until(lambda: broker.stored(client_id) >= 8, 60, "those over the quota are stored")
     broker.kill()
     broker.restart()
     device = connect(V5, client_id, **options)

@@ -69,7 +69,7 @@ def test_configured_queues_have_no_mqtt_beside_them(provider, tmp_path, connect)
 def test_bad_definitions_are_refused(tmp_path, table):
     """Rows "fan-out" (misplaced `#` in a pattern refused) and "types"; section 14, bad patterns refused."""
     broker = QueueBroker(tmp_path, queues=[table])
-    assert broker.process.wait(20) != 0
+    assert broker.process.wait(60) != 0
     assert "queue" in broker.log()
     assert "Traceback" not in broker.log()
 

@@ -51,7 +51,7 @@ def test_somebody_else_is_there() -> None:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with Admin({"server": address}) as admin, pytest.raises(DataError, match="protocol"):
             admin.execute("SHOW TOPICS")
-        thread.join(10)
+        thread.join(60)
 
 
 def test_before_subscribing() -> None:
