@@ -10,8 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest.register_assert_rewrite("tests.support")
+
+# How long an example takes says how busy the machine is. Before the tests: their own settings begin with these.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # Brokers are started hundreds of times: with their modules compiled that takes half as long.
 sys.dont_write_bytecode = False
