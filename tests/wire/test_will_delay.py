@@ -15,15 +15,15 @@ def test_delay_end_of_session_and_cancel(connect, topic, new_name):
     watcher.subscribe(f"{topic}/#")
     minute = {"session_expiry_interval": 60}
     cancelled, cleaned = new_name("client"), new_name("client")
+    # The client comes back in time: never published, while others that came later are.
+    connect(V5, cancelled, properties=minute, will=delayed(f"{topic}/cancelled", b"", 2)).close()
+    connect(V5, cancelled, clean_start=False, properties=minute)
     start = time.monotonic()
     connect(V5, properties=minute, will=delayed(f"{topic}/delay", b"", 2)).close()
     # The session ends after 1 s, before the delay of 60 s: published then.
     connect(V5, properties={"session_expiry_interval": 1}, will=delayed(f"{topic}/session", b"", 60)).close()
     # No session after the connection: published at once, whatever the delay.
     connect(V5, will=delayed(f"{topic}/now", b"", 60)).close()
-    # The client comes back in time: never published.
-    connect(V5, cancelled, properties=minute, will=delayed(f"{topic}/cancelled", b"", 1)).close()
-    connect(V5, cancelled, clean_start=False, properties=minute)
     # A clean start ends the old session: published at once.
     connect(V5, cleaned, properties=minute, will=delayed(f"{topic}/cleaned", b"", 60)).close()
     time.sleep(0.1)
