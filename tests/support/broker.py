@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,26 +15,14 @@ from typing import Any
 
 from tests.support.forked import popen
 from tests.support.mosquitto import mosquitto_configuration
+from tests.support.ports import free_port
 from tests.support.raw_client import RawClient
 from tests.support.streams import open_tcp, open_unix
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 IS_MOSQUITTO = os.environ.get("PENSTOCK_TEST_BROKER") == "mosquitto"
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 STOP_SECONDS = 60.0
-
-
-_PORTS = itertools.count(random.randrange(2_000))
-
-
-def free_port() -> int:
-    """Below the ports that connections get, and of a range that no other process of a parallel run looks into: nobody
-    takes it before the broker does."""
-    first = 16_000 + 2_000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw7").removeprefix("gw"))
-    while True:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", first + next(_PORTS) % 2_000))
-            return int(probe.getsockname()[1])
 
 
 @dataclass

@@ -23,9 +23,11 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from tests.support.ports import free_port
+
 VERSION = "4.3.0"
 POM = Path(__file__).with_name("kafka") / "pom.xml"
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 # Small and quick to start: a broker of a test lives for a minute.
 JAVA = ("java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 # A test run that is killed takes its brokers along.
@@ -88,15 +90,6 @@ def class_archive() -> Path | None:
     return archive if archive.stat().st_size else None
 
 
-def free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [one.getsockname()[1] for one in held]
-    finally:
-        for one in held:
-            one.close()
-
-
 def _new_id() -> str:
     """As Kafka writes a UUID; a first byte of zero keeps it from starting with a dash, which Kafka does not want."""
     return base64.urlsafe_b64encode(bytes(1) + uuid.uuid4().bytes[1:]).decode().rstrip("=")
@@ -132,10 +125,9 @@ class KafkaCluster:
     def __init__(self, brokers: int = 1, directory: Path | None = None) -> None:
         self._owned = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
-        ports = free_ports(2 * brokers)
         self.nodes = [
-            Node(number + 1, ports[2 * number], ports[2 * number + 1], self.directory / f"node-{number + 1}")
-            for number in range(brokers)
+            Node(number, free_port(), free_port(), self.directory / f"node-{number}")
+            for number in range(1, brokers + 1)
         ]
         self._cluster_id = _new_id()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import random
 import shutil
 import socket
 import subprocess
@@ -15,19 +14,10 @@ from pathlib import Path
 
 import pytest
 
-START_SECONDS = 60.0
+from tests.support.ports import free_pair, free_port
 
-
-def free_port(room: int = 0) -> int:
-    """A port that is free now; with `room`, the port so much higher is free, too (the bus of a cluster). Both are then
-    where no connection of others has its end by chance."""
-    while True:
-        with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError):
-            first.bind(("127.0.0.1", random.randrange(10_500, 19_500) if room else 0))
-            port: int = first.getsockname()[1]
-            if room:
-                second.bind(("127.0.0.1", port + room))
-            return port
+START_SECONDS = 120.0
+BUS = 10_000  # the port of a cluster's bus is so much higher
 
 
 def require_redis() -> None:
@@ -47,7 +37,7 @@ class RedisServer:
         speaks_tls: bool = False,
     ) -> None:
         require_redis()
-        self.port = free_port(10_000 if in_cluster else 0)
+        self.port = free_pair(BUS) if in_cluster else free_port()
         self.directory = Path(tempfile.mkdtemp(prefix="penstock-redis-"))
         self.password = password
         self._speaks_tls = speaks_tls

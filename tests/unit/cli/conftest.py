@@ -16,6 +16,7 @@ from penstock.access import PasswordFile
 from penstock.access.passwords import hash_password
 from tests.support.certificates import Authority
 from tests.support.forked import popen
+from tests.support.ports import free_port
 
 SOURCE = Path(penstock.__file__).parents[1]
 
@@ -56,12 +57,6 @@ class Cli:
 @pytest.fixture
 def cli(tmp_path):
     return Cli(tmp_path)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_until_listening(port, process, log):

@@ -13,7 +13,8 @@ from penstock.__main__ import main
 from penstock.access import PasswordFile
 from penstock.cli.banner import render_banner
 from penstock.core.settings import ListenerSettings
-from tests.unit.cli.conftest import clean_environment, free_port
+from tests.support.ports import free_port
+from tests.unit.cli.conftest import clean_environment
 
 
 @pytest.fixture(autouse=True)

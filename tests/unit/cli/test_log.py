@@ -21,7 +21,8 @@ from penstock.logs.embedded import EmbeddedLog
 from penstock.stores.lmdb_kv import LmdbStore
 from penstock_schema.event import Event, EventKind, encode_event
 from tests.support.forked import popen
-from tests.unit.cli.conftest import clean_environment, free_port, wait_until_listening
+from tests.support.ports import free_port
+from tests.unit.cli.conftest import clean_environment, wait_until_listening
 
 TOPIC = "demo"
 NO_TEXT = os.fsdecode(b"\xff")

@@ -17,8 +17,9 @@ from penstock._ext.segment import RecordPack
 from penstock.logs.base import Appended, LogError, LogUnavailable, TopicNotFound, TopicPartition
 from penstock.logs.kafka import KafkaLog, KafkaSettings
 from penstock.logs.kafka.admin import KafkaAdmin
-from tests.support.kafka_cluster import KafkaCluster, free_ports
+from tests.support.kafka_cluster import KafkaCluster
 from tests.support.log_load import Load, assert_nothing_lost, pack_of, read_all
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 
@@ -191,7 +192,7 @@ def test_the_loop_goes_on_while_records_are_written_and_polled(kafka: KafkaClust
 
 def test_without_kafka_everything_starts_and_appends_fail_in_time(topic: str) -> None:
     async def scenario() -> None:
-        (port,) = free_ports(1)
+        port = free_port()
         log = KafkaLog(KafkaSettings(bootstrap_servers=f"127.0.0.1:{port}", delivery_timeout_ms=1_000))
         started = time.monotonic()
         await log.start()
