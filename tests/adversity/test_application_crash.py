@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.support.app_checker import Subscriber, check_delivered, version_of
+from tests.support.app_checker import Subscriber, await_deliveries, check_delivered, version_of
 from tests.support.application import AppBroker, running_app_broker, until
 from tests.support.broker import IS_MOSQUITTO
 from tests.support.kafka_cluster import KafkaCluster
@@ -119,7 +119,8 @@ def test_the_broker_ends_in_the_middle_of_packs(broker, how):
     with subscribed(broker, seed) as (subscribers, load):
         for _ in range(ROUNDS[broker.provider] if how == "kill" else 1):
             load.start()
-            time.sleep(chance.uniform(0.3, 1.5))
+            await_deliveries(subscribers)
+            time.sleep(chance.uniform(0.0, 1.2))
             getattr(broker, how)()
             load.join()
             broker.restart()
@@ -128,6 +129,18 @@ def test_the_broker_ends_in_the_middle_of_packs(broker, how):
         finish(subscribers, load, f"(seed {seed})")
     if how == "kill":
         assert any(subscriber.repeated for subscriber in subscribers), "no kill fell into a pack"
+
+
+def cut_off_all(subscribers):
+    """Each is back then."""
+    connections = [subscriber.connections for subscriber in subscribers]
+    for subscriber in subscribers:
+        subscriber.cut_off()
+
+    def are_back():
+        return all(one.errors or one.connections > count for one, count in zip(subscribers, connections, strict=True))
+
+    until(are_back, 60, "all connected again")
 
 
 @pytest.mark.slow
@@ -139,8 +152,7 @@ def test_connections_end_in_the_middle_of_packs(broker):
         load.start()
         for _ in range(4):
             time.sleep(0.3)
-            for subscriber in subscribers:
-                subscriber.cut_off()
+            cut_off_all(subscribers)
         load.stop_after(0)
         finish(subscribers, load, f"(seed {seed})")
     assert all(subscriber.connections > 3 for subscriber in subscribers)
@@ -158,7 +170,8 @@ def test_kafka_ends_in_the_middle_of_packs(tmp_path, request):
         broker.wait_until_listening()
         with subscribed(broker, seed) as (subscribers, load):
             load.start()
-            time.sleep(1.0)
+            await_deliveries(subscribers)
+            time.sleep(0.8)
             cluster.kill(1)
             cluster.restart(1)
             cluster.wait_until_ready()

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.adversity.test_application_crash import Load
-from tests.support.app_checker import check_delivered, version_of
+from tests.support.app_checker import await_deliveries, check_delivered, version_of
 from tests.support.broker import IS_MOSQUITTO
 from tests.support.device import Device, running_device_broker
 
@@ -72,7 +72,8 @@ def test_the_broker_is_killed_with_messages_in_every_state(broker):
             for _ in range(chance.randrange(3)):
                 time.sleep(chance.uniform(0.1, 0.4))
                 chance.choice(devices).cut_off()
-            time.sleep(chance.uniform(0.1, 0.6))
+            await_deliveries(devices)
+            time.sleep(chance.uniform(0.0, 0.5))
             broker.kill()
             load.join()
             broker.restart()

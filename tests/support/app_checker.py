@@ -13,17 +13,27 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from tests.support.application import AppBroker, persistent
+from tests.support.application import AppBroker, persistent, until
 from tests.support.packets import V5, Packet, PacketType
 from tests.support.publishers import Publisher
 from tests.support.raw_client import ClosedByServer, NothingCame, RawClient
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP
 MOST_HELD = 150
+
+
+def await_deliveries(subscribers: Sequence[Subscriber], least: int = 10) -> None:
+    """Until they got so many more, together. A broker that was started again may take its time on a busy machine."""
+
+    def count() -> int:
+        return sum(len(subscriber.delivered) + subscriber.repeated for subscriber in subscribers)
+
+    before = count()
+    until(lambda: count() >= before + least or any(one.errors for one in subscribers), 60, "some deliveries")
 
 
 @dataclass

@@ -47,7 +47,7 @@ def start_node(
 
 def await_listening(broker: AppBroker) -> None:
     """The first start makes all topics, and the machine may be busy."""
-    until(lambda: broker.process.poll() is not None or "sessions restored" in broker.log(), 60, "the broker's start")
+    until(lambda: broker.process.poll() is not None or "sessions restored" in broker.log(), 120, "the broker's start")
     broker.wait_until_listening()
 
 

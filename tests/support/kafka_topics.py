@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 OWN_TOPICS = ("tbmq.", "tb_", "penstock.")
 OWN_GROUPS = ("msg-all-", "application-", "tb_", "tb-", "penstock")
-SECONDS = 60.0
+SECONDS = 120.0
 
 
 def forget_topics(bootstrap: str) -> None:

@@ -106,7 +106,6 @@ def test_several_topics(world: DataWorld) -> None:
     assert read(consumer, 1) == [13]
 
 
-@pytest.mark.timeout(120)
 def test_a_consumer_that_is_killed(
     open_world: Callable[[DataBroker], DataWorld], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -132,7 +131,7 @@ def test_a_consumer_that_is_killed(
         taken: dict[str, float] = {}
         got: dict[str, set[int]] = {"embedded": set(), "kafka": set()}
         while len(taken) < 2:
-            assert time.monotonic() < killed_at + 60, f"{taken} after 60 s"
+            assert time.monotonic() < killed_at + 120, f"{taken} after two minutes"
             for world, _, survivor in scenes:
                 provider = world.broker.provider
                 message = survivor.poll(0.05)

@@ -210,7 +210,7 @@ def _rows(world: DataWorld) -> list[dict[str, Any]]:
     consumer = world.consumer(group_id=f"{world.group}-looker")
     found: list[dict[str, Any]] = []
     while len(found) < 2:
-        message = consumer.poll(5.0)
+        message = consumer.poll(60.0)
         assert message is not None
         found += message.to_pylist()
     consumer.close()
