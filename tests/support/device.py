@@ -247,7 +247,7 @@ def _receive_exactly(client: RawClient, size: int) -> bytes:
     return data
 
 
-def await_quiet(broker: DeviceBroker, seconds: float = 0.3, limit: float = 30.0) -> None:
+def await_quiet(broker: DeviceBroker, seconds: float = 0.3, limit: float = 60.0) -> None:
     """Until the store has had nothing to do for a while."""
     deadline = time.monotonic() + limit
     last, since = broker.store_operations(), time.monotonic()

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.application import persistent
 from tests.support.broker import IS_MOSQUITTO
-from tests.support.device import publish_all
+from tests.support.device import await_quiet, publish_all
 from tests.support.packets import V5, V311, PacketType
 from tests.wire.application.test_recovery import (
     Client,
@@ -260,7 +260,7 @@ def test_the_broker_starts_again(broker, new_name, how):
             next(running)
             everybody.append((running, client))
     # What a device has not acknowledged yet is stored soon; before, only its QoS 2 messages have a past.
-    time.sleep(PERSISTED)
+    await_quiet(broker, PERSISTED)
     getattr(broker, how)()
     broker.restart()
     failures = []
@@ -303,7 +303,7 @@ def test_packet_ids_start_again_behind_65535(broker, connect, new_name):
             publisher.publish(topic, b"held %d" % len(held), qos=qos)
             held.append(device.expect_publish(qos=qos))
         devices.append((device, topic, held))
-    time.sleep(PERSISTED)
+    await_quiet(broker, PERSISTED)
     broker.end()
     for device, _, _ in devices:
         broker.use_up_ids(device.client_id, 65_530)
