@@ -78,7 +78,7 @@ class Subscriber:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join(120)
         assert not self._thread.is_alive(), f"subscriber {self.client_id} hangs"
 
     def cut_off(self) -> None:

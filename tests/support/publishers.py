@@ -42,7 +42,7 @@ class Publisher:
         self._stop.set()
 
     def join(self) -> None:
-        self._thread.join(60)
+        self._thread.join(120)
         assert not self._thread.is_alive(), f"publisher {self.name} hangs"
 
     def _run(self) -> None:

@@ -107,7 +107,7 @@ class Client:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(30)
+        self._thread.join(120)
         assert not self._thread.is_alive(), f"{self.name} hangs"
 
     def _run(self) -> None:

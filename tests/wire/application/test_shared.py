@@ -40,7 +40,7 @@ class Member:
 
     def stop(self):
         self._leaving.set()
-        self._thread.join(30)
+        self._thread.join(120)
         assert not self._thread.is_alive()
         return self.payloads
 
