@@ -56,14 +56,14 @@ class KafkaLog:
         """`copied_topic`: the one whose records are copied to others, with a little behind them. Raises SettingsError
         for properties that librdkafka does not know or take."""
         self._settings = settings = settings or KafkaSettings()
-        self._health = Health()
+        self._health = Health(settings.bootstrap_servers)
         self._statistics = StatisticsByKind()
         self._producer_statistics = self._statistics.add(ClientStatistics("producer"))
         self._executor = ThreadPoolExecutor(4, "kafka-admin")
         self._check_consumer_settings()
         try:
             admin_statistics = self._statistics.add(ClientStatistics("admin"))
-            config: dict[str, Any] = {**admin_config(settings)}
+            config: dict[str, Any] = {**admin_config(settings), "error_cb": self._health.on_error}
             if (listener := self._listener(admin_statistics)) is not None:
                 config["stats_cb"] = listener
             self._admin = KafkaAdmin(settings, AdminClient(config), self._executor)
@@ -82,8 +82,9 @@ class KafkaLog:
             await self._admin.metadata(seconds=START_SECONDS)
             self._health.mark_up()
         except LogError as error:
-            self._health.reason = f"Kafka at {self._settings.bootstrap_servers} cannot be reached"
-            log.warning("kafka is unavailable", servers=self._settings.bootstrap_servers, reason=error.message)
+            log.debug("kafka does not answer", reason=error.message)
+            self._admin.serve_callbacks()  # they say why
+            self._health.mark_unreachable()
         self._watch = asyncio.get_running_loop().create_task(self._keep_watch())
 
     async def close(self) -> None:
@@ -169,8 +170,9 @@ class KafkaLog:
         started = time.monotonic()
         try:
             await self._admin.metadata(seconds=START_SECONDS)
-        except LogError as error:
-            self._health.mark_down(f"Kafka at {self._settings.bootstrap_servers} cannot be reached: {error.message}")
+        except LogError:
+            self._admin.serve_callbacks()
+            self._health.mark_unreachable()
         else:
             log.debug("kafka answers", seconds=round(time.monotonic() - started, 3))
             self._health.mark_up()
