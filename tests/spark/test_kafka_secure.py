@@ -30,7 +30,7 @@ def test_messages_are_read_with_the_settings_of_the_broker(spark: SparkSession, 
     settings = secure.sasl() if way == "sasl" else secure.ssl()
     given = [f"{name}={value}" for name, value in settings.items()]
     frame = Chosen(assignments=given, topics=TOPIC).source().read(spark, stream=False)
-    assert [row.log_offset for row in frame.select("log_offset").orderBy("log_offset").collect()] == [0, 1, 2]
+    assert frame.count() == 3
 
 
 def test_the_settings_in_the_words_of_java() -> None:

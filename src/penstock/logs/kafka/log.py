@@ -24,6 +24,7 @@ from penstock.logs.kafka.clients import settings_error
 from penstock.logs.kafka.consumer import KafkaConsumer
 from penstock.logs.kafka.health import Health
 from penstock.logs.kafka.producer import KafkaProducer
+from penstock.logs.kafka.recreation import LOOK_SECONDS, Recreations
 from penstock.logs.kafka.settings import Property, admin_config, consumer_config, producer_config
 from penstock.logs.kafka.statistics import ClientStatistics, StatisticsByKind
 
@@ -73,6 +74,7 @@ class KafkaLog:
         self._producer.copied_topic = copied_topic
         self._admin.on_changed = self._producer.forget_topic
         self._consumers: set[KafkaConsumer] = set()
+        self._recreations = Recreations(self._admin)
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -149,6 +151,7 @@ class KafkaLog:
             "pending_bytes": self._producer.pending_bytes,
             "consumers": len(self._consumers),
             "kafka_client_errors": self._health.errors,
+            "kafka_topics_recreated": self._recreations.count,
             **self._statistics.counters(),
         }
 
@@ -156,6 +159,7 @@ class KafkaLog:
         """Notices when Kafka comes back, and tells once what in it is not safe. Reports of clients that nobody polls
         would pile up in them."""
         has_looked = False
+        next_look = time.monotonic()
         while True:
             self._admin.serve_callbacks()
             for consumer in self._consumers:
@@ -164,6 +168,10 @@ class KafkaLog:
                 await self._probe()
             if self._health.reason is None and not has_looked:
                 has_looked = await self._warn_of_weak_topics()
+            if self._health.reason is None:
+                is_due = time.monotonic() >= next_look
+                await self._recreations.look(list(self._consumers), is_due=is_due)
+                next_look = time.monotonic() + LOOK_SECONDS if is_due else next_look
             await asyncio.sleep(PROBE_SECONDS)
 
     async def _probe(self) -> None:
