@@ -58,7 +58,8 @@ async def _serve(broker: Broker, manager: ServiceManager) -> int:
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
     await stopping
-    manager.stopping(broker.settings.server.drain_seconds + broker.settings.server.close_seconds)
+    server = broker.settings.server
+    manager.stopping(server.drain_seconds + 2 * server.close_seconds)
     await broker.run_until_stopped()
     return _end()
 
