@@ -192,6 +192,16 @@ def test_what_else_may_be_wrong_is_named(kafka, start, tmp_path, make, said):
         broker.assert_healthy()
 
 
+def test_a_user_without_rights_is_told_where_they_are_named(kafka, tmp_path):
+    """Kafka knows this certificate, and its ACL does not."""
+    forget_topics(kafka.bootstrap)
+    settings = kafka.ssl(kafka.certificates.new_server) | {"data_subscription.address": "127.0.0.1:0"}
+    code, said = ask(settings, tmp_path, "serve", "--port", str(free_port()), "--admin", "")
+    assert code == 1
+    assert "create topic 'tbmq.msg.all': Kafka says TOPIC_AUTHORIZATION_FAILED" in said
+    assert "docs/kafka-security.md names the rights" in said
+
+
 def test_the_page_about_it(kafka, tmp_path):
     """Its files with the addresses of this Kafka, then its commands as they stand."""
     for name in ("kafka-tls.toml", "kafka-mtls.toml"):
