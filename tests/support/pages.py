@@ -198,6 +198,7 @@ IN_SENTENCES = {
     'make test ARGS="tests/wire/test_will.py -k retained"': TREE,
     "python -m penstock": "most brokers of the tests are started so",
     "python -m tests.support.kafka_cluster run": "until Ctrl-C; tests with a Kafka start theirs by the same class",
+    "python -m tests.support.kafka_secure run": "until Ctrl-C; tests with such a Kafka start theirs by the same class",
     "python -m penstock.core.metrics_document": TREE,
     "python -m penstock.core.settings.document": TREE,
     "python -m penstock.core.settings.document > docs/settings.md": TREE,

@@ -149,6 +149,21 @@ def test_who_has_moved_it_since_knows_where_to_read() -> None:
     assert recreations.count == 2
 
 
+def test_of_the_log_of_all_messages_it_is_said_who_does_not_get_what(caplog: pytest.LogCaptureFixture) -> None:
+    ids, reader = FakeIds(), FakeReader(Place(TopicPartition("t", 0), 7, 1), Place(TopicPartition("all", 0), 7, 1))
+    recreations = Recreations(ids, "all")
+
+    async def scenario() -> None:
+        await recreations.look([reader])
+        ids.ids = {"t": "second", "all": "second"}
+        await recreations.look([reader])
+
+    with caplog.at_level(logging.ERROR, "penstock"):
+        asyncio.run(scenario())
+    assert recreations.count == 2
+    assert caplog.text.count("persistent clients take messages of the new topic for known ones") == 1
+
+
 def test_of_many_topics_a_few_are_asked_for_at_a_time_and_all_of_them_in_turn() -> None:
     ids = FakeIds()
     reader = FakeReader(*(Place(TopicPartition(f"t{number:04}", 0), 0, 1) for number in range(3 * MOST_AT_ONCE)))

@@ -74,7 +74,7 @@ class KafkaLog:
         self._producer.copied_topic = copied_topic
         self._admin.on_changed = self._producer.forget_topic
         self._consumers: set[KafkaConsumer] = set()
-        self._recreations = Recreations(self._admin)
+        self._recreations = Recreations(self._admin, copied_topic)
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -183,7 +183,7 @@ class KafkaLog:
             self._health.mark_unreachable()
         else:
             log.debug("kafka answers", seconds=round(time.monotonic() - started, 3))
-            self._health.mark_up()
+            self._health.mark_answering()
 
     async def _warn_of_weak_topics(self) -> bool:
         try:

@@ -38,8 +38,10 @@ class Reader(Protocol):
 
 
 class Recreations:
-    def __init__(self, admin: Ids) -> None:
+    def __init__(self, admin: Ids, copied_topic: str = "") -> None:
+        """`copied_topic`: who reads copies of its records knows them by partition and offset."""
         self._admin = admin
+        self._copied_topic = copied_topic
         self._last = ""
         # A member of a group loses its partitions with the topic and gets others of the same name: not by place alone.
         self._of_groups: dict[str, str] = {}
@@ -65,11 +67,20 @@ class Recreations:
             if topic_id is not None and place in reader.places() and await self._compare(reader, place, topic_id):
                 renewed.add(place.partition.topic)
         for topic in sorted(renewed):
-            self.count += 1
+            self._tell(topic)
+
+    def _tell(self, topic: str) -> None:
+        self.count += 1
+        log.error(
+            "a topic was deleted and made again by somebody else: it is read from its beginning",
+            topic=topic,
+            advice="docs/clustering.md#a-topic-that-is-deleted says what is lost",
+        )
+        if topic == self._copied_topic:
             log.error(
-                "a topic was deleted and made again by somebody else: it is read from its beginning",
+                "persistent clients take messages of the new topic for known ones, and do not get them, until each "
+                "partition is as long as it was in the old one",
                 topic=topic,
-                advice="docs/clustering.md#a-topic-that-is-deleted says what is lost",
             )
 
     def _choose(self, topics: list[str]) -> list[str]:
