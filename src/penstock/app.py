@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import signal
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 
@@ -16,6 +18,7 @@ from penstock._ext.packets import Reason, split_share
 from penstock.access import AccessControl
 from penstock.admin.server import AdminServer, package_version
 from penstock.admin.sys_topics import SysPublisher
+from penstock.core.closing import Close, close_parts
 from penstock.core.data_dir import prepare_data_dir
 from penstock.core.errors import PenstockError
 from penstock.core.logging import configure_logging, get_logger
@@ -35,7 +38,7 @@ from penstock.frontends.mqtt.frontend import ListenerContext, MqttFrontend
 from penstock.frontends.mqtt.listener import Listener
 from penstock.frontends.mqtt.node_listener import NodeListener
 from penstock.frontends.mqtt.query_topics import QueryTopics
-from penstock.logs.base import Log, parse_properties
+from penstock.logs.base import parse_properties
 from penstock.logs.embedded import EmbeddedLog
 from penstock.logs.memory import MemoryLog
 from penstock.partition.settings import check_type, parse_settings
@@ -196,34 +199,40 @@ class Broker:
     async def close(self) -> None:
         if self._tick_handle is not None:
             self._tick_handle.cancel()
-        await self.sys_topics.stop()
-        for listener in self.listeners:
-            await listener.close()
-        if self.node_listener is not None:
-            await self.node_listener.close()
-        await self.admin.stop()
-        await self._close_datasub()
-        if self.ingest is not None:
-            await self.ingest.stop()
-        if self.events is not None:
-            await self.events.stop()
-        if self.housekeeper is not None:
-            await self.housekeeper.stop()
-        if self.cluster is not None:
-            await self.cluster.stop()
-        if self.applications is not None:
-            await self.applications.stop()
-        if self.queues is not None:
-            await self.queues.close()
-        await self._close_sessions()
-        if self.node is not None:
-            await self.node.stop()
-        if self.log is not None:
-            await self._close_log(self.log)
+        seconds = self.settings.server.close_seconds if self._services() else math.inf
+        await close_parts(self._parts(), seconds, self._find_away)
         if self.store is not None:
             self.store.close()
         self.access.close()
         log.info("stopped")
+
+    def _parts(self) -> dict[str, Close | None]:
+        """What waits for something when it is closed, in the order in which it is."""
+        return {
+            "$SYS": self.sys_topics.stop,
+            **{f"listener {listener.settings.name}": listener.close for listener in self.listeners},
+            "node listener": None if self.node_listener is None else self.node_listener.close,
+            "admin": self.admin.stop,
+            "data subscription": self._close_datasub,
+            "ingest": None if self.ingest is None else self.ingest.stop,
+            "events": None if self.events is None else self.events.stop,
+            "housekeeper": None if self.housekeeper is None else self.housekeeper.stop,
+            "cluster": None if self.cluster is None else self.cluster.stop,
+            "persistent clients": None if self.applications is None else self.applications.stop,
+            "queues": None if self.queues is None else self.queues.close,
+            "sessions": self._close_sessions,
+            "node": None if self.node is None else self.node.stop,
+            "log": None if self.log is None else self.log.close,
+        }
+
+    def _services(self) -> list[Callable[[], bool | str]]:
+        """Checks of what others run. A disk is waited for whatever it takes."""
+        checks = [self._check_log] if self.settings.log.provider == "kafka" else []
+        return checks + ([self._check_devices] if self.settings.device.store == "redis" else [])
+
+    def _find_away(self) -> str:
+        """Why a service cannot be reached, if one cannot."""
+        return next((str(state) for check in self._services() if (state := check()) is not True), "")
 
     async def _close_datasub(self) -> None:
         if self.data_frontend is not None:
@@ -322,17 +331,6 @@ class Broker:
                     await close()
             except (StoreError, TimeoutError) as error:
                 log.error("the last changes of sessions are lost", reason=str(error) or self.state.check())
-
-    async def _close_log(self, log_provider: Log) -> None:
-        """The embedded log is closed whatever it takes; one that cannot be reached gets as long as a drain."""
-        if log_provider.check() is True:
-            await log_provider.close()
-            return
-        try:
-            async with asyncio.timeout(max(self.settings.server.drain_seconds, 1.0)):
-                await log_provider.close()
-        except TimeoutError:
-            log.warning("the log did not close in time", reason=log_provider.check())
 
     # ---- signals ----
 

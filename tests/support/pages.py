@@ -126,8 +126,15 @@ def is_on_kafka(command: Command) -> bool:
     return "log.provider=kafka" in command.words
 
 
+def is_on_secure_kafka(command: Command) -> bool:
+    """With TLS and passwords: docs/kafka-security.md."""
+    return command.page == "docs/kafka-security.md"
+
+
 def is_of_the_tree(command: Command) -> bool:
     """Given in a copy of the repository."""
+    if is_on_secure_kafka(command):
+        return False
     return command.words[0] in ("make", "python", "protoc", "export") or command.words[0].startswith(
         (".venv/", "bench/")
     )
@@ -144,7 +151,7 @@ def is_of_the_service(command: Command) -> bool:
 
 def is_in_the_manual(command: Command) -> bool:
     """`penstock`, also behind what feeds it."""
-    if is_of_the_service(command):
+    if is_of_the_service(command) or is_on_secure_kafka(command):
         return False
     words = ["|", *command.words]
     is_ours = any(pair in (("|", "penstock"), ("&&", "penstock")) for pair in itertools.pairwise(words))
@@ -157,6 +164,7 @@ RUNNERS: dict[str, Rule] = {
     TREE: lambda command: is_of_the_tree(command) and not is_make_run(command),
     MAKE: is_make_run,
     "tests/unit/cli/test_log_kafka.py": is_on_kafka,
+    "tests/wire/test_kafka_secure.py": is_on_secure_kafka,
     "tests/spark/test_docs.py": lambda command: is_spark(command) and not is_on_yarn(command),
     "tests/dist/test_service.py": is_of_the_service,
     "tests/dist/test_packages.py": lambda command: command.words[0] == "pip",
@@ -190,6 +198,7 @@ IN_SENTENCES = {
     'make test ARGS="tests/wire/test_will.py -k retained"': TREE,
     "python -m penstock": "most brokers of the tests are started so",
     "python -m tests.support.kafka_cluster run": "until Ctrl-C; tests with a Kafka start theirs by the same class",
+    "python -m tests.support.kafka_secure run": "until Ctrl-C; tests with such a Kafka start theirs by the same class",
     "python -m penstock.core.metrics_document": TREE,
     "python -m penstock.core.settings.document": TREE,
     "python -m penstock.core.settings.document > docs/settings.md": TREE,

@@ -63,7 +63,9 @@ LONG = {
     "tests/wire/test_ingest_crash.py": 28,
     "tests/wire/test_ingest_kafka.py": 67,
     "tests/wire/test_ingest_slow_disk.py": 30,
+    "tests/wire/test_kafka_secure.py": 110,
     "tests/wire/test_session_store_failures.py": 10,
+    "tests/wire/test_stop_without_kafka.py": 65,
 }
 
 

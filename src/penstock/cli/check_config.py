@@ -14,7 +14,7 @@ from penstock.access.control import AccessControl
 from penstock.cli.app import make_app
 from penstock.cli.settings_options import Load, with_all_flags
 from penstock.core.settings import Loaded, flatten
-from penstock.core.settings.schema import HIDDEN, is_secret
+from penstock.core.settings.schema import without_secrets
 
 app = make_app()
 
@@ -45,7 +45,7 @@ def check_config(
 def _rows(loaded: Loaded) -> Iterator[tuple[str, object, str]]:
     origins = loaded.origins
     for key, value in flatten(loaded.settings):
-        yield key, HIDDEN if value and is_secret(key) else value, origins[key]
+        yield key, without_secrets(key, value), origins[key]
 
 
 def _print_table(rows: list[tuple[str, object, str]]) -> None:

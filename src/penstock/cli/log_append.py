@@ -72,6 +72,8 @@ class Outcome:
             self.failure = self.failure or result
             return
         self.appended += result.count
+        if result.base_offset < 0:
+            return  # they are there, and Kafka did not say where
         if self.first_offset is None:
             self.first_offset = result.base_offset
         self.last_offset = result.base_offset + result.count - 1
@@ -165,5 +167,6 @@ def _describe_failure(outcome: Outcome, topic: str, partition: int) -> PenstockE
     if not outcome.appended:
         return outcome.failure
     done = f"{counted(outcome.appended, 'record')} appended to {topic}, partition {partition}"
-    offsets = f"offsets {outcome.first_offset} to {outcome.last_offset}"
-    return PenstockError(f"{outcome.failure.message}; {done} before that, {offsets}", outcome.failure.hint)
+    known = outcome.first_offset is not None
+    offsets = f", offsets {outcome.first_offset} to {outcome.last_offset}" if known else ""
+    return PenstockError(f"{outcome.failure.message}; {done} before that{offsets}", outcome.failure.hint)

@@ -242,7 +242,9 @@ async def append_records(
     if as_json:
         print(to_json(told))
     else:
-        offsets = f", offsets {outcome.first_offset} to {outcome.last_offset}" if outcome.appended else ""
+        offsets = (
+            f", offsets {outcome.first_offset} to {outcome.last_offset}" if outcome.first_offset is not None else ""
+        )
         end = "; interrupted before the end of the lines" if outcome.is_interrupted else ""
         print(f"{outcome.appended:,} appended to {record.topic}, partition {partition}{offsets}{end}")
     return exit_codes.OK

@@ -10,6 +10,7 @@ import uvloop
 
 from penstock.app import Broker
 from penstock.cli.banner import render_banner
+from penstock.core.closing import end_soon
 from penstock.core.service_manager import ServiceManager
 from penstock.core.settings.loader import Loaded
 
@@ -39,7 +40,7 @@ async def _serve(broker: Broker, manager: ServiceManager) -> int:
             starting.cancel()
             await asyncio.wait([starting])
             await broker.close()
-            return 0
+            return _end()
         starting.result()
     except BaseException:
         await broker.close()
@@ -57,6 +58,13 @@ async def _serve(broker: Broker, manager: ServiceManager) -> int:
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
     await stopping
-    manager.stopping(broker.settings.server.drain_seconds)
+    server = broker.settings.server
+    manager.stopping(server.drain_seconds + 2 * server.close_seconds)
     await broker.run_until_stopped()
+    return _end()
+
+
+def _end() -> int:
+    """Everything is closed: what threads still wait for must not keep the process."""
+    end_soon(0)
     return 0

@@ -15,7 +15,8 @@ import typer
 
 from penstock.cli.log_access import load_log_settings
 from penstock.cli.option_groups import with_options
-from penstock.cli.settings_options import Config, DataDir, Set
+from penstock.cli.settings_options import Config, DataDir, Set, load_from_flags
+from penstock.cli.spark_kafka import java_options
 from penstock.core.errors import PenstockError, UsageError
 from penstock.datasub.errors import SqlError
 from penstock.datasub.sql.statements import CreateTable, parse_statement
@@ -117,10 +118,12 @@ class Chosen:
             options["failOnDataLoss"] = "false"
         source = part("jobs.base").Source
         if self.kafka is not None:
-            return source(kafka=self.kafka, options=options)
+            flags = load_from_flags(self.config, data_dir=self.data_dir, assignments=self.assignments, check=False)
+            return source(kafka=self.kafka, options=options | java_options(flags.settings.kafka))
         settings = load_log_settings(self.config, self.data_dir, self.assignments)
         if settings.log.provider == "kafka":
-            return source(kafka=settings.kafka.bootstrap_servers, options=options)
+            found = settings.kafka
+            return source(kafka=found.bootstrap_servers, options=options | java_options(found))
         return source(path=str(Path(settings.server.data_dir).resolve()), options=options)
 
     def session(self, name: str, *, is_kafka: bool) -> Any:

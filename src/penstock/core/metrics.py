@@ -143,6 +143,11 @@ EXACT: dict[str, Meaning] = {
     "log_kafka_rebalances": Meaning(
         "log_kafka_rebalances", "counter", "Rebalances of groups, as our members saw them."
     ),
+    "log_kafka_topics_recreated": Meaning(
+        "log_kafka_topics_recreated",
+        "counter",
+        "Topics that somebody else deleted and made again while they were read.",
+    ),
     "events_recorded": Meaning("events_recorded", "counter", "Events of clients written to tbmq.events."),
     "events_lost": Meaning("events_lost", "counter", "Events the log did not take."),
     "application_clients": Meaning("application_clients", "gauge", "Persistent APPLICATION clients."),

@@ -165,7 +165,8 @@ class Ingest:
     def _when_done(self, batch: _Batch, pack: RecordPack) -> OnAppended:
         def on_done(result: Appended | LogError) -> None:
             if not isinstance(result, LogError):
-                self._ends[result.partition] = result.base_offset + result.count
+                if result.base_offset >= 0:
+                    self._ends[result.partition] = result.base_offset + result.count
             elif self._hub.is_spread:
                 self._hub.not_logged(pack)
             self._on_done(batch, pack.count, result)

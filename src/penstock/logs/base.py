@@ -61,7 +61,8 @@ class LogDamaged(LogError):
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """A pack is durable: its records have the offsets base_offset … base_offset + count - 1."""
+    """A pack is durable: its records have the offsets base_offset … base_offset + count - 1. Of Kafka it may be -1, not
+    known: when a retry found that the records were there already."""
 
     topic: str
     partition: int

@@ -235,6 +235,10 @@ class Queue:
         on_done(result)
 
     def _note_appended(self, result: Appended, size: int, under_way: int) -> None:
+        if result.base_offset < 0:  # the log knows where they are
+            self.core.appended(self.end + result.count, under_way)
+            self._manager.spawn(self._look_again())
+            return
         self.end = max(self.end, result.base_offset + result.count)
         self.core.appended(result.base_offset + result.count, under_way)
         if self.sizes is not None:

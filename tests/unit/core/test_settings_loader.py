@@ -7,7 +7,7 @@ import pytest
 from penstock.core.errors import SettingsError
 from penstock.core.settings import flatten, load_settings
 from penstock.core.settings.aliases import ALIASES, MEANINGLESS
-from penstock.core.settings.schema import find_key, sections
+from penstock.core.settings.schema import find_key, sections, without_secrets
 
 
 @pytest.fixture
@@ -342,3 +342,34 @@ def test_kafka_keys_of_the_queues_are_those_of_the_log(write):
     assert loaded.origins["kafka.batch_size"] == f"file {path}"
     with pytest.raises(SettingsError, match=r"queue\.kafka\.acks"):
         load_settings(write('[queue.kafka]\nacks = "some"\n'), {})
+
+
+def test_properties_of_kafka_without_quotes_are_names_with_dots(write):
+    text = '[kafka.common]\nsasl.username = "me"\n"ssl.ca.location" = "ca.pem"\n[kafka.topics]\ntbmq.msg.all = "a:1"\n'
+    kafka = load_settings(write(text), {}).settings.kafka
+    assert kafka.common == {"sasl.username": "me", "ssl.ca.location": "ca.pem"}
+    assert kafka.topics == {"tbmq.msg.all": "a:1"}
+
+
+def test_a_property_of_kafka_comes_from_a_file(write, tmp_path):
+    (tmp_path / "secret").write_text("opens-it\n")
+    environment = {"PENSTOCK_KAFKA__COMMON__SASL__PASSWORD_FILE": str(tmp_path / "secret")}
+    assert load_settings(None, environment).settings.kafka.common == {"sasl.password": "opens-it"}
+    with pytest.raises(SettingsError, match="are both set"):
+        load_settings(None, environment | {"PENSTOCK_KAFKA__COMMON__SASL__PASSWORD": "other"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sasl.password", "ssl.key.password", "ssl.keystore.password", "ssl.key.pem", "sasl.oauthbearer.client.secret"],
+)
+@pytest.mark.parametrize("table", ["common", "producer", "consumer", "admin"])
+def test_secrets_of_kafka_are_not_shown(write, name, table):
+    """Neither with all settings nor in an error about the table they are in."""
+    loaded = load_settings(write(f'[kafka.{table}]\n{name} = "hidden"\nclient.id = "seen"\n'), {})
+    shown = without_secrets(f"kafka.{table}", dict(flatten(loaded.settings))[f"kafka.{table}"])
+    assert shown == {name: "***", "client.id": "seen"}
+    with pytest.raises(SettingsError) as refused:
+        load_settings(write(f'[kafka.{table}]\n"{name}" = "hidden"\n"client.id" = 7\n'), {})
+    assert "a table of texts" in str(refused.value)
+    assert "hidden" not in str(refused.value)

@@ -70,6 +70,15 @@ def test_what_was_released_stays_released() -> None:
     assert world.ingest.batches_open == 0
 
 
+def test_an_offset_that_kafka_did_not_say_moves_no_mark_back() -> None:
+    """Or a start would look through the whole log for packet ids."""
+    world = World()
+    for ticket, offset in ((1, 40), (2, -1)):
+        world.submit(ticket, b"", 0)
+        world.appends.pop()[1](Appended("t", 0, offset, 1))
+    assert world.ingest._ends == {0: 41}
+
+
 class Reader:
     """What a start asks of a log: where it begins and ends, what lies at a time, and some records to read."""
 

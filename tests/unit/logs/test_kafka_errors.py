@@ -26,4 +26,7 @@ def test_what_a_change_of_leaders_causes_passes(code: int) -> None:
 
 def test_what_does_not_pass() -> None:
     assert type(to_log_error(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), "read")) is TopicNotFound
-    assert not to_log_error(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), "read").is_retryable
+    for code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED):
+        refused = to_log_error(KafkaError(code), "read")
+        assert not refused.is_retryable
+        assert "docs/kafka-security.md names the rights" in refused.hint

@@ -8,6 +8,7 @@ import pytest
 from penstock.core.errors import SettingsError
 from penstock.core.settings.kafka import from_queue
 from penstock.logs.kafka import ENVIRONMENT_ALIASES, KafkaLog, KafkaSettings
+from penstock.logs.kafka.clients import check_clients
 from penstock.logs.kafka.inspect import inspect
 from penstock.logs.kafka.settings import admin_config, consumer_config, producer_config, properties_of
 
@@ -130,3 +131,23 @@ def test_topic_properties_by_name_and_by_beginning() -> None:
 
 def test_every_alias_of_the_environment_is_a_setting() -> None:
     assert set(ENVIRONMENT_ALIASES.values()) <= {field.name for field in msgspec.structs.fields(KafkaSettings)}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"acks": "0", "idempotence": False},
+        {"idempotence": False, "producer": {"acks": "0"}},
+        {"idempotence": False, "common": {"request.required.acks": "0"}},
+    ],
+)
+def test_records_of_which_nobody_would_know_whether_they_are_there_are_refused(given: dict[str, object]) -> None:
+    settings = msgspec.convert(given, KafkaSettings)
+    for make in (producer_config, check_clients, KafkaLog):
+        with pytest.raises(SettingsError, match="acks = 0 is not allowed") as refused:
+            make(settings)
+        assert "all loses nothing" in refused.value.hint
+
+
+def test_one_copy_is_enough_for_who_wants_it() -> None:
+    assert producer_config(KafkaSettings(acks="1", idempotence=False))["acks"] == "1"

@@ -227,3 +227,31 @@ def test_a_change_of_what_the_log_does_reaches_the_log():
         await world.control.update("events", {"limits.message_ttl": "1h"})  # nothing of the log
 
     in_world(work)
+
+
+def test_records_of_which_the_log_does_not_say_where_they_are_count_all_the_same() -> None:
+    """Kafka does not, when a retry finds that they were written already: the queue looks where its end is."""
+
+    async def work(world: QueueWorld) -> None:
+        queue = await world.manager.create(QueueDefinition(name="orders"))
+        await queue.make()
+        append = world.log.producer.append
+
+        def forgetful(topic: str, partition: int, pack: Any, on_done: Any) -> None:
+            def forget(result: Appended | LogError) -> None:
+                assert isinstance(result, Appended)
+                on_done(Appended(result.topic, result.partition, -1, result.count))
+
+            append(topic, partition, pack, forget)
+
+        world.log.producer.append = forgetful  # type: ignore[method-assign] # the fault this is about
+        for number in range(3):
+            done: asyncio.Future[Appended | LogError] = asyncio.get_running_loop().create_future()
+            queue.append_pack(record_of("$queue/orders", b"%d" % number), done.set_result)
+            await done
+        async with asyncio.timeout(30):
+            while queue.end < 3:  # noqa: ASYNC110 - nobody tells when it changes
+                await asyncio.sleep(0.01)
+        assert queue.depth == 3
+
+    in_world(work)

@@ -31,6 +31,7 @@ READABLE = "the broker's user must be able to read it"
 UNEXPLAINED = "one of them is no PEM file, or the key has a pass phrase"  # OpenSSL: [SSL] PEM lib (_ssl.c:3926)
 KAFKA_TLS = ("ssl", "sasl_ssl")
 RENEW = "renew it; SIGHUP loads the new one without a restart"
+RENEW_OWN = "renew it and restart the broker, which reads what it shows Kafka and Redis at its start only"
 
 
 class Certificate(NamedTuple):
@@ -117,7 +118,7 @@ def _check_listener(area: str, listener: ListenerSettings) -> Iterator[Finding]:
 def _check_client(area: str, authorities: str, certificate: str, key: str, password: str = "") -> Iterator[Finding]:
     """The files of one who connects; each of them may be missing."""
     if authorities:
-        yield from _check_file(area, Path(authorities), is_chain=False)
+        yield from _check_file(area, Path(authorities), is_chain=False, renew=RENEW_OWN)
     if not certificate:
         if key:
             yield warning(area, f"{key} is a key without a certificate: nobody is shown it", "name the certificate too")
@@ -125,7 +126,7 @@ def _check_client(area: str, authorities: str, certificate: str, key: str, passw
     if (found := _check_pair(area, certificate, key, password)) is not None:
         yield found
         return
-    yield from _check_file(area, Path(certificate), is_chain=False)
+    yield from _check_file(area, Path(certificate), is_chain=False, renew=RENEW_OWN)
     yield from _check_rights(area, key)
 
 
@@ -186,7 +187,7 @@ def _check_rights(area: str, key: str) -> Iterator[Finding]:
         yield warning(area, f"everybody on this machine may read the key {key}", f"chmod o= {key}")
 
 
-def _check_file(area: str, path: Path, *, is_chain: bool) -> Iterator[Finding]:
+def _check_file(area: str, path: Path, *, is_chain: bool, renew: str = RENEW) -> Iterator[Finding]:
     try:
         certificates = parse_certificates(path.read_bytes())
     except OSError as error:
@@ -199,7 +200,7 @@ def _check_file(area: str, path: Path, *, is_chain: bool) -> Iterator[Finding]:
         yield problem(area, f"{path} holds no certificate", "it is to be a PEM file")
         return
     now = datetime.now(UTC)
-    bad = [finding for one in certificates if (finding := _check_time(area, path, one, now)) is not None]
+    bad = [finding for one in certificates if (finding := _check_time(area, path, one, now, renew)) is not None]
     yield from bad
     if is_chain:
         yield from _check_chain(area, path, certificates)
@@ -208,13 +209,13 @@ def _check_file(area: str, path: Path, *, is_chain: bool) -> Iterator[Finding]:
         yield ok(area, f"{path}: {certificates[0].name}, good until {first.not_after:%Y-%m-%d}")
 
 
-def _check_time(area: str, path: Path, one: Certificate, now: datetime) -> Finding | None:
+def _check_time(area: str, path: Path, one: Certificate, now: datetime, renew: str) -> Finding | None:
     if one.not_after < now:
-        return problem(area, f"{path}: {one.name} expired on {one.not_after:%Y-%m-%d}: clients refuse it", RENEW)
+        return problem(area, f"{path}: {one.name} expired on {one.not_after:%Y-%m-%d}: clients refuse it", renew)
     if one.not_before > now:
         return problem(area, f"{path}: {one.name} is good from {one.not_before:%Y-%m-%d} on", "is the clock right?")
     if one.not_after - now < SOON:
-        return warning(area, f"{path}: {one.name} expires in {(one.not_after - now).days} days", RENEW)
+        return warning(area, f"{path}: {one.name} expires in {(one.not_after - now).days} days", renew)
     return None
 
 

@@ -12,6 +12,8 @@ from penstock.core.settings.aliases import ALIASES, MEANINGLESS
 from penstock.core.settings.schema import find_key
 
 PREFIX = "PENSTOCK_"
+# Whose entries are librdkafka's, which has none with _file at its end: a password may come in a file.
+KAFKA_TABLES = ("kafka.common.", "kafka.producer.", "kafka.consumer.", "kafka.admin.")
 CONFIG = "PENSTOCK_CONFIG"
 INSECURE = "PENSTOCK_INSECURE"
 DATA_SERVER = "PENSTOCK_DATA_SERVER"  # of the commands that are clients
@@ -74,7 +76,7 @@ def _natural(name: str) -> tuple[tuple[int, str], ...]:
 
 def _read_one(name: str, environ: Mapping[str, str]) -> Assignment:
     key = _key(name)
-    if name.endswith("_FILE") and not _is_setting(key) and _is_setting(_key(name[: -len("_FILE")])):
+    if name.endswith("_FILE") and _names_a_file(key):
         plain = name[: -len("_FILE")]
         if plain in environ:
             raise SettingsError(f"environment {plain} and {name} are both set: keep one of them")
@@ -93,6 +95,11 @@ def _key(name: str) -> str:
     if section == "ACCESS" and parts[0] == "ENHANCED" and len(parts) == 2:
         return f"access.enhanced.{parts[1]}"
     return ".".join([section.lower(), *(part.lower() for part in rest.split("__") if rest)])
+
+
+def _names_a_file(key: str) -> bool:
+    """Whether the value of the setting in front of _file is in the file."""
+    return key.startswith(KAFKA_TABLES) or (not _is_setting(key) and _is_setting(key.removesuffix("_file")))
 
 
 def _is_setting(key: str) -> bool:

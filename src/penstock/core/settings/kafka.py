@@ -25,7 +25,7 @@ class KafkaSettings(Section, frozen=True):
     )
     acks: Annotated[
         Literal["all", "-1", "0", "1"],
-        about("who must have a record before it counts as written; 0 and 1 can lose it"),
+        about("who must have a record before it counts as written; 1 can lose it, 0 is refused: nobody would know"),
     ] = "all"
     idempotence: Annotated[bool, about("retries neither duplicate nor reorder; needs acks = all")] = True
     retries: Annotated[

@@ -18,7 +18,7 @@ from penstock.core.settings.checks import check_settings, open_insecure_listener
 from penstock.core.settings.environment import Assignment, environment_name, meaningless_names, read_environment
 from penstock.core.settings.kafka import from_queue
 from penstock.core.settings.model import Settings
-from penstock.core.settings.schema import FREE_SECTION, LISTS, Key, bad_value, convert, sections
+from penstock.core.settings.schema import FREE_SECTION, LISTS, Key, bad_value, convert, sections, without_secrets
 from penstock.core.settings.toml_file import SettingsFile, choose_path, read_file
 
 DEFAULT = "default"
@@ -244,9 +244,13 @@ def _flattened(table: Mapping[str, Any], before: str = "") -> Iterable[tuple[str
 
 
 def _table_of_texts(key: Key, given: object, where: str) -> dict[str, str]:
-    if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
-        raise bad_value(where, given, f'a table of texts, such as {key.name}.NAME = "text"')
-    return given
+    """TOML reads `sasl.username = "me"` without quotes as a table in a table: it is one name all the same."""
+    table = dict(_flattened(given)) if isinstance(given, dict) else None
+    texts = {name: text for name, text in (table or {}).items() if isinstance(text, str)}
+    if table is None or len(texts) < len(table):
+        shown = without_secrets(key.name, given if table is None else table)
+        raise bad_value(where, shown, f'a table of texts, such as {key.name}.NAME = "text"')
+    return texts
 
 
 def _leaves(section: str, table: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, object]]:

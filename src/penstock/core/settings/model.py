@@ -40,6 +40,10 @@ class ServerSettings(Section, frozen=True):
     drain_seconds: Annotated[
         Seconds, about("how long SIGTERM waits for work in flight before it closes", unit="seconds", live=True)
     ] = 5.0
+    close_seconds: Annotated[
+        Seconds,
+        about("how long SIGTERM waits after that, in all, for Kafka or Redis that is away", unit="seconds", live=True),
+    ] = 8.0
     node_id: Annotated[
         str,
         Meta(min_length=1, max_length=64),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import typing
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,8 @@ FREE_SECTION = "queue"
 LISTS: dict[str, type[Section]] = {"listeners": ListenerSettings, "queues": QueueSettings}
 # Shown instead of a secret.
 HIDDEN = "***"
+# Of the names in a table of texts, those whose value nobody is to see: librdkafka has several, and plugins more.
+SECRET_NAME = re.compile(r"password|passphrase|secret|jaas|key[._]?pem|ssl[._]key$|oauthbearer\.config")
 
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
@@ -116,6 +119,16 @@ def is_secret(dotted: str) -> bool:
     """Whether nobody is to see the value of this key."""
     key = find_key(dotted)
     return key is not None and key.is_secret
+
+
+def without_secrets(name: str, value: object) -> object:
+    """What of a value may be shown: of a table, the entries whose names do not say that they are secret."""
+    if isinstance(value, dict):
+        return {
+            entry: HIDDEN if text and SECRET_NAME.search(entry) else without_secrets(f"{name}.{entry}", text)
+            for entry, text in value.items()
+        }
+    return HIDDEN if value and is_secret(name) else value
 
 
 @cache

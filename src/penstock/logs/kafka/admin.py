@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import builtins
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
 import confluent_kafka
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._metadata import ClusterMetadata, TopicMetadata
 from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.admin._topic import TopicDescription as TopicInformation
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.core.logging import get_logger
@@ -202,6 +203,20 @@ class KafkaAdmin:
             lambda: self._client.list_offsets({place: which}, request_timeout=REQUEST_SECONDS)[place],
         )
         return int(found.offset)
+
+    async def topic_ids(self, names: Collection[str]) -> dict[str, str]:
+        """A topic that was made again has another one. Of those that are there."""
+
+        def start() -> Mapping[str, Future[TopicInformation]]:
+            return self._client.describe_topics(TopicCollection(list(names)), request_timeout=REQUEST_SECONDS)
+
+        try:
+            pending = await asyncio.get_running_loop().run_in_executor(self._executor, start)
+            answers = await asyncio.gather(*map(asyncio.wrap_future, pending.values()), return_exceptions=True)
+        except KafkaException as error:
+            raise to_log_error(error, "ask which topics there are") from error
+        found = zip(pending, answers, strict=True)
+        return {name: str(answer.topic_id) for name, answer in found if not isinstance(answer, BaseException)}
 
     async def groups(self) -> builtins.list[str]:
         found = await self._ask(

@@ -33,7 +33,7 @@ from penstock.logs.base import (
 from penstock.logs.kafka.errors import is_passing, to_log_error
 from penstock.logs.kafka.health import Health
 from penstock.logs.kafka.questions import Questions, text
-from penstock.logs.kafka.shelf import LARGEST_FETCH, MOVES, Shelf
+from penstock.logs.kafka.shelf import LARGEST_FETCH, MOVES, Place, Shelf
 from penstock.logs.kafka.worker import Worker
 
 log = get_logger("penstock.logs.kafka")
@@ -227,6 +227,13 @@ class KafkaConsumer:
             return
         for partition, position in found.items():
             self._shelf.set_position(partition, asked[partition], position)
+
+    @property
+    def is_subscribed(self) -> bool:
+        return self._is_subscribed
+
+    def places(self) -> list[Place]:
+        return list(self._shelf.places.values())
 
     def assignment(self) -> list[TopicPartition]:
         return sorted(self._shelf.places)

@@ -45,6 +45,15 @@ _PASSING = frozenset(
         KafkaError.REPLICA_NOT_AVAILABLE,
     }
 )
+# Kafka knows us, and its ACL does not let us: that does not get better by itself.
+_NOT_ALLOWED = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+RIGHTS = "Kafka's ACL has to allow it to the user of kafka.common: docs/kafka-security.md names the rights."
 
 
 def is_passing(error: KafkaError) -> bool:
@@ -64,4 +73,6 @@ def to_log_error(error: KafkaError | BaseException, doing: str) -> LogError:
         return TopicNotFound(message)
     if error.code() in _TOO_LARGE:
         return RecordTooLarge(message)
+    if error.code() in _NOT_ALLOWED:
+        return LogError(message, RIGHTS)
     return LogUnavailable(message) if is_passing(error) else LogError(message)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.admin._resource import ResourceType
 
 from penstock.core.settings.kafka import KafkaSettings
 from penstock.logs.base import LogUnavailable
 from penstock.logs.kafka.admin import SAFE_COPIES, SAFE_IN_SYNC
 from penstock.logs.kafka.clients import settings_error
+from penstock.logs.kafka.reasons import Reasons
 from penstock.logs.kafka.settings import admin_config
 
 SECONDS = 5.0
@@ -44,13 +46,14 @@ class KafkaReport(NamedTuple):
 
 def inspect(settings: KafkaSettings, prefix: str) -> KafkaReport:
     """Blocks; changes nothing. Raises LogUnavailable and SettingsError."""
-    properties = {**admin_config(settings), "log_level": 0}
+    reasons = Reasons(settings.bootstrap_servers)
+    properties: dict[str, Any] = {**admin_config(settings), "log_level": 0, "error_cb": reasons.note}
     try:
         client = AdminClient(properties)
     except KafkaException as error:
         raise settings_error(error) from None
     try:
-        metadata = client.list_topics(timeout=SECONDS)
+        metadata = _look(client, reasons)
         names = sorted(name for name in metadata.topics if name.startswith(prefix))
         configs = _configs(client, names[:MOST_TOPICS])
     except KafkaException as error:
@@ -73,6 +76,15 @@ def inspect(settings: KafkaSettings, prefix: str) -> KafkaReport:
             )
         )
     return KafkaReport(len(metadata.brokers), topics, max(0, len(names) - MOST_TOPICS))
+
+
+def _look(client: AdminClient, reasons: Reasons) -> ClusterMetadata:
+    try:
+        return client.list_topics(timeout=SECONDS)
+    except KafkaException:
+        client.poll(0)  # what it heard of the brokers meanwhile says why
+        reason = reasons.explain()
+        raise LogUnavailable(reason.what, reason.advice) from None
 
 
 def _configs(client: AdminClient, names: Sequence[str]) -> dict[str, dict[str, str]]:

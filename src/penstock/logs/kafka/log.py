@@ -24,6 +24,7 @@ from penstock.logs.kafka.clients import settings_error
 from penstock.logs.kafka.consumer import KafkaConsumer
 from penstock.logs.kafka.health import Health
 from penstock.logs.kafka.producer import KafkaProducer
+from penstock.logs.kafka.recreation import LOOK_SECONDS, Recreations
 from penstock.logs.kafka.settings import Property, admin_config, consumer_config, producer_config
 from penstock.logs.kafka.statistics import ClientStatistics, StatisticsByKind
 
@@ -56,14 +57,14 @@ class KafkaLog:
         """`copied_topic`: the one whose records are copied to others, with a little behind them. Raises SettingsError
         for properties that librdkafka does not know or take."""
         self._settings = settings = settings or KafkaSettings()
-        self._health = Health()
+        self._health = Health(settings.bootstrap_servers)
         self._statistics = StatisticsByKind()
         self._producer_statistics = self._statistics.add(ClientStatistics("producer"))
         self._executor = ThreadPoolExecutor(4, "kafka-admin")
         self._check_consumer_settings()
         try:
             admin_statistics = self._statistics.add(ClientStatistics("admin"))
-            config: dict[str, Any] = {**admin_config(settings)}
+            config: dict[str, Any] = {**admin_config(settings), "error_cb": self._health.on_error}
             if (listener := self._listener(admin_statistics)) is not None:
                 config["stats_cb"] = listener
             self._admin = KafkaAdmin(settings, AdminClient(config), self._executor)
@@ -73,6 +74,7 @@ class KafkaLog:
         self._producer.copied_topic = copied_topic
         self._admin.on_changed = self._producer.forget_topic
         self._consumers: set[KafkaConsumer] = set()
+        self._recreations = Recreations(self._admin, copied_topic)
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -82,8 +84,9 @@ class KafkaLog:
             await self._admin.metadata(seconds=START_SECONDS)
             self._health.mark_up()
         except LogError as error:
-            self._health.reason = f"Kafka at {self._settings.bootstrap_servers} cannot be reached"
-            log.warning("kafka is unavailable", servers=self._settings.bootstrap_servers, reason=error.message)
+            log.debug("kafka does not answer", reason=error.message)
+            self._admin.serve_callbacks()  # they say why
+            self._health.mark_unreachable()
         self._watch = asyncio.get_running_loop().create_task(self._keep_watch())
 
     async def close(self) -> None:
@@ -148,6 +151,7 @@ class KafkaLog:
             "pending_bytes": self._producer.pending_bytes,
             "consumers": len(self._consumers),
             "kafka_client_errors": self._health.errors,
+            "kafka_topics_recreated": self._recreations.count,
             **self._statistics.counters(),
         }
 
@@ -155,6 +159,7 @@ class KafkaLog:
         """Notices when Kafka comes back, and tells once what in it is not safe. Reports of clients that nobody polls
         would pile up in them."""
         has_looked = False
+        next_look = time.monotonic()
         while True:
             self._admin.serve_callbacks()
             for consumer in self._consumers:
@@ -163,17 +168,22 @@ class KafkaLog:
                 await self._probe()
             if self._health.reason is None and not has_looked:
                 has_looked = await self._warn_of_weak_topics()
+            if self._health.reason is None:
+                is_due = time.monotonic() >= next_look
+                await self._recreations.look(list(self._consumers), is_due=is_due)
+                next_look = time.monotonic() + LOOK_SECONDS if is_due else next_look
             await asyncio.sleep(PROBE_SECONDS)
 
     async def _probe(self) -> None:
         started = time.monotonic()
         try:
             await self._admin.metadata(seconds=START_SECONDS)
-        except LogError as error:
-            self._health.mark_down(f"Kafka at {self._settings.bootstrap_servers} cannot be reached: {error.message}")
+        except LogError:
+            self._admin.serve_callbacks()
+            self._health.mark_unreachable()
         else:
             log.debug("kafka answers", seconds=round(time.monotonic() - started, 3))
-            self._health.mark_up()
+            self._health.mark_answering()
 
     async def _warn_of_weak_topics(self) -> bool:
         try:

@@ -55,6 +55,8 @@ JAVA_ONLY = {
     "delivery.report.only.error": "an append is reported when it is written",
     "transactional.id": "the log does not use transactions",
 }
+# librdkafka's older name; who gives both gets the later one, which is a property's.
+OTHER_ACKS = "request.required.acks"
 # What confluent-kafka, which administers, takes besides librdkafka's properties: no text is one of them.
 PYTHON_ONLY = ("logger", "default.topic.config", "on_commit", "on_delivery")
 
@@ -69,6 +71,17 @@ def properties_of(settings: KafkaSettings, topic: str) -> dict[str, str]:
 
 
 def producer_config(settings: KafkaSettings) -> dict[str, Property]:
+    config = _producer_config(settings)
+    if str(config.get(OTHER_ACKS, config["acks"])) == "0":
+        raise SettingsError(
+            "kafka.acks = 0 is not allowed: Kafka would not say whether it has a record, nor where",
+            "A message would be acknowledged that nobody has, and limits of queues would count wrong. "
+            "all loses nothing; 1 is faster, and loses what only a broker that dies had.",
+        )
+    return config
+
+
+def _producer_config(settings: KafkaSettings) -> dict[str, Property]:
     if settings.idempotence and settings.acks not in ("all", "-1"):
         raise SettingsError(
             f"kafka.acks = {settings.acks} does not go with kafka.idempotence",

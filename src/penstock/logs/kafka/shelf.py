@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from penstock._ext.segment import RecordPack
 from penstock.logs.base import Fetched, LogError, TopicPartition
@@ -37,10 +38,18 @@ class Kept:
         self.start = pack.base_offset
 
 
+class Known(NamedTuple):
+    """What was so when it was looked last which topic it is: see recreation.py."""
+
+    topic_id: str
+    move: int
+    position: int | None
+
+
 class Place:
     """A partition. `move` is the number of the last change of position other than by reading."""
 
-    __slots__ = ("bytes", "is_held", "is_paused", "is_queued", "kept", "move", "partition", "position")
+    __slots__ = ("bytes", "is_held", "is_paused", "is_queued", "kept", "known", "move", "partition", "position")
 
     def __init__(self, partition: TopicPartition, position: int | None, move: int) -> None:
         self.partition = partition
@@ -51,6 +60,7 @@ class Place:
         self.is_paused = False
         self.is_queued = False
         self.is_held = False  # librdkafka does not read on
+        self.known: Known | None = None
 
 
 class Shelf:
