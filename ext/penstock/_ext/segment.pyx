@@ -403,6 +403,10 @@ cdef class RecordPack:
                 return view.offset
         return -1
 
+    def seal(self):
+        """Nothing can be added from now on: it is on its way into a log, and others have its size."""
+        self.is_sealed = True
+
     def place(self, int64_t base_offset):
         """The log gives the first record this offset; nothing can be added from now on."""
         if base_offset < 0:
