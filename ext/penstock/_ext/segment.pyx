@@ -183,7 +183,7 @@ cdef list unpack_headers(const uint8_t* p, uint32_t size):
             raise DamagedBatch("the headers of a record are damaged")
         parts.append(PyBytes_FromStringAndSize(<const char*> p, <Py_ssize_t> length))
         p += length
-    return [(parts[i].decode(), parts[i + 1]) for i in range(0, len(parts), 2)]
+    return [(parts[i].decode(errors="replace"), parts[i + 1]) for i in range(0, len(parts), 2)]
 
 
 cdef class RecordPack:
