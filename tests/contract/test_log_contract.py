@@ -79,6 +79,21 @@ def test_an_empty_pack_is_refused(provider: Provider, topic: str) -> None:
     run(provider, scenario)
 
 
+def test_a_pack_that_is_appended_takes_nothing_more_from_that_moment(provider: Provider, topic: str) -> None:
+    """Others read it from then on, in other threads too: of what grows meanwhile they would know a part."""
+
+    async def scenario(log: Log) -> None:
+        await log.admin.create(topic, 1)
+        pack = numbered(0, 3)
+        done: asyncio.Future[Appended | LogError] = asyncio.get_running_loop().create_future()
+        log.producer.append(topic, 0, pack, done.set_result)
+        with pytest.raises(ValueError, match="appended already"):
+            pack.append(b"one more")
+        assert await asyncio.wait_for(done, 20) == Appended(topic, 0, 0, 3)
+
+    run(provider, scenario)
+
+
 def test_everything_of_a_record_comes_back(provider: Provider, topic: str) -> None:
     async def scenario(log: Log) -> None:
         await log.admin.create(topic, 1)

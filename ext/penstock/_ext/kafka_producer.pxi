@@ -47,6 +47,8 @@ cdef class Delivery:
         self.on_done = on_done
         self.base_offset = -1
         self._waiting = pack.count
+        # What came later would be more reports than are waited for, and the last ones those of an object that is gone.
+        pack.is_sealed = True
         self._finished = finished
 
     cpdef void succeed(self, int64_t offset):

@@ -183,7 +183,7 @@ cdef list unpack_headers(const uint8_t* p, uint32_t size):
             raise DamagedBatch("the headers of a record are damaged")
         parts.append(PyBytes_FromStringAndSize(<const char*> p, <Py_ssize_t> length))
         p += length
-    return [(parts[i].decode(), parts[i + 1]) for i in range(0, len(parts), 2)]
+    return [(parts[i].decode(errors="replace"), parts[i + 1]) for i in range(0, len(parts), 2)]
 
 
 cdef class RecordPack:
@@ -402,6 +402,10 @@ cdef class RecordPack:
             if view.timestamp >= timestamp and view.offset >= from_offset:
                 return view.offset
         return -1
+
+    def seal(self):
+        """Nothing can be added from now on: it is on its way into a log, and others have its size."""
+        self.is_sealed = True
 
     def place(self, int64_t base_offset):
         """The log gives the first record this offset; nothing can be added from now on."""

@@ -385,14 +385,13 @@ async def repair_topics(settings: Settings, topic: str | None, *, as_json: bool)
         for name in names if topic is None else [topic]:
             repair = import_module("penstock.logs.embedded").repair_topic
             try:
-                if name in bad:
-                    raise bad[name]
                 report = await _in_thread(progress, repair, data_dir, name)
                 reports.append(describe_report(report))
                 text = render_report(report)
             except LogError as error:
+                error = bad.get(name, error)
                 if topic is not None:
-                    raise
+                    raise error from None
                 if isinstance(error, TopicNotFound):
                     continue  # deleted meanwhile
                 reports.append({"topic": name, "is_sound": False, "problem": in_one_line(error)})
@@ -468,6 +467,8 @@ def describe_report(report: RepairReport) -> dict[str, Any]:
         "damaged_bytes": report.damaged_bytes,
         "missing_bytes": report.missing_bytes,
         "dropped_batches": report.dropped_batches,
+        "missing_segments": report.missing_segments,
+        "described_partitions": report.described_partitions,
         "set_aside": [str(path) for path in report.set_aside],
         "lost": [{"partition": lost.partition, "first": lost.first, "end": lost.end} for lost in report.lost],
     }
@@ -476,7 +477,16 @@ def describe_report(report: RepairReport) -> dict[str, Any]:
 def render_report(report: RepairReport) -> str:
     if report.is_sound:
         return f"{report.topic}: nothing to repair"
-    lines = [f"{report.topic}: {report.damaged_bytes:,} damaged bytes set aside"]
+    lines = []
+    if report.described_partitions is not None:
+        partitions = f"{report.described_partitions} partition{'s' if report.described_partitions > 1 else ''}"
+        lines.append(f"topic.json made anew, {partitions}; the topic's properties are not known, it keeps everything")
+    if report.missing_segments:
+        is_one = report.missing_segments == 1
+        lines.append(f"{report.missing_segments:,} {'segment is' if is_one else 'segments are'} missing")
+    if report.damaged_bytes or not lines:
+        lines.append(f"{report.damaged_bytes:,} damaged bytes set aside")
+    lines = [f"{report.topic}: {lines[0]}", *(f"  {line}" for line in lines[1:])]
     lines += [f"  in {path}" for path in report.set_aside]
     if report.dropped_batches:
         lines.append(f"  {report.dropped_batches:,} batches that were there twice dropped")

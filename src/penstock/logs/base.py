@@ -149,8 +149,9 @@ class Producer(Protocol):
     """Appends packs. Packs of one partition become durable in the order they were appended."""
 
     def append(self, topic: str, partition: int, pack: RecordPack, on_done: OnAppended | None = None) -> None:
-        """Takes the pack over. `on_done` is called on the loop, once, with the offsets when they are durable (or with
-        the error). Never blocks and never raises for what the log itself cannot do."""
+        """Takes the pack over: nothing can be added to it from now on. `on_done` is called on the loop, once, with the
+        offsets when they are durable (or with the error). Never blocks and never raises for what the log itself cannot
+        do."""
         ...
 
     async def send(self, topic: str, partition: int, pack: RecordPack) -> Appended:

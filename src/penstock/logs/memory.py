@@ -229,6 +229,7 @@ class MemoryProducer:
     def append(self, topic: str, partition: int, pack: RecordPack, on_done: OnAppended | None = None) -> None:
         if pack.count == 0 or not pack.is_dense:
             raise ValueError("a pack that is appended has records, and no gaps between their offsets")
+        pack.seal()
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self.complete)
         self._waiting.append((topic, partition, pack, on_done))

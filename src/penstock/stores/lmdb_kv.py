@@ -15,9 +15,12 @@ from pathlib import Path
 import lmdb
 
 from penstock.stores.base import StoreError
+from penstock.stores.lmdb_file import find_missing_page
 
 SMALLEST_MAP = 16 * 1024 * 1024
 MOST_SPACES = 64
+WHAT_TO_DO = "Of another user: chown. Damaged: restore a backup, or move the directory away and start without it."
+LOOKS = 3
 
 
 def _sync(path: Path) -> None:
@@ -41,6 +44,16 @@ def _create(path: Path) -> None:
     _sync(path.parent)
 
 
+def _check_whole(file: Path) -> None:
+    """Looks again before it complains: beside a process that writes, a page may change while it is read."""
+    missing = None
+    for _ in range(LOOKS):
+        missing = find_missing_page(file)
+        if missing is None:
+            return
+    raise StoreError(f"the store cannot be opened: {file} is cut off, page {missing} is missing", WHAT_TO_DO)
+
+
 class LmdbStore:
     """One environment with named spaces. A process opens a path once. `is_readonly`: to look at another process's."""
 
@@ -49,16 +62,15 @@ class LmdbStore:
         path = Path(path)
         if not is_readonly and not path.exists():
             _create(path)
-        size = max(SMALLEST_MAP, 2 * (path / "data.mdb").stat().st_size)
+        file = path / "data.mdb"
+        size = max(SMALLEST_MAP, 2 * file.stat().st_size)
+        _check_whole(file)
         try:
             self._environment = lmdb.open(
                 str(path), map_size=size, max_dbs=MOST_SPACES, sync=True, readonly=is_readonly, create=not is_readonly
             )
         except lmdb.Error as error:
-            raise StoreError(
-                f"the store cannot be opened: {error}",
-                "Of another user: chown. Damaged: restore a backup, or move the directory away and start without it.",
-            ) from error
+            raise StoreError(f"the store cannot be opened: {error}", WHAT_TO_DO) from error
         self._is_readonly = is_readonly
 
     def space(self, name: str) -> LmdbSpace:

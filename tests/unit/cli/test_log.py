@@ -14,7 +14,6 @@ import pytest
 from penstock.__main__ import main
 from penstock._ext.envelope import encode
 from penstock._ext.segment import RecordPack
-from penstock.cli import progress
 from penstock.cli.log_append import NewRecord
 from penstock.logs.base import Committed, TopicPartition
 from penstock.logs.embedded import EmbeddedLog
@@ -546,41 +545,3 @@ def test_follow_ends_with_ctrl_c(broker, cli, tmp_path):
     follower.send_signal(2)
     _, err = follower.communicate(timeout=60)
     assert (follower.returncode, err) == (0, b"")
-
-
-class Terminal:
-    """Standard error of a person."""
-
-    def __init__(self):
-        self.text = ""
-        self.encoding = "utf-8"
-
-    def isatty(self):
-        return True
-
-    def write(self, text):
-        self.text += text
-        return len(text)
-
-    def flush(self):
-        pass
-
-
-@pytest.mark.parametrize(("patience", "is_shown"), [(0.0, True), (3600.0, False)])
-def test_progress_is_shown_when_it_takes_long(monkeypatch, patience, is_shown):
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(progress, "PATIENCE_SECONDS", patience)
-    with progress.Progress("reading demo", total=1000) as bar:
-        for _ in range(1000):
-            bar.advance()
-    assert ("reading demo" in terminal.text) is is_shown
-
-
-def test_no_progress_without_a_terminal(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "PATIENCE_SECONDS", 0.0)
-    with progress.Progress("reading demo", total=1000) as bar:
-        for _ in range(1000):
-            bar.advance()
-    assert capsys.readouterr().err == ""

@@ -106,6 +106,15 @@ def test_no_damaged_byte_goes_unnoticed() -> None:
             assert (noticed_at, pack.count) == (0, 0)
 
 
+def test_a_header_that_is_no_text_keeps_nothing_from_the_other_records() -> None:
+    """Kafka's producers in other languages may write any bytes as its name."""
+    encoded = bytearray(build([(b"v", None, [("é", b"x")], 7), (b"w", None, [("name", b"y")], 8)], 5).encode(0))
+    at = encoded.index("é".encode())
+    encoded[at + 1] = ord("(")
+    encoded[8:12] = crc32c(bytes(encoded[12:])).to_bytes(4, "little")
+    assert [record.headers for record in read(bytes(encoded))] == [[("\ufffd(", b"x")], [("name", b"y")]]
+
+
 def test_gaps_are_kept() -> None:
     pack = RecordPack()
     for offset in (3, 7, 8, 4_000_000):

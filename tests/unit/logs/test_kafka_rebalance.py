@@ -17,6 +17,7 @@ from penstock.logs.base import Committed, LogError, LogUnavailable, TopicPartiti
 from penstock.logs.kafka import KafkaLog, KafkaSettings
 from penstock.logs.kafka.consumer import KafkaConsumer
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.kafka_features import upgrade_feature
 from tests.support.log_load import Load, pack_of
 
 PARTITIONS = 6
@@ -83,13 +84,19 @@ async def until(is_true: object, seconds: float = 60.0) -> None:
 
 
 @pytest.mark.slow
-def test_members_join_and_leave_under_load(kafka: KafkaCluster, topic: str) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_members_join_and_leave_under_load(kafka: KafkaCluster, topic: str, protocol: str) -> None:
+    """With the protocol that Kafka 4 has for groups as well, if it is chosen."""
+    if protocol == "consumer":
+        upgrade_feature(kafka.bootstrap, "group.version", 1)
+
     async def scenario() -> None:
         settings = KafkaSettings(
             bootstrap_servers=kafka.bootstrap,
             topics={topic: f"partitions:{PARTITIONS}"},
             session_timeout_ms=6_000,
             heartbeat_interval_ms=300,
+            consumer={"group.protocol": protocol},
         )
         log, other = KafkaLog(settings), KafkaLog(settings)
         await log.start()

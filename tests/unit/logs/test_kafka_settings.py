@@ -10,7 +10,13 @@ from penstock.core.settings.kafka import from_queue
 from penstock.logs.kafka import ENVIRONMENT_ALIASES, KafkaLog, KafkaSettings
 from penstock.logs.kafka.clients import check_clients
 from penstock.logs.kafka.inspect import inspect
-from penstock.logs.kafka.settings import admin_config, consumer_config, producer_config, properties_of
+from penstock.logs.kafka.settings import (
+    admin_config,
+    consumer_config,
+    is_cooperative,
+    producer_config,
+    properties_of,
+)
 
 
 def test_the_seeds_defaults() -> None:
@@ -67,6 +73,20 @@ def test_properties_pass_through() -> None:
     assert consumer_config(settings, "group", None, "earliest")["fetch.min.bytes"] == 5
     assert "fetch.min.bytes" not in producer_config(settings)
     assert admin_config(settings)["socket.timeout.ms"] == 4_000
+
+
+def test_the_protocol_of_groups_that_kafka_4_has() -> None:
+    """librdkafka refuses with it what the brokers decide then; who states it all the same is told."""
+    new = {"group.protocol": "consumer"}
+    config = consumer_config(KafkaSettings(consumer=new), "g", None, "earliest")
+    assert config.keys().isdisjoint({"partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms"})
+    assert is_cooperative(config)
+    KafkaLog(KafkaSettings(consumer=new))
+    assert not is_cooperative(
+        consumer_config(KafkaSettings(consumer={"partition.assignment.strategy": "range"}), "g", None, "earliest")
+    )
+    with pytest.raises(SettingsError, match=r"session\.timeout\.ms"):
+        KafkaLog(KafkaSettings(consumer={**new, "session.timeout.ms": "6000"}))
 
 
 def test_names_of_the_java_client() -> None:

@@ -82,7 +82,10 @@ class KafkaSettings(Section, frozen=True):
     ] = 5_000
     common: Annotated[dict[str, str], about("any librdkafka property, for all clients")] = field(default_factory=dict)
     producer: Annotated[dict[str, str], about("the same, for the producer")] = field(default_factory=dict)
-    consumer: Annotated[dict[str, str], about("the same, for consumers")] = field(default_factory=dict)
+    consumer: Annotated[
+        dict[str, str],
+        about('the same, for consumers; with "group.protocol" = "consumer" their groups are of Kafka 4\'s kind'),
+    ] = field(default_factory=dict)
     admin: Annotated[dict[str, str], about("the same, for the administrative client")] = field(default_factory=dict)
 
 

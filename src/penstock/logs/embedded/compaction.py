@@ -209,7 +209,7 @@ def _rewrite(plan: CompactionPlan, verdict: Verdict, building: list[CleanSegment
     """`building` gets what is begun."""
     built: list[Segment] = []
     current: CleanSegment | None = None
-    previous = plan.segments[0].sequence
+    previous = 0
     for segment in plan.segments:
         kept = verdict.keep(segment)
         size = sum(pack.size + HEADER_SIZE for _, pack in kept)
@@ -222,7 +222,8 @@ def _rewrite(plan: CompactionPlan, verdict: Verdict, building: list[CleanSegment
             current.begin()
         for partition, pack in kept:
             current.add(partition, pack)
-        previous = segment.sequence
+        # it may itself have taken the place of others
+        previous = max(segment.sequence, segment.start.covers_to)
     if current is not None:
         built.append(current.finish(previous))
     return built

@@ -17,12 +17,13 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
-from penstock._ext.segment import crc32c
+from penstock._ext.segment import crc32c, find_batch
 from penstock.logs.base import LogDamaged, LogError, LogUnavailable
 from penstock.logs.topics import TopicConfig
 
@@ -96,19 +97,43 @@ def write_topic(directory: Path, topic: str, config: TopicConfig) -> None:
 
 
 def read_topic(directory: Path) -> tuple[str, TopicConfig]:
-    """Raises FileNotFoundError when the directory is not a topic's (yet)."""
-    text = (directory / TOPIC_FILE).read_bytes()
+    """Raises FileNotFoundError when the directory is not a topic's (yet), LogDamaged when it must have been one."""
+    path = directory / TOPIC_FILE
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        # one more look: somebody may have finished the topic, and begun to use it, in between
+        if not _has_been_used(directory) or path.exists():
+            raise
+        raise LogDamaged(f"{path} is missing, but there are segments", _how_to_describe(directory)) from None
     try:
         described = json.loads(text)
         if described["version"] != 1:
-            raise LogError(f"{directory / TOPIC_FILE} was written by a newer version of Penstock")
+            raise LogError(f"{path} was written by a newer version of Penstock")
         name, partitions = described["name"], described["partitions"]
         return name, TopicConfig.of(name, partitions, described["properties"])
     except (ValueError, KeyError, TypeError) as error:
-        raise LogDamaged(
-            f"{directory / TOPIC_FILE} is damaged: {error}",
-            "It says the topic's name, partitions and properties; restore it from a backup or write it by hand.",
-        ) from None
+        raise LogDamaged(f"{path} is damaged: {error}", _how_to_describe(directory)) from None
+
+
+def _has_been_used(directory: Path) -> bool:
+    """Whether there is more than the start of a first segment, sound or not: a topic in the making has no more."""
+    sequences = list_segments(directory)
+    if not sequences:
+        return False
+    return sequences[-1] > 1 or find_batch(segment_path(directory, sequences[0]).read_bytes(), 1) >= 0
+
+
+def _how_to_describe(directory: Path) -> str:
+    topic = unescape_topic(directory.name)
+    if escape_topic(topic) != directory.name:
+        return "It says the topic's name, partitions and properties; restore it from a backup or write it by hand."
+    return f"`{repair_command(topic, directory)}` makes it anew, but for the properties; a backup has those too."
+
+
+def repair_command(topic: str, directory: Path) -> str:
+    data_dir = directory.absolute().parents[1]  # <data_dir>/log/<topic>
+    return f"penstock log repair {shlex.quote(topic)} --data-dir {shlex.quote(str(data_dir))}"
 
 
 def encode_tail(sequence: int, position: int) -> bytes:

@@ -11,7 +11,16 @@ from typing import Any, TypeVar
 
 from penstock._ext.segment import RecordPack
 from penstock.core.logging import get_logger
-from penstock.logs.base import Appended, Committed, LogDamaged, LogError, TopicNotFound, TopicPartition, Watermarks
+from penstock.logs.base import (
+    Appended,
+    Committed,
+    LogDamaged,
+    LogError,
+    LogUnavailable,
+    TopicNotFound,
+    TopicPartition,
+    Watermarks,
+)
 from penstock.logs.embedded import files
 from penstock.logs.embedded.admin import EmbeddedAdmin
 from penstock.logs.embedded.commit_thread import Call, Commit, CommitThread
@@ -21,7 +30,7 @@ from penstock.logs.embedded.maintenance import Maintenance
 from penstock.logs.embedded.offsets import GroupOffsets, KeyValue
 from penstock.logs.embedded.producer import EmbeddedProducer
 from penstock.logs.embedded.reading import Load, Request, Windows, run_at_once
-from penstock.logs.embedded.recovery import RecoveredTopic, recover_all
+from penstock.logs.embedded.recovery import RecoveredTopic, missing, recover_all
 from penstock.logs.embedded.segments import Segment
 from penstock.logs.embedded.topic import RecentPacks, TopicView
 from penstock.logs.embedded.topic_writer import Append, Outcome, TopicCut, TopicWriter
@@ -34,6 +43,7 @@ MIB = 1_048_576
 READ_THREADS = 2
 # Who creates a topic waits for the disk several times; when many do it at once the disk does it for all together.
 ADMIN_THREADS = 4
+ATTEMPTS = 10
 R = TypeVar("R")
 
 
@@ -292,8 +302,8 @@ class EmbeddedLog:
         self._counters["disk_reads"] += 1
         try:
             pack = run_at_once(view.reader.read(Request(partition.partition, offset, max_records, max_bytes)))
-        except FileNotFoundError:
-            return []  # retention was here first; the next poll sees where the partition begins now
+        except FileNotFoundError as error:
+            return self._explain_gone(view, partition, offset, error)
         except LogDamaged as error:
             self.damage.note(partition, offset, error)
             raise
@@ -306,14 +316,26 @@ class EmbeddedLog:
         view = self.find(partition.topic)
         try:
             pack = await self._wait_for(view.reader.read(Request(partition.partition, offset, max_records, max_bytes)))
-        except FileNotFoundError:
-            return []
+        except FileNotFoundError as error:
+            return self._explain_gone(view, partition, offset, error)
         except LogDamaged as error:
             if not view.is_deleted:  # else it is no damage of the next one of this name
                 self.damage.note(partition, offset, error)
             raise
         self.damage.note_read(partition, offset)
         return self._close_gap(view, partition.partition, offset, pack)
+
+    def _explain_gone(
+        self, view: TopicView, partition: TopicPartition, offset: int, error: FileNotFoundError
+    ) -> list[RecordPack]:
+        """Nothing when retention or compaction was here first: the next poll sees where the partition begins now."""
+        path = Path(error.filename)
+        is_ours = any(segment.path == path for segment in view.segments)
+        if view.is_deleted or not is_ours or path.suffix != files.SEGMENT or path.exists():
+            return []
+        gone = missing(view.name, path)
+        self.damage.note(partition, offset, gone)
+        raise gone from None
 
     @staticmethod
     def _close_gap(view: TopicView, partition: int, offset: int, pack: RecordPack) -> list[RecordPack]:
@@ -328,8 +350,14 @@ class EmbeddedLog:
     async def find_time(self, partition: TopicPartition, timestamp_ms: int) -> int:
         view = self.find(partition.topic)
         state = view.partition(partition.partition)
-        found = await self._wait_for(view.reader.find_time(partition.partition, timestamp_ms, state.first))
-        return state.end if found is None else found
+        for _ in range(ATTEMPTS):
+            try:
+                found = await self._wait_for(view.reader.find_time(partition.partition, timestamp_ms, state.first))
+            except FileNotFoundError as error:
+                self._explain_gone(view, partition, state.first, error)
+                continue
+            return state.end if found is None else found
+        raise LogUnavailable(f"{view.directory} changes faster than it can be read")
 
     async def _wait_for(self, steps: Generator[Load, bytes, R]) -> R:
         loop = asyncio.get_running_loop()

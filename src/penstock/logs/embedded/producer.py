@@ -29,6 +29,7 @@ class EmbeddedProducer:
     def append(self, topic: str, partition: int, pack: RecordPack, on_done: OnAppended | None = None) -> None:
         if pack.count == 0 or not pack.is_dense:
             raise ValueError("a pack that is appended has records, and no gaps between their offsets")
+        pack.seal()
         log = self._log
         writer = log.writers.get(topic)
         if writer is None or not 0 <= partition < len(writer.view.partitions):

@@ -20,7 +20,7 @@ from penstock.logs.base import LogDamaged, OffsetOutOfRange, TopicNotFound, Wate
 from penstock.logs.embedded import files
 from penstock.logs.embedded.journal import has_bytes
 from penstock.logs.embedded.reading import Load, Request, SegmentReader, Windows
-from penstock.logs.embedded.recovery import WHY, damaged, index_batches, parse_start
+from penstock.logs.embedded.recovery import WHY, damaged, find_gap, index_batches, missing, parse_start
 from penstock.logs.embedded.segments import OpenFile, Segment
 
 R = TypeVar("R")
@@ -78,7 +78,7 @@ class LogReader:
         doubts = 0
         for _ in range(ATTEMPTS):
             try:
-                found = self._load_all()
+                kept = self._load_all()
             except FileNotFoundError:
                 if not self._directory.exists():
                     raise TopicNotFound(f"topic {self.topic!r} was deleted") from None
@@ -90,17 +90,28 @@ class LogReader:
                     raise
                 time.sleep(DAMAGE_PAUSE)
                 continue
-            self._adopt([segment for segment in found if segment is not None])
+            self._adopt(kept)
             return
         raise LogDamaged(f"{self._directory} changes faster than it can be read")
 
-    def _load_all(self) -> list[Segment | None]:
+    def _load_all(self) -> list[Segment]:
+        """Without those that are in others."""
         tail = self._read_tail()
         sequences = files.list_segments(self._directory)
         if tail is not None and tail[0] > max(sequences, default=0):
             path = files.segment_path(self._directory, tail[0])
             raise damaged(self.topic, path, 0, f"the file is missing, but {tail[1]} bytes of it were stored")
-        return [self._load(sequence, sequence == sequences[-1], tail) for sequence in sequences]
+        loaded = [self._load(sequence, sequence == sequences[-1], tail) for sequence in sequences]
+        covered = -1
+        kept: list[Segment] = []
+        for segment in loaded:
+            if segment is None or segment.sequence <= covered:
+                continue
+            if kept and (gap := find_gap(kept[-1].start, segment.sequence)) is not None:
+                raise missing(self.topic, files.segment_path(self._directory, gap))
+            kept.append(segment)
+            covered = max(covered, segment.start.covers_to)
+        return kept
 
     def _read_tail(self) -> tuple[int, int] | None:
         for _ in range(100):
@@ -114,13 +125,7 @@ class LogReader:
             time.sleep(0.0005)  # caught while it was written
         return None
 
-    def _adopt(self, found: list[Segment]) -> None:
-        covered = -1
-        kept: list[Segment] = []
-        for segment in found:
-            if segment.sequence > covered:
-                kept.append(segment)
-            covered = max(covered, segment.start.covers_to)
+    def _adopt(self, kept: list[Segment]) -> None:
         if kept[: len(self._segments)] != self._segments:
             self._reader.forget_positions()
         self._segments[:] = kept

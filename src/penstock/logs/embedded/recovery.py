@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import shlex
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,12 +43,25 @@ class RecoveredTopic:
 
 
 def damaged(topic: str, path: Path, position: int, why: str) -> LogDamaged:
-    data_dir = path.absolute().parents[2]  # <data_dir>/log/<topic>/<segment>
-    command = f"penstock log repair {shlex.quote(topic)} --data-dir {shlex.quote(str(data_dir))}"
+    command = files.repair_command(topic, path.parent)
     return LogDamaged(
         f"{path} is damaged at byte {position}: {why}",
         f"`{command}` sets the damaged bytes aside and says which records are lost.",
     )
+
+
+def missing(topic: str, path: Path) -> LogDamaged:
+    command = files.repair_command(topic, path.parent)
+    return LogDamaged(
+        f"{path} is missing: something else than the log has removed it",
+        f"Put it back, if somebody has it; else `{command}` says which records are lost and goes on without them.",
+    )
+
+
+def find_gap(previous: SegmentStart, sequence: int) -> int | None:
+    """The first segment that is missing before the next one there is. Those that compaction put into others are not,
+    which the one that has them says; of older versions, not always of all of them."""
+    return previous.sequence + 1 if not previous.covers_to and sequence > previous.sequence + 1 else None
 
 
 @contextlib.contextmanager
@@ -214,6 +226,8 @@ def recover_topic(directory: Path) -> RecoveredTopic:
             segment = _load_last(name, path, firsts, tail[1] if tail[0] == sequence else 0)
         else:
             segment = _load_closed(name, path)
+        if segments and (gap := find_gap(segments[-1].start, sequence)) is not None:
+            raise missing(name, files.segment_path(directory, gap))
         if len(segment.start.ends) != config.partitions:
             raise LogError(f"{path} has {len(segment.start.ends)} partitions, {files.TOPIC_FILE} {config.partitions}")
         if any(start < end for start, end in zip(segment.start.ends, ends, strict=True)):

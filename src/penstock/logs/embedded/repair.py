@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock._ext.segment import BatchInfo, find_batch, scan_batches
-from penstock.logs.base import TopicNotFound
+from penstock.logs.base import LogDamaged, TopicNotFound
 from penstock.logs.embedded import files
 from penstock.logs.embedded.journal import replay
-from penstock.logs.embedded.recovery import map_file, parse_start
+from penstock.logs.embedded.recovery import find_gap, map_file, parse_start
 from penstock.logs.embedded.segments import TRUNCATE, SegmentStart, control_kind
-from penstock.logs.topics import now_ms
+from penstock.logs.topics import TopicConfig, now_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,15 @@ class RepairReport:
     lost: list[LostOffsets] = field(default_factory=list)
     # batches whose offsets went backwards: they were written twice, the first ones stay
     dropped_batches: int = 0
+    missing_segments: int = 0
+    # of the description that was made anew
+    described_partitions: int | None = None
 
     @property
     def is_sound(self) -> bool:
         """Nothing had to be done."""
-        return not self.damaged_bytes and not self.missing_bytes and not self.dropped_batches
+        is_whole = not self.missing_bytes and not self.missing_segments and self.described_partitions is None
+        return is_whole and not self.damaged_bytes and not self.dropped_batches
 
 
 def repair_topic(data_dir: Path | str, topic: str) -> RepairReport:
@@ -48,16 +53,22 @@ def repair_topic(data_dir: Path | str, topic: str) -> RepairReport:
     directory = root / files.escape_topic(topic)
     lock = files.DirectoryLock(root)
     try:
-        name, config = files.read_topic(directory)
+        report = RepairReport(topic)
+        config = _describe(directory, report)
         replay(root)
-        report = RepairReport(name)
         tail = files.read_tail(directory) or (0, 0)
         ends: list[int] | None = None
         firsts = [0] * config.partitions
         sequences = files.list_segments(directory)
-        for sequence in sequences:
+        covered = -1
+        for sequence, following in itertools.zip_longest(sequences, sequences[1:]):
+            if sequence <= covered:
+                continue  # what it holds is in an earlier, compacted one; the next start removes it
             durable = tail[1] if sequence == tail[0] == sequences[-1] else 0
-            ends = _repair_segment(files.segment_path(directory, sequence), firsts, ends, report, durable)
+            guess = following - 1 if following is not None and config.is_compacted else 0
+            path = files.segment_path(directory, sequence)
+            ends = _repair_segment(path, firsts, ends, report, durable, covers_to=guess)
+            covered = max(covered, _close_gap(path, following, ends, report))
         if tail[0] > max(sequences, default=0):
             report.missing_bytes += tail[1]
             _note_unknown(report, ends or [0] * config.partitions)
@@ -68,6 +79,59 @@ def repair_topic(data_dir: Path | str, topic: str) -> RepairReport:
         raise TopicNotFound(f"there is no topic {topic!r} in {data_dir}") from None
     finally:
         lock.release()
+
+
+def _describe(directory: Path, report: RepairReport) -> TopicConfig:
+    """Raises LogDamaged when there is no description, and nothing to make one of."""
+    try:
+        return files.read_topic(directory)[1]
+    except LogDamaged:
+        partitions = _count_partitions(directory)
+        if partitions is None:
+            raise
+    path = directory / files.TOPIC_FILE
+    if path.exists():
+        aside = path.with_name(f"{path.name}{files.BAD}")
+        path.rename(aside)
+        report.set_aside.append(aside)
+    # nothing goes by itself before somebody has said again what may
+    config = TopicConfig.of(report.topic, partitions, {"retention.ms": "-1"})
+    files.write_topic(directory, report.topic, config)
+    report.described_partitions = partitions
+    return config
+
+
+def _count_partitions(directory: Path) -> int | None:
+    for sequence in files.list_segments(directory):
+        with map_file(files.segment_path(directory, sequence)) as data:
+            parsed = parse_start(data)
+        if parsed is not None:
+            return len(parsed[0].ends)
+    return None
+
+
+def _close_gap(path: Path, following: int | None, ends: list[int], report: RepairReport) -> int:
+    """Segments are missing between this one and the next: from now on it says that nobody need look for them. Returns
+    up to which segment it says so."""
+    with map_file(path) as data:
+        parsed = parse_start(data)
+        if parsed is None:
+            raise RuntimeError(f"{path} was repaired and does not start as it must")
+        start, size = parsed
+        if following is None or find_gap(start, following) is None:
+            return start.covers_to
+        rest = bytes(data[size:])
+    with map_file(files.segment_path(path.parent, following)) as data:
+        after = parse_start(data)
+    report.missing_segments += following - start.sequence - 1
+    if after is not None:
+        for partition, offset in enumerate(after[0].ends):
+            _note_gap(report, partition, ends[partition], offset)
+            ends[partition] = max(ends[partition], offset)
+    covering = SegmentStart(start.sequence, following - 1, start.created_ms, start.ends, start.firsts)
+    path.with_suffix(files.INDEX).unlink(missing_ok=True)
+    files.write_durably(path, covering.build() + rest)
+    return covering.covers_to
 
 
 def _renew_tail(directory: Path, sequences: list[int]) -> None:
@@ -86,13 +150,14 @@ def _renew_tail(directory: Path, sequences: list[int]) -> None:
 
 
 def _repair_segment(
-    path: Path, firsts: list[int], ends: list[int] | None, report: RepairReport, durable: int
+    path: Path, firsts: list[int], ends: list[int] | None, report: RepairReport, durable: int, *, covers_to: int
 ) -> list[int]:
-    """The offsets after the segment, of which `durable` bytes were stored. `firsts` moves with its truncations."""
+    """The offsets after the segment, of which `durable` bytes were stored. `firsts` moves with its truncations. If its
+    start is lost, it is taken to hold the segments up to `covers_to`."""
     with map_file(path) as data:
         batches, bad = _find_sound(data)
         parsed = parse_start(data)
-        start = parsed[0] if parsed is not None else _guess_start(path, batches, firsts, ends)
+        start = parsed[0] if parsed is not None else _guess_start(path, batches, firsts, ends, covers_to)
         is_damaged = bool(bad) or parsed is None
         kept, expected = _check_order(batches, start, ends, report, is_damaged)
         _note_lost_end(data, bad, expected, report, durable)
@@ -161,15 +226,17 @@ def _move_firsts(firsts: list[int], start: SegmentStart, batches: list[BatchInfo
             firsts[batch.partition] = max(firsts[batch.partition], batch.base_offset)
 
 
-def _guess_start(path: Path, batches: list[BatchInfo], firsts: list[int], ends: list[int] | None) -> SegmentStart:
+def _guess_start(
+    path: Path, batches: list[BatchInfo], firsts: list[int], ends: list[int] | None, covers_to: int
+) -> SegmentStart:
     """A start from what is around it, when the segment's own is lost. Records of earlier segments stay readable."""
     if ends is not None:
-        return SegmentStart(int(path.stem), 0, now_ms(), list(ends), list(firsts))
+        return SegmentStart(int(path.stem), covers_to, now_ms(), list(ends), list(firsts))
     known = [0] * len(firsts)
     for batch in reversed(batches):
         if not control_kind(batch) and batch.partition < len(known):
             known[batch.partition] = batch.base_offset
-    return SegmentStart(int(path.stem), 0, now_ms(), known, list(known))
+    return SegmentStart(int(path.stem), covers_to, now_ms(), known, list(known))
 
 
 def _check_order(

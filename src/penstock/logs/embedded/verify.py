@@ -8,8 +8,17 @@ from pathlib import Path
 from penstock._ext.segment import scan_batches
 from penstock.logs.base import LogDamaged
 from penstock.logs.embedded import files
-from penstock.logs.embedded.recovery import WHY, damaged, index_batches, is_torn_tail, map_file, parse_start
-from penstock.logs.embedded.segments import Segment
+from penstock.logs.embedded.recovery import (
+    WHY,
+    damaged,
+    find_gap,
+    index_batches,
+    is_torn_tail,
+    map_file,
+    missing,
+    parse_start,
+)
+from penstock.logs.embedded.segments import Segment, SegmentStart
 
 ATTEMPTS = 10
 
@@ -51,11 +60,16 @@ class OrderCheck:
         self._topic = topic
         self._ends: list[int] = []
         self._covered = -1
+        self._previous: SegmentStart | None = None
 
     def add(self, segment: Segment) -> bool:
         """False: what it holds is in an earlier, compacted one. Raises LogDamaged."""
         if segment.sequence <= self._covered:
             return False
+        gap = find_gap(self._previous, segment.sequence) if self._previous is not None else None
+        if gap is not None:
+            raise missing(self._topic, files.segment_path(segment.path.parent, gap))
+        self._previous = segment.start
         starts = segment.start.ends
         if any(start < end for start, end in zip(starts, self._ends, strict=False)):
             raise damaged(self._topic, segment.path, 0, "it starts before the end of the segment before it")

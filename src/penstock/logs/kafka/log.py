@@ -25,7 +25,7 @@ from penstock.logs.kafka.consumer import KafkaConsumer
 from penstock.logs.kafka.health import Health
 from penstock.logs.kafka.producer import KafkaProducer
 from penstock.logs.kafka.recreation import LOOK_SECONDS, Recreations
-from penstock.logs.kafka.settings import Property, admin_config, consumer_config, producer_config
+from penstock.logs.kafka.settings import Property, admin_config, consumer_config, is_cooperative, producer_config
 from penstock.logs.kafka.statistics import ClientStatistics, StatisticsByKind
 
 log = get_logger("penstock.logs.kafka")
@@ -130,7 +130,7 @@ class KafkaLog:
             max_poll_records=self._settings.max_poll_records,
             on_close=forget,
             health=self._health,
-            is_cooperative="cooperative" in str(config["partition.assignment.strategy"]),
+            is_cooperative=is_cooperative(config),
         )
         self._consumers.add(consumer)
         self._statistics.add(statistics)

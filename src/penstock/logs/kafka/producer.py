@@ -244,7 +244,7 @@ class KafkaProducer:
         self._pending_bytes -= pack.size
         result: Appended | LogError
         if delivery.error is None:
-            if delivery.is_dense and not pack.is_sealed:
+            if delivery.is_dense and pack.base_offset < 0:
                 pack.place(delivery.base_offset)
             result = Appended(delivery.topic, delivery.partition, delivery.base_offset, pack.count)
             self.appended_records += pack.count

@@ -57,6 +57,8 @@ JAVA_ONLY = {
 }
 # librdkafka's older name; who gives both gets the later one, which is a property's.
 OTHER_ACKS = "request.required.acks"
+# Of the protocol of groups that was there before Kafka 4 had its own.
+CLASSIC_ONLY = {"partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms"}
 # What confluent-kafka, which administers, takes besides librdkafka's properties: no text is one of them.
 PYTHON_ONLY = ("logger", "default.topic.config", "on_commit", "on_delivery")
 
@@ -68,6 +70,12 @@ def properties_of(settings: KafkaSettings, topic: str) -> dict[str, str]:
         fitting = [name for name in settings.topics if name.endswith("*") and topic.startswith(name[:-1])]
         text = settings.topics[max(fitting, key=len)] if fitting else settings.topic_properties
     return parse_properties(text)
+
+
+def is_cooperative(config: Mapping[str, Property]) -> bool:
+    """Whether a group hands partitions over one by one; else everybody gives everything back first."""
+    is_new = config.get("group.protocol") == "consumer"
+    return is_new or "cooperative" in str(config["partition.assignment.strategy"])
 
 
 def producer_config(settings: KafkaSettings) -> dict[str, Property]:
@@ -130,7 +138,12 @@ def consumer_config(
     }
     if instance_id is not None:
         config["group.instance.id"] = instance_id
-    config |= translated("consumer", settings.common) | translated("consumer", settings.consumer)
+    chosen = translated("consumer", settings.common) | translated("consumer", settings.consumer)
+    config |= chosen
+    if config.get("group.protocol") == "consumer":
+        # Kafka's brokers decide about these there, and librdkafka refuses them.
+        for name in CLASSIC_ONLY - chosen.keys():
+            del config[name]
     if config["auto.offset.reset"] == "none":
         config["auto.offset.reset"] = "error"
     return config
