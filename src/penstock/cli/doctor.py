@@ -54,26 +54,33 @@ def doctor(
     """
     flags = {"listen": listen, "port": port, "data_dir": data_dir, "assignments": assignments}
     findings: list[Finding] = []
+
+    def tell(found: Iterable[Finding]) -> None:
+        """Each at once: a server that does not answer takes seconds."""
+        for finding in found:
+            findings.append(finding)
+            if not as_json and not (quiet and finding.state == "ok"):
+                _print(finding)
+
     code = exit_codes.OK
     try:
         loaded = load_from_flags(config, **flags)  # type: ignore[arg-type] # each has the type of its parameter
         import_module("penstock.app").check(loaded.settings)  # what only the parts themselves can judge
-        findings += [warning("settings", text, "see docs/settings.md") for text in loaded.warnings]
-        findings.append(ok("settings", "all of them can be used together"))
+        tell(warning("settings", text, "see docs/settings.md") for text in loaded.warnings)
+        tell([ok("settings", "all of them can be used together")])
         settings: Settings | None = loaded.settings
     except PenstockError as error:
-        findings.append(problem("settings", error.message, error.hint or "`penstock check-config` says the same"))
+        tell([problem("settings", error.message, error.hint or "`penstock check-config` says the same")])
         code = exit_codes.CONFIGURATION
         settings = _load_unchecked(config, flags)
     if settings is not None:
-        findings += examine(settings)
+        tell(examine(settings))
     states = Counter(finding.state for finding in findings)
     if code == exit_codes.OK and (states["problem"] or (strict and states["warning"])):
         code = exit_codes.FAILURE
     if as_json:
         print_json({"findings": [asdict(finding) for finding in findings], **_count(states)})
     else:
-        _print([finding for finding in findings if not quiet or finding.state != "ok"])
         typer.echo(", ".join(f"{number} {what}" for what, number in _count(states).items()))
     raise typer.Exit(code)
 
@@ -120,14 +127,13 @@ def _find_broker(data_dir: Path) -> int | None:
         return None
 
 
-def _print(findings: Iterable[Finding]) -> None:
-    for finding in findings:
-        line = f"{finding.area}: {shown(finding.what)}"
-        if sys.stdout.isatty():
-            text = import_module("rich.text").Text
-            marked = text(MARKS[finding.state], STYLES[finding.state]).append(line, "default")
-            import_module("rich.console").Console(highlight=False).print(marked, soft_wrap=True)
-        else:
-            typer.echo(MARKS[finding.state] + line)
-        if finding.advice:
-            typer.echo(f"{' ' * len(MARKS[finding.state])}{shown(finding.advice)}")
+def _print(finding: Finding) -> None:
+    line = f"{finding.area}: {shown(finding.what)}"
+    if sys.stdout.isatty():
+        text = import_module("rich.text").Text
+        marked = text(MARKS[finding.state], STYLES[finding.state]).append(line, "default")
+        import_module("rich.console").Console(highlight=False).print(marked, soft_wrap=True)
+    else:
+        typer.echo(MARKS[finding.state] + line)
+    if finding.advice:
+        typer.echo(f"{' ' * len(MARKS[finding.state])}{shown(finding.advice)}")

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from penstock._ext.segment import Record
 from penstock.cli.log_records import describe_headers, format_time, put_bytes, render_headers
 from penstock.core.errors import PenstockError
 from penstock.core.logging import escape
 from penstock.core.settings import Settings
 from penstock.persistence.log_names import LogNames
+from penstock.persistence.received import TABLE as RECEIVED
+from penstock.persistence.received import decode_received
 from penstock.persistence.session_records import (
     SESSIONS,
     SUBSCRIPTIONS,
@@ -39,11 +43,11 @@ def find_decoder(settings: Settings, topic: str) -> Decoder | None:
         return None
 
     def try_to(record: Record) -> Fields | None:
-        if record.value is None:
+        if not record.value:
             return None
         try:
             return decode(record.key or b"", record.value)
-        except (SchemaError, PenstockError):
+        except (SchemaError, PenstockError, ValueError, msgspec.DecodeError):
             return None  # of another release, or somebody else's
 
     return try_to
@@ -134,9 +138,25 @@ def _describe_subscriptions(key: bytes, value: bytes) -> Fields:
     return {"client_id": client_id, "subscriptions": found}
 
 
+def _describe_received(key: bytes, value: bytes) -> Fields:
+    """Of QoS 2: what clients have not released yet, and how far a broker has stored these ids."""
+    record = decode_received(key, value)
+    if record.node is None:
+        return {
+            "client_id": record.client_id,
+            "sequence": record.sequence,
+            "packet_ids": sorted(record.packet_ids),
+        }
+    if record.topic:
+        return {"kind": "mark", "node": record.node, "topic": record.topic, "stored_to": record.ends[0]}
+    ends = {str(partition): end for partition, end in sorted(record.ends.items())}
+    return {"kind": "mark", "node": record.node, "stored_to": ends, "at": format_time(record.at)}
+
+
 _DECODERS: dict[str, Callable[[bytes, bytes], Fields]] = {
     EVENTS: _describe_event,
     SESSIONS: _describe_session,
     SUBSCRIPTIONS: _describe_subscriptions,
     WILLS: _describe_will_of_client,
+    RECEIVED: _describe_received,
 }

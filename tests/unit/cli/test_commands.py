@@ -38,6 +38,14 @@ def test_every_command_has_help(capsys, command):
     assert f"penstock {command}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("group", ["bench", "log", "queue", "acl", "spark", "session", "app", "retained"])
+def test_help_of_a_group_says_what_each_command_does_to_the_end(capsys, group):
+    assert main([group, "--help"]) == 0
+    lines = capsys.readouterr().out.partition("\nCommands:\n")[2].splitlines()
+    assert lines
+    assert not [line for line in lines if line.endswith("...")]
+
+
 def test_help_of_serve_names_every_form_of_an_address(capsys):
     assert main(["serve", "--help"]) == 0
     shown = capsys.readouterr().out
