@@ -12,7 +12,7 @@ import pytest
 from penstock.__main__ import main
 from penstock.access import PasswordFile
 from penstock.cli.banner import render_banner
-from penstock.core.settings import ListenerSettings
+from penstock.core.settings import AccessSettings, ListenerSettings
 from tests.unit.cli.conftest import clean_environment, free_port
 
 
@@ -343,14 +343,22 @@ def test_banner_says_where_and_what_next(tmp_path):
     ("listener", "flags"),
     [
         (ListenerSettings(address="127.0.0.1:1999"), "pub -p 1999 -t"),
-        (ListenerSettings(address="*:1883"), "pub -t"),
-        (ListenerSettings(address="10.0.0.1:1883"), "pub -h 10.0.0.1 -t"),
+        (ListenerSettings(address="*:1883", anonymous="allow"), "pub -t"),
+        (ListenerSettings(address="10.0.0.1:1883", anonymous="allow"), "pub -h 10.0.0.1 -t"),
         (ListenerSettings(transport="ws", address="127.0.0.1:80"), "pub --ws -p 80 -t"),
         (ListenerSettings(transport="unix", address="/run/s"), "pub --unix /run/s -t"),
     ],
 )
 def test_banner_flags(listener, flags):
     assert flags in render_banner([listener], "data", "")
+
+
+def test_banner_asks_for_a_password_where_the_broker_does():
+    closed = ListenerSettings(address="127.0.0.1:1999")
+    access = AccessSettings(anonymous="deny", password_file="passwords")
+    assert "pub -p 1999 -u NAME -P PASSWORD -t" in render_banner([closed], "data", "", access=access)
+    opened = ListenerSettings(address="127.0.0.1:2000", anonymous="allow")
+    assert "pub -p 2000 -t" in render_banner([closed, opened], "data", "", access=access)
 
 
 def test_banner_without_an_easy_listener():
