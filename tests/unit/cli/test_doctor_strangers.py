@@ -2,6 +2,7 @@
 was started with them says it in its log, and goes on when the right one is there."""
 
 import asyncio
+import json
 import re
 
 import pytest
@@ -140,3 +141,23 @@ def test_a_broker_says_it_in_its_log_and_goes_on(kind, mode, caplog):
                 server.stop()
 
     asyncio.run(run())
+
+
+def test_a_broker_says_that_its_kafka_is_none_and_where_to_learn_more(cli):
+    expected = {"kafka is unavailable", "the log is not ready, publishes wait for it"}
+    told = {}
+    with stranger("http") as port:
+        settings = ["log.provider=kafka", f"kafka.bootstrap_servers=127.0.0.1:{port}", "logging.format=json"]
+        given = [word for each in settings for word in ("--set", each)]
+        broker = cli.start("serve", "--port", free_port(), "--admin", "", *given)
+        try:
+            while expected - told.keys():
+                line = broker.stderr.readline()
+                assert line, f"it ended, and has told {told}"
+                event = json.loads(line)
+                told.setdefault(event["event"], event)
+        finally:
+            broker.kill()
+            broker.communicate()
+    assert "penstock doctor" in told["kafka is unavailable"]["advice"]
+    assert told["the log is not ready, publishes wait for it"]["error"]

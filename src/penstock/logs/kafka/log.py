@@ -83,7 +83,12 @@ class KafkaLog:
             self._health.mark_up()
         except LogError as error:
             self._health.reason = f"Kafka at {self._settings.bootstrap_servers} cannot be reached"
-            log.warning("kafka is unavailable", servers=self._settings.bootstrap_servers, reason=error.message)
+            log.warning(
+                "kafka is unavailable",
+                servers=self._settings.bootstrap_servers,
+                reason=error.message,
+                advice="`penstock doctor` with the same settings says what answers there",
+            )
         self._watch = asyncio.get_running_loop().create_task(self._keep_watch())
 
     async def close(self) -> None:
