@@ -16,6 +16,7 @@ from penstock.admin.token import ADDRESS_FILE, TOKEN_FILE
 from penstock.cli.option_groups import with_options
 from penstock.cli.settings_options import Config, DataDir, Set, load_from_flags
 from penstock.core.errors import ConflictError, NotFoundError, PenstockError, UsageError
+from penstock.core.settings import Settings
 from penstock.core.settings.address import is_host_name, is_loopback, parse_address
 
 API = "/api/v1"
@@ -125,7 +126,12 @@ def find_admin(
     config: Config = None, data_dir: DataDir = None, assignments: Set = None, url: Url = None, token: Token = None
 ) -> AdminClient:
     """The broker of these flags: where its data directory says it listens, else where the settings say."""
-    settings = load_from_flags(config, data_dir=data_dir, assignments=assignments, check=False).settings
+    return admin_of(
+        load_from_flags(config, data_dir=data_dir, assignments=assignments, check=False).settings, url, token
+    )
+
+
+def admin_of(settings: Settings, url: str | None = None, token: str | None = None) -> AdminClient:
     directory = Path(settings.server.data_dir)
     if url is None:
         address = _read(directory / ADDRESS_FILE) or settings.admin.address

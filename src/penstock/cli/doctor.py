@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.admin_client import Json
+from penstock.admin.token import ADDRESS_FILE
+from penstock.cli.admin_client import Json, admin_of
 from penstock.cli.app import make_app
 from penstock.cli.backup import is_log_open
 from penstock.cli.checks.access import check_access
@@ -31,6 +32,7 @@ from penstock.logs.embedded import files
 
 app = make_app()
 
+ANSWER_SECONDS = 3.0
 MARKS: dict[State, str] = {"ok": "ok      ", "warning": "warning ", "problem": "PROBLEM "}
 STYLES: dict[State, str] = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
@@ -99,7 +101,7 @@ def _load_unchecked(config: Path | None, flags: Mapping[str, object]) -> Setting
 
 def examine(settings: Settings) -> Iterator[Finding]:
     clock = ClockWatch()
-    pid = _find_broker(Path(settings.server.data_dir))
+    pid = _find_broker(Path(settings.server.data_dir)) or _ask_broker(settings)
     if pid is not None:
         yield ok("broker", f"one runs on {Path(settings.server.data_dir).resolve()} (pid {pid})")
     yield from check_files(settings, pid)
@@ -125,6 +127,16 @@ def _find_broker(data_dir: Path) -> int | None:
         return int((files.log_directory(data_dir) / files.LOCK_FILE).read_text(encoding="ascii"))
     except (PenstockError, OSError, ValueError):
         return None
+
+
+def _ask_broker(settings: Settings) -> int | None:
+    """One on Kafka writes no log; it answers at the address that it has left there, to its token only."""
+    try:
+        if (Path(settings.server.data_dir) / ADDRESS_FILE).is_file():
+            return int(admin_of(settings).get("/overview", ANSWER_SECONDS)["process"]["pid"])
+    except (PenstockError, OSError, LookupError, TypeError, ValueError):
+        pass  # it was killed, and what it has left is old; or this user may not know
+    return None
 
 
 def _print(finding: Finding) -> None:

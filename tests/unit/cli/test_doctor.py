@@ -405,6 +405,32 @@ def test_a_broker_that_runs_is_known(examine, tmp_path, cli):
         broker.communicate()
 
 
+def test_a_broker_on_kafka_that_runs_is_known(cli, tmp_path):
+    """It has no log in its data directory that would say so."""
+    kafka = shared_cluster(1)
+    forget_topics(kafka.bootstrap)
+    port, admin = free_port(), free_port()
+    settings = [f"kafka.bootstrap_servers={kafka.bootstrap}", "log.provider=kafka", f"admin.address=127.0.0.1:{admin}"]
+    places = ["--port", port, "--data-dir", tmp_path / "data"]
+    places += [word for each in settings for word in ("--set", each)]
+    broker = cli.start("serve", *places)
+    try:
+        while b"Try it" not in broker.stdout.readline():
+            assert broker.poll() is None
+        _, out, err = cli.run("doctor", *places)
+        assert err == ""
+        assert f"ok      broker: one runs on {tmp_path / 'data'} (pid {broker.pid})" in out.decode()
+        assert out.decode().count(f"is in use by the broker that runs here (pid {broker.pid})") == 2
+    finally:
+        broker.kill()
+        broker.communicate()
+    # what a killed one has left says nothing
+    assert (tmp_path / "data" / "admin.address").exists()
+    _, out, err = cli.run("doctor", *places)
+    assert f"127.0.0.1:{port} is free" in out.decode()
+    assert "one runs on" not in out.decode()
+
+
 @pytest.mark.parametrize(
     "settings",
     [
