@@ -9,11 +9,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from penstock._ext.connection import Hub, Session
+from penstock._ext.connection import Hub, Session, write_context
 from penstock._ext.segment import RecordPack
 from penstock.cli.log_decoders import describe_own, find_decoder, render_own
 from penstock.cli.log_records import describe, render
 from penstock.core.settings import Settings
+from penstock.delivery.contexts import make_key
 from penstock.partition.messages import QueueMessage, encode_message, request_headers, stamped
 from penstock.persistence.received import ReceivedIds
 from penstock.persistence.session_records import FORM, SessionRecord, WillRecord, encode_subscriptions
@@ -148,6 +149,30 @@ def test_qos_2_ids_that_are_not_released_are_readable():
     assert (shown["node"], shown["topic"], shown["stored_to"]) == ("n1", "tbmq.queue.jobs", 12)
     # those of before there were sequence numbers
     assert own_fields(table, struct.pack("<2H", 4, 5), b"pump")[0]["packet_ids"] == [4, 5]
+
+
+def test_what_is_under_way_to_application_clients_is_readable():
+    runs = [(7, 0, 2, "planned"), (11, 300, 3, "received")]
+    value = write_context({"committed": 5, "end": 20, "last_packet_id": 302, "seen": {}, "in_flight": runs})
+    shown, line = own_fields("tbmq.client.app.context", value, make_key("c", "billing", "tbmq.msg.app.billing", 0))
+    assert (shown["kind"], shown["client_id"], shown["topic"]) == ("own", "billing", "tbmq.msg.app.billing")
+    assert (shown["committed"], shown["end"], len(shown["in_flight"])) == (5, 20, 2)
+    assert "in_flight=[(offset=7, count=2, state=planned), (offset=11, packet_id=300, count=3, state=received)]" in line
+    key = make_key("s", "workers", "tbmq.msg.app.shared.jobs", 3)
+    shown, _ = own_fields("tbmq.client.app.context", b"billing\0" + value, key)
+    assert (shown["kind"], shown["group"], shown["client_id"]) == ("shared", "workers", "billing")
+    assert (shown["partition"], shown["of_partition"]) == (0, 3)
+    assert own_fields("tbmq.client.app.context", value, b"no key of ours") is None
+    assert own_fields("tbmq.client.app.context", b"\xff", key) is None
+
+
+@pytest.mark.parametrize("topic", ["tbmq.client.session", "tbmq.queue.state", "tbmq.datasub.topics"])
+def test_markers_of_a_start_are_readable(topic):
+    shown, line = own_fields(topic, b"sessions of n1 1 17", b"\xffload")
+    assert (shown["kind"], shown["by"]) == ("marker", "sessions of n1 1 17")
+    assert line.endswith("  marker  by=sessions of n1 1 17")
+    assert own_fields(topic, b"", b"\xffload")[0]["kind"] == "marker"
+    assert own_fields("tbmq.queue.state", b"\xff", b"other") is None
 
 
 @pytest.mark.parametrize(
