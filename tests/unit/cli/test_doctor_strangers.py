@@ -10,6 +10,7 @@ import pytest
 from penstock.core.settings.redis import DeviceSettings, RedisSettings
 from penstock.stores.redis.store import RedisDeviceStore
 from tests.support.broker import free_port
+from tests.support.certificates import Authority
 from tests.support.redis_server import RedisServer
 from tests.support.strangers import stranger
 
@@ -74,6 +75,42 @@ def test_redis_is_the_mqtt_port_or_nobody(cli, broker):
     what, to_do = look(cli, "device.store=redis", f"redis.addresses=127.0.0.1:{free_port()}")
     assert what.endswith("(standalone): connection refused")
     assert to_do.startswith("is it running")
+
+
+@pytest.fixture(scope="module")
+def redis():
+    server = RedisServer().start()
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    ("settings", "advice"),
+    [
+        (("redis.tls=true",), "does that port speak TLS"),
+        (("redis.mode=cluster",), 'redis.mode = "standalone"'),
+        (("redis.mode=sentinel",), "it is no sentinel"),
+        (("redis.password=secret",), "remove redis.password"),
+    ],
+)
+def test_redis_is_of_another_kind(settings, advice, cli, redis):
+    common = ("device.store=redis", "redis.connect_timeout=2", f"redis.addresses={redis.address}")
+    assert advice in look(cli, *common, *settings)[1]
+
+
+def test_redis_wants_tls(cli, tmp_path):
+    authority = Authority(tmp_path)
+    identity = authority.issue("localhost")
+    files = ["--tls-cert-file", identity.certificate, "--tls-key-file", identity.key, "--tls-auth-clients", "no"]
+    server = RedisServer(*map(str, files), "--tls-ca-cert-file", str(authority.path), speaks_tls=True).start()
+    try:
+        what, advice = look(cli, "device.store=redis", f"redis.addresses={server.address}")
+        assert "closed the connection without an answer" in what
+        assert "set redis.tls = true" in advice
+        _, advice = look(cli, "device.store=redis", f"redis.addresses={server.address}", "redis.tls=true")
+        assert "did redis.tls_ca sign for it?" in advice
+    finally:
+        server.stop()
 
 
 @pytest.mark.parametrize(("kind", "said", "advice"), KAFKA)

@@ -12,6 +12,7 @@ from penstock.cli.checks.finding import Finding, ok, problem, size, warning
 from penstock.cli.client_runner import counted
 from penstock.core.errors import PenstockError
 from penstock.core.settings import Settings
+from penstock.core.settings.redis import RedisSettings
 from penstock.persistence.log_names import LogNames
 
 if TYPE_CHECKING:
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 
 SAFE = 3
 NAMED = 5
+# What of its answers means that the settings are of another Redis, and which.
+SAID_BY_REDIS = {
+    "cluster support disabled": 'it is one server: redis.mode = "standalone"',
+    "unknown command 'SENTINEL'": 'it is no sentinel: name those (port 26379), or set redis.mode = "standalone"',
+    "without any password configured": "it has no password: remove redis.password, or set requirepass there",
+}
 
 
 def check_kafka(settings: Settings) -> Iterator[Finding]:
@@ -91,21 +98,25 @@ def check_redis(settings: Settings) -> Iterator[Finding]:
         return
     except safety.FAILURES as error:
         where = f"{settings.redis.addresses} ({settings.redis.mode})"
-        yield problem("redis", f"{where}: {errors.describe(error)}", _advise_on_redis(error, safety))
+        yield problem("redis", f"{where}: {errors.describe(error)}", _advise_on_redis(error, settings.redis))
         return
     for report in reports:
         yield from _check_server(report, safety)
 
 
-def _advise_on_redis(error: Exception, safety: Any) -> str:
-    if isinstance(error, safety.NotRedis):
+def _advise_on_redis(error: Exception, settings: RedisSettings) -> str:
+    connection = import_module("penstock.stores.redis.connection")
+    for said, advice in SAID_BY_REDIS.items():
+        if said in str(error):
+            return advice
+    if isinstance(error, connection.NotRedis):
         return "redis.addresses names another service, or another one of its ports: write where Redis listens (6379)"
+    if settings.tls and isinstance(error, ssl.SSLError | TimeoutError | ConnectionResetError):
+        return "redis.tls is for a Redis with tls-port: does that port speak TLS, and did redis.tls_ca sign for it?"
     if isinstance(error, TimeoutError):
         return "does it hang, does something on the way drop packets, or does another service listen there?"
     if isinstance(error, ConnectionResetError):
         return "does Redis listen there? If it wants TLS, set redis.tls = true; its log says why it closes"
-    if isinstance(error, ssl.SSLError):
-        return "redis.tls is for a Redis with tls-port: does that port speak TLS, and did redis.tls_ca sign for it?"
     return "is it running, and redis.addresses, redis.mode and redis.password right?"
 
 
