@@ -32,35 +32,6 @@ from tests.support.kafka_topics import forget_topics
 from tests.support.redis_server import RedisServer
 
 
-@pytest.fixture
-def examine(tmp_path, monkeypatch, capsys):
-    """examine("--set", …) gives (exit code, {(area, state): [text, …]}), with ports that are free."""
-    monkeypatch.chdir(tmp_path)
-    # The disk of a machine that tests in parallel may be as slow as it likes.
-    monkeypatch.setattr(storage, "VERY_SLOW", 1e9)
-    for name in list(os.environ):
-        if name.startswith("PENSTOCK_"):
-            monkeypatch.delenv(name)
-
-    def run(*arguments, settings=""):
-        config = tmp_path / "doctor.toml"
-        listeners = "" if "[[listeners]]" in settings else f'[[listeners]]\naddress = "127.0.0.1:{free_port()}"\n'
-        data = (
-            "" if "[data_subscription]" in settings else f'[data_subscription]\naddress = "127.0.0.1:{free_port()}"\n'
-        )
-        config.write_text(f'{listeners}{settings}\n{data}[admin]\naddress = "127.0.0.1:{free_port()}"\n')
-        capsys.readouterr()
-        code = main(["doctor", "--config", str(config), "--json", *arguments])
-        answer = json.loads(capsys.readouterr().out)
-        found = {}
-        for finding in answer["findings"]:
-            assert bool(finding["advice"]) == (finding["state"] != "ok"), finding
-            found.setdefault((finding["area"], finding["state"]), []).append(f"{finding['what']} | {finding['advice']}")
-        return code, found
-
-    return run
-
-
 def test_a_machine_that_is_fine_has_no_problems_and_nothing_is_left_behind(examine, tmp_path, capsys):
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     code, found = examine("--set", f"limits.max_connections={soft - 300}")
