@@ -208,6 +208,8 @@ def verdict(document: dict[str, Any]) -> str:
     if document["faults"]:
         return "NOT OK: " + ", ".join(document["faults"])
     figures = document["figures"]
+    if document["interrupted"] and not (figures.get("published") or figures.get("received") or figures.get("connects")):
+        return "ended before anything was measured"
     if "rate" not in figures:
         return "ok: every connection was served"
     lost = sum(stage.get("lost", 0) for stage in document["stages"])

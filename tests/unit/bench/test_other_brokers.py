@@ -2,7 +2,10 @@
 
 import contextlib
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -75,6 +78,19 @@ def test_where_nothing_happened_nothing_is_right(capsys: pytest.CaptureFixture[s
     with FaultyBroker(lose_all, lies=1_000_000) as faulty:
         assert bench("p2p", faulty.port, "-c", "1", "--undelivered", "50", "--drain", "0.2") == 1
     assert "NOT OK: no message arrived" in capsys.readouterr().out
+
+
+def test_ctrl_c_before_anything_happened_is_not_called_right() -> None:
+    with stranger("hangs") as port:
+        command = [sys.executable, "-m", "penstock", "bench", "p2p", "-h", "127.0.0.1", "-p", str(port)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        assert "opening" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "ended before anything was measured" in output
+    assert "ok:" not in output
 
 
 class Holding(FaultyBroker):

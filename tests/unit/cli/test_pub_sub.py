@@ -245,6 +245,16 @@ def test_a_server_that_says_nothing_is_not_waited_for_for_ever(command, monkeypa
     assert hint.startswith("does a broker listen for MQTT there?")
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_before_the_message_was_sent_is_no_success(cli, number, code):
+    with stranger("hangs") as port:
+        publisher = cli.start("pub", "-p", port, "-t", "x", "-m", "x", "-d")
+        assert b"sending CONNECT" in publisher.stderr.readline()
+        publisher.send_signal(number)
+        publisher.communicate(timeout=60)
+    assert publisher.returncode == code
+
+
 @pytest.mark.parametrize(
     "given",
     [("--cafile", "/nope.pem"), ("--cert", "/nope.pem", "--key", __file__), ("--key", "/nope", "--cert", __file__)],
