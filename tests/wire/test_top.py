@@ -27,6 +27,7 @@ from penstock.datasub import Consumer, connect
 from tests.support.application import AppBroker, persistent, running_app_broker, until
 from tests.support.broker import REPOSITORY
 from tests.support.packets import V5
+from tests.support.strangers import stranger
 
 SECONDS = 60.0
 
@@ -239,6 +240,20 @@ def test_rates_and_a_broker_that_was_started_again() -> None:
 def test_an_interval_that_is_none_is_bad_usage(interval: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--once", "--interval", interval, "--token", "any", "--url", "http://127.0.0.1:1"]) == 2
     assert "--interval" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [("hangs", "does not answer in 0.2 s"), ("closes", "cannot talk to the broker")]
+)
+def test_an_address_where_somebody_else_listens(
+    kind: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.cli.top.LOOK_SECONDS", 0.2)
+    with stranger(kind) as port:
+        assert main(["top", "--once", "--url", f"http://127.0.0.1:{port}", "--token", "x"]) == 1
+    message, hint = capsys.readouterr().err.splitlines()
+    assert said in message
+    assert hint == "Name the broker's admin address with --url: the setting admin.address, not the port of MQTT."
 
 
 def test_how_numbers_are_written() -> None:

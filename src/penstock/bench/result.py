@@ -161,17 +161,22 @@ def _stage_rows(stage: dict[str, Any], document: dict[str, Any]) -> list[tuple[s
         )
     if is_local:
         rows += _broker_rows(stage)
-    rows.append(("load generator", f"{stage['load_cores']:.2f} cores{_headroom(stage)}"))
+    rows.append(("load generator", f"{stage['load_cores']:.2f} cores{headroom(stage)}"))
     rows.append(("connections lost", f"{stage['disconnects']:,}"))
     return rows
 
 
-def _headroom(stage: dict[str, Any]) -> str:
+def headroom(stage: dict[str, Any]) -> str:
     """How much less CPU it took than the broker; whether it was the limit itself."""
     if stage["load_busiest_thread"] > BUSY_CORES:
         return ", busy all the time: it may be the limit, not the broker (--threads)"
     if stage["load_cpu_s"] and stage["broker_cpu_s"] and stage.get("rate"):
-        return f", {stage['broker_cpu_s'] / stage['load_cpu_s']:.1f} times less than the broker"
+        ratio = stage["broker_cpu_s"] / stage["load_cpu_s"]
+        return (
+            f", {ratio:.1f} times less than the broker"
+            if ratio >= 1
+            else f", {1 / ratio:.1f} times more than the broker"
+        )
     return ""
 
 
@@ -203,6 +208,8 @@ def verdict(document: dict[str, Any]) -> str:
     if document["faults"]:
         return "NOT OK: " + ", ".join(document["faults"])
     figures = document["figures"]
+    if document["interrupted"] and not (figures.get("published") or figures.get("received") or figures.get("connects")):
+        return "ended before anything was measured"
     if "rate" not in figures:
         return "ok: every connection was served"
     lost = sum(stage.get("lost", 0) for stage in document["stages"])

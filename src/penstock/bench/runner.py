@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ MOST_MOMENTS = 300
 LEAST_OF_THE_RATE = 0.95
 OPENING_SECONDS = 0.001  # between two looks at the memory of a broker that gets connections
 OPENING_PHASE = PHASES[0]
+SILENT_SECONDS = 30.0
 COUNTED = ("published", "received", "connects")
 
 
@@ -76,11 +78,27 @@ class Outcome:
             "unclosed": True,
         }
         counted = [f"{name} {self.total(name):,}" for name, counts in wrong.items() if counts and self.total(name)]
-        return counted + [
+        slow = [
             rates(result["asked_rate"], result["sent_rate"], result["send_lag_max_us"])
             for result in self.results.values()
             if is_too_slow(result)
         ]
+        return [*counted, *slow, *self._idleness()]
+
+    def _idleness(self) -> list[str]:
+        """Where nothing happened nothing can have gone wrong, and nothing was right either. Of a stage alone: what is
+        published for sessions that are away may all be lost at QoS 0."""
+        if self.is_interrupted or len(self.results) != 1:
+            return []
+        figures = self.figures
+        if "rate" not in figures:  # idle connections were all accepted, or it would not have begun
+            return [] if figures.get("connects", 1) else ["no connection was accepted"]
+        if not figures["published"]:
+            return ["no message could be published"]
+        if figures["received"]:
+            return []
+        is_queue = self.request.scenario == "queue"
+        return [f"no message arrived{': only Penstock has such queues' if is_queue else ''}"]
 
 
 def is_too_slow(result: dict[str, Any]) -> bool:
@@ -135,6 +153,28 @@ class Watch:
         return moment
 
 
+class Patience:
+    """Many connections may take long to open; a server that accepts none of them for so long does not speak MQTT, or
+    hangs. A storm has no such phase."""
+
+    def __init__(self, load: Load, options: LoadOptions):
+        self._load = load
+        self._where = f"{options.host}:{options.port}"
+        self._connects = 0
+        self._since = time.monotonic()
+
+    def look(self) -> None:
+        """Raises LoadError when it is over."""
+        if self._load.phase_name != OPENING_PHASE:
+            return
+        connects, now = self._load.counters()["connects"], time.monotonic()
+        if connects != self._connects:
+            self._connects, self._since = connects, now
+        elif now - self._since > SILENT_SECONDS:
+            some = f"{connects:,} connections, and then nothing," if connects else "no CONNACK"
+            raise LoadError(f"{self._where} does not answer: {some} in {SILENT_SECONDS:g} s")
+
+
 def run_scenario(request: Request, shown: Callable[[Moment], None] = lambda _: None) -> Outcome:
     """Raises LoadError when it cannot be run, UsageError when the request makes no sense."""
     scenario = SCENARIOS[request.scenario]
@@ -176,11 +216,13 @@ def _run_stage(stage: Stage, every: float, outcome: Outcome | None, shown: Calla
     load = Load(options)
     try:
         watch = Watch(load, stage, every)
+        patience = Patience(load, options)
         opening = Opening(options.pids, options.n, load.resources()[3]) if _is_about_memory(options) else None
         goes_on = True
         while goes_on:
             try:
                 goes_on = _step(load, watch, opening)
+                patience.look()
                 moment = watch.look(is_last=not goes_on)
                 if moment is not None and outcome is not None and stage.is_figure:
                     outcome.moments.append(moment)

@@ -16,6 +16,7 @@ from penstock.admin.token import ADDRESS_FILE, TOKEN_FILE
 from penstock.cli.option_groups import with_options
 from penstock.cli.settings_options import Config, DataDir, Set, load_from_flags
 from penstock.core.errors import ConflictError, NotFoundError, PenstockError, UsageError
+from penstock.core.settings import Settings
 from penstock.core.settings.address import is_host_name, is_loopback, parse_address
 
 API = "/api/v1"
@@ -23,6 +24,7 @@ CONNECT_SECONDS = 5.0
 # A command may wait for the log, and the log for its disk or for Kafka.
 ANSWER_SECONDS = 60.0
 LARGEST_ANSWER = 256 * 1024 * 1024
+ADMIN_HINT = "Name the broker's admin address with --url: the setting admin.address, not the port of MQTT."
 
 Url = Annotated[
     str | None,
@@ -58,8 +60,8 @@ class AdminClient:
         if not self._is_tls and not is_loopback(self._host):
             print(f"penstock: warning: the token goes to {self.url} unencrypted", file=sys.stderr)
 
-    def get(self, path: str) -> Any:
-        return self._ask("GET", path)
+    def get(self, path: str, seconds: float = ANSWER_SECONDS) -> Any:
+        return self._ask("GET", path, seconds=seconds)
 
     def post(self, path: str, body: object) -> Any:
         return self._ask("POST", path, json.dumps(body).encode())
@@ -70,7 +72,7 @@ class AdminClient:
     def delete(self, path: str) -> Any:
         return self._ask("DELETE", path)
 
-    def _ask(self, method: str, path: str, body: bytes | None = None) -> Any:
+    def _ask(self, method: str, path: str, body: bytes | None = None, seconds: float = ANSWER_SECONDS) -> Any:
         make = http.client.HTTPSConnection if self._is_tls else http.client.HTTPConnection
         connection = make(self._host, self._port, timeout=CONNECT_SECONDS)
         headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
@@ -78,12 +80,12 @@ class AdminClient:
             headers["Content-Type"] = "application/json"
         try:
             connection.connect()
-            connection.sock.settimeout(ANSWER_SECONDS)
+            connection.sock.settimeout(seconds)
             connection.request(method, f"{self._path}{API}{path}", body, headers)
             response = connection.getresponse()
             text = response.read(LARGEST_ANSWER + 1)
         except TimeoutError:
-            raise PenstockError(f"the broker at {self.url} does not answer in time") from None
+            raise PenstockError(f"the broker at {self.url} does not answer in {seconds:g} s", ADMIN_HINT) from None
         except ConnectionRefusedError:
             raise PenstockError(
                 f"no broker answers at {self.url}",
@@ -91,7 +93,7 @@ class AdminClient:
             ) from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise PenstockError(f"cannot talk to the broker at {self.url}: {reason}") from None
+            raise PenstockError(f"cannot talk to the broker at {self.url}: {reason}", ADMIN_HINT) from None
         finally:
             connection.close()
         return self._understand(response.status, text)
@@ -108,7 +110,7 @@ class AdminClient:
         if not isinstance(document, dict) or not isinstance(document.get("error"), str):
             raise PenstockError(
                 f"{self.url} does not answer as a Penstock broker does (HTTP {status})",
-                "Name the broker's admin address with --url: the setting admin.address.",
+                ADMIN_HINT,
             )
         message, hint = document["error"], str(document.get("hint", ""))
         if status == http.HTTPStatus.UNAUTHORIZED:
@@ -124,7 +126,12 @@ def find_admin(
     config: Config = None, data_dir: DataDir = None, assignments: Set = None, url: Url = None, token: Token = None
 ) -> AdminClient:
     """The broker of these flags: where its data directory says it listens, else where the settings say."""
-    settings = load_from_flags(config, data_dir=data_dir, assignments=assignments, check=False).settings
+    return admin_of(
+        load_from_flags(config, data_dir=data_dir, assignments=assignments, check=False).settings, url, token
+    )
+
+
+def admin_of(settings: Settings, url: str | None = None, token: str | None = None) -> AdminClient:
     directory = Path(settings.server.data_dir)
     if url is None:
         address = _read(directory / ADDRESS_FILE) or settings.admin.address

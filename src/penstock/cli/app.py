@@ -34,6 +34,21 @@ COMMANDS = {
 }
 
 
+class WholeLines(TyperGroup):
+    """A group whose `--help` shows what each command does to the end of the sentence: click cuts it to fit the line."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        commands = [(name, command) for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _first_sentence(each.help)) for name, each in commands if not each.hidden])
+
+
+def _first_sentence(text: str | None) -> str:
+    paragraph = " ".join((text or "").partition("\n\n")[0].split())
+    sentence, dot, _ = paragraph.partition(". ")
+    return sentence + dot.strip()
+
+
 class LazyGroup(TyperGroup):
     """Commands by name; `--help` of the group costs no import."""
 
@@ -67,7 +82,7 @@ def _show_version(wanted: bool) -> None:
 
 def make_app() -> typer.Typer:
     """A typer application for one subcommand: plain help, our own error messages."""
-    return typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+    return typer.Typer(cls=WholeLines, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
 
 app = typer.Typer(

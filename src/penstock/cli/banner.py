@@ -8,13 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from shutil import which
 
-from penstock.core.settings import ListenerSettings
+from penstock.core.settings import AccessSettings, ListenerSettings
 from penstock.core.settings.address import parse_address
+from penstock.core.settings.checks import is_anonymous_allowed
 
 _DEFAULT_PORT = 1883
 
 
-def render_banner(listeners: Sequence[ListenerSettings], data_dir: str, admin: str, consumers: str = "") -> str:
+def render_banner(
+    listeners: Sequence[ListenerSettings],
+    data_dir: str,
+    admin: str,
+    consumers: str = "",
+    access: AccessSettings = AccessSettings(),  # noqa: B008 - settings do not change
+) -> str:
     """A few lines for a person; `listeners` have the ports they really got."""
     lines = ["Penstock is running."]
     lines += [f"  listening  {_describe(listener)}" for listener in listeners]
@@ -23,7 +30,7 @@ def render_banner(listeners: Sequence[ListenerSettings], data_dir: str, admin: s
     lines.append(f"  data       {Path(data_dir).resolve()}")
     if admin:
         lines.append(f"  metrics    http://{admin}/metrics")
-    flags = _client_flags(listeners)
+    flags = _client_flags(listeners, access)
     if flags is not None:
         program = _program()
         lines += [
@@ -51,17 +58,19 @@ def _describe(listener: ListenerSettings) -> str:
     return f"{schemes[listener.transport]}://{listener.address}{path}"
 
 
-def _client_flags(listeners: Sequence[ListenerSettings]) -> str | None:
+def _client_flags(listeners: Sequence[ListenerSettings], access: AccessSettings) -> str | None:
     """Flags for the listener that is easiest to reach from this machine; None when all of them need certificates."""
+    open_first = sorted(listeners, key=lambda listener: not is_anonymous_allowed(listener, access))
     for transport in ("tcp", "ws", "unix"):
-        for listener in listeners:
+        for listener in open_first:
             if listener.transport != transport:
                 continue
+            login = "" if is_anonymous_allowed(listener, access) else " -u NAME -P PASSWORD"
             if transport == "unix":
-                return f" --unix {listener.address}"
+                return f" --unix {listener.address}{login}"
             host, port = parse_address(listener.address)
             flags = "" if host in ("", "0.0.0.0", "::", "127.0.0.1", "::1", "localhost") else f" -h {host}"
             if transport == "ws":
-                return f"{flags} --ws -p {port}"
-            return f"{flags} -p {port}" if port != _DEFAULT_PORT else flags
+                return f"{flags} --ws -p {port}{login}"
+            return f"{flags} -p {port}{login}" if port != _DEFAULT_PORT else flags + login
     return None

@@ -43,8 +43,8 @@ app = make_app()
 
 EPILOG = (
     "Exit codes: 0 the broker did everything right; 1 messages were lost at QoS 1 or 2, doubled at QoS 2, reordered or"
-    " damaged, connections were lost, or a --rate was not reached; 2 bad usage; 3 the test cannot be run: no broker"
-    " there, or it refuses."
+    " damaged, connections were lost, a --rate was not reached, or nothing came at all; 2 bad usage; 3 the test cannot"
+    " be run: no broker there, or it refuses."
 )
 STANDARD_OUTPUT = Path("-")
 
@@ -69,7 +69,8 @@ def run(scenario: Scenario, given: dict[str, Any]) -> None:
             print(left_behind, file=sys.stderr)
         raise
     version = None if outcome.is_interrupted else ask_version(connection, f"bench-{request.token}-version")
-    document = document_of(outcome, remove_leftovers(request), version)
+    is_other = version is not None and not version.startswith("penstock ")
+    document = document_of(outcome, None if is_other else remove_leftovers(request), version)
     if not quiet:
         _print(document, sys.stderr if json == STANDARD_OUTPUT else sys.stdout)
     if json == STANDARD_OUTPUT:
@@ -148,8 +149,17 @@ def _run(request: Request, *, quiet: bool) -> Outcome:
         message = describe_refusal(refused.connack, request.version or 4)
         raise PenstockError(message, exit_code=exit_codes.NOT_RUN) from None
     except LoadError as error:
-        hint = "is the broker running? -h and -p say where" if "connection refused" in str(error) else ""
-        raise PenstockError(str(error), hint, exit_code=exit_codes.NOT_RUN) from None
+        raise PenstockError(str(error), _advise(str(error), request), exit_code=exit_codes.NOT_RUN) from None
+
+
+def _advise(error: str, request: Request) -> str:
+    if "connection refused" in error:
+        return "is the broker running? -h and -p say where"
+    if not any(word in error for word in ("does not answer", "CONNACK was awaited", "TLS", "does not speak MQTT")):
+        return ""
+    if request.tls is not None:
+        return "does the broker speak MQTT over TLS on this port? -p says which"
+    return "does a broker listen for MQTT on this port? If it wants TLS, give --cafile FILE or --tls-use-os-certs"
 
 
 def _print(document: dict[str, Any], target: TextIO) -> None:

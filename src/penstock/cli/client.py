@@ -17,6 +17,7 @@ from penstock.core.fixed_header import read_header
 CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK, PINGRESP, DISCONNECT = (
     2, 3, 4, 5, 6, 7, 9, 11, 13, 14,
 )  # fmt: skip
+CONNACK_SECONDS = 30.0
 _FIRST_FAILURE = 0x80
 _QUEUE = 1_000
 _RETURN_CODES = {
@@ -118,7 +119,15 @@ class Client:
             ),
         )
         try:
-            connack = await client._connack
+            async with asyncio.timeout(CONNACK_SECONDS):
+                connack = await asyncio.shield(client._connack)  # a future that is cancelled would look answered
+        except TimeoutError:
+            client._stream.abort()
+            await client.close()
+            where = target.unix or f"{target.host}:{target.port}"
+            raise ConnectionClosed(
+                f"{where} does not answer: no CONNACK in {CONNACK_SECONDS:g} seconds", _hint_at_transport(target)
+            ) from None
         except PenstockError as error:
             await client.close()
             raise ConnectionClosed(error.message, _hint_at_transport(target), exit_code=error.exit_code) from None
@@ -345,12 +354,13 @@ def _hint_at_transport(target: Target) -> str:
     """What to try when something answers there, but not with CONNACK."""
     if target.unix:
         return ""
-    hints = []
+    hints = ["does a broker listen for MQTT there?"]
     if target.tls is None:
         hints.append("if this is a TLS listener use --cafile FILE or --tls-use-os-certs")
     if not target.websocket_path:
         hints.append("for WebSocket use --ws")
-    return "; ".join(hints)
+    first, *others = hints
+    return f"{first} {'; '.join(others)}".rstrip()
 
 
 def describe_refusal(connack: packets.ConnackPacket, version: int) -> str:

@@ -182,6 +182,12 @@ def _target(options: ConnectionOptions, scheme: str, host: str | None, port: int
 def _tls(options: ConnectionOptions) -> ssl.SSLContext:
     if bool(options.cert) != bool(options.key):
         raise UsageError("--cert and --key go together")
+    for option, path in (("--cafile", options.cafile), ("--cert", options.cert), ("--key", options.key)):
+        try:
+            if path:
+                Path(path).open("rb").close()
+        except OSError as error:  # ssl does not say of which file it speaks
+            raise UsageError(f"{option} {path}: {error.strerror}") from None
     try:
         context = ssl.create_default_context(cafile=options.cafile)
         if options.cert:

@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.admin_client import Json
+from penstock.admin.token import ADDRESS_FILE
+from penstock.cli.admin_client import Json, admin_of
 from penstock.cli.app import make_app
 from penstock.cli.backup import is_log_open
 from penstock.cli.checks.access import check_access
@@ -31,6 +32,7 @@ from penstock.logs.embedded import files
 
 app = make_app()
 
+ANSWER_SECONDS = 3.0
 MARKS: dict[State, str] = {"ok": "ok      ", "warning": "warning ", "problem": "PROBLEM "}
 STYLES: dict[State, str] = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
@@ -54,26 +56,33 @@ def doctor(
     """
     flags = {"listen": listen, "port": port, "data_dir": data_dir, "assignments": assignments}
     findings: list[Finding] = []
+
+    def tell(found: Iterable[Finding]) -> None:
+        """Each at once: a server that does not answer takes seconds."""
+        for finding in found:
+            findings.append(finding)
+            if not as_json and not (quiet and finding.state == "ok"):
+                _print(finding)
+
     code = exit_codes.OK
     try:
         loaded = load_from_flags(config, **flags)  # type: ignore[arg-type] # each has the type of its parameter
         import_module("penstock.app").check(loaded.settings)  # what only the parts themselves can judge
-        findings += [warning("settings", text, "see docs/settings.md") for text in loaded.warnings]
-        findings.append(ok("settings", "all of them can be used together"))
+        tell(warning("settings", text, "see docs/settings.md") for text in loaded.warnings)
+        tell([ok("settings", "all of them can be used together")])
         settings: Settings | None = loaded.settings
     except PenstockError as error:
-        findings.append(problem("settings", error.message, error.hint or "`penstock check-config` says the same"))
+        tell([problem("settings", error.message, error.hint or "`penstock check-config` says the same")])
         code = exit_codes.CONFIGURATION
         settings = _load_unchecked(config, flags)
     if settings is not None:
-        findings += examine(settings)
+        tell(examine(settings))
     states = Counter(finding.state for finding in findings)
     if code == exit_codes.OK and (states["problem"] or (strict and states["warning"])):
         code = exit_codes.FAILURE
     if as_json:
         print_json({"findings": [asdict(finding) for finding in findings], **_count(states)})
     else:
-        _print([finding for finding in findings if not quiet or finding.state != "ok"])
         typer.echo(", ".join(f"{number} {what}" for what, number in _count(states).items()))
     raise typer.Exit(code)
 
@@ -92,7 +101,7 @@ def _load_unchecked(config: Path | None, flags: Mapping[str, object]) -> Setting
 
 def examine(settings: Settings) -> Iterator[Finding]:
     clock = ClockWatch()
-    pid = _find_broker(Path(settings.server.data_dir))
+    pid = _find_broker(Path(settings.server.data_dir)) or _ask_broker(settings)
     if pid is not None:
         yield ok("broker", f"one runs on {Path(settings.server.data_dir).resolve()} (pid {pid})")
     yield from check_files(settings, pid)
@@ -120,14 +129,23 @@ def _find_broker(data_dir: Path) -> int | None:
         return None
 
 
-def _print(findings: Iterable[Finding]) -> None:
-    for finding in findings:
-        line = f"{finding.area}: {shown(finding.what)}"
-        if sys.stdout.isatty():
-            text = import_module("rich.text").Text
-            marked = text(MARKS[finding.state], STYLES[finding.state]).append(line, "default")
-            import_module("rich.console").Console(highlight=False).print(marked, soft_wrap=True)
-        else:
-            typer.echo(MARKS[finding.state] + line)
-        if finding.advice:
-            typer.echo(f"{' ' * len(MARKS[finding.state])}{shown(finding.advice)}")
+def _ask_broker(settings: Settings) -> int | None:
+    """One on Kafka writes no log; it answers at the address that it has left there, to its token only."""
+    try:
+        if (Path(settings.server.data_dir) / ADDRESS_FILE).is_file():
+            return int(admin_of(settings).get("/overview", ANSWER_SECONDS)["process"]["pid"])
+    except (PenstockError, OSError, LookupError, TypeError, ValueError):
+        pass  # it was killed, and what it has left is old; or this user may not know
+    return None
+
+
+def _print(finding: Finding) -> None:
+    line = f"{finding.area}: {shown(finding.what)}"
+    if sys.stdout.isatty():
+        text = import_module("rich.text").Text
+        marked = text(MARKS[finding.state], STYLES[finding.state]).append(line, "default")
+        import_module("rich.console").Console(highlight=False).print(marked, soft_wrap=True)
+    else:
+        typer.echo(MARKS[finding.state] + line)
+    if finding.advice:
+        typer.echo(f"{' ' * len(MARKS[finding.state])}{shown(finding.advice)}")

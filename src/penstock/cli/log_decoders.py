@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
+from penstock._ext.connection import read_context
 from penstock._ext.segment import Record
-from penstock.cli.log_records import describe_headers, format_time, put_bytes, render_headers
+from penstock.cli.log_records import as_text, describe_headers, format_time, put_bytes, render_headers
 from penstock.core.errors import PenstockError
 from penstock.core.logging import escape
 from penstock.core.settings import Settings
+from penstock.delivery.contexts import CLAIMED, OFFERED, OWN, SHARED, split_key
+from penstock.delivery.contexts import TABLE as CONTEXTS
 from penstock.persistence.log_names import LogNames
+from penstock.persistence.received import TABLE as RECEIVED
+from penstock.persistence.received import decode_received
 from penstock.persistence.session_records import (
     SESSIONS,
     SUBSCRIPTIONS,
@@ -21,6 +28,7 @@ from penstock.persistence.session_records import (
     decode_subscriptions,
     decode_will,
 )
+from penstock.persistence.state_log import MARKER
 from penstock_schema.decode import SchemaError
 from penstock_schema.event import TOPIC as EVENTS
 from penstock_schema.event import EventKind, decode_event
@@ -28,6 +36,8 @@ from penstock_schema.event import EventKind, decode_event
 Fields = dict[str, Any]
 Decoder = Callable[[Record], Fields | None]
 """The fields of a record; None when it is something else, which is shown as it is."""
+TABLES = ("tbmq.client.", "tbmq.queue.", "tbmq.datasub.")
+"""What the topics begin with that are read as tables at a start, each behind a marker."""
 _TOLD = (EventKind.DELIVERED, EventKind.EXPIRED, EventKind.DROPPED, EventKind.DEAD_LETTERED)
 
 
@@ -35,15 +45,17 @@ def find_decoder(settings: Settings, topic: str) -> Decoder | None:
     """None for a topic whose records are not the broker's own."""
     names = LogNames(settings)
     decode = {names.of(own): decoder for own, decoder in _DECODERS.items()}.get(topic)
-    if decode is None:
+    if decode is None and not topic.startswith(tuple(map(names.of, TABLES))):
         return None
 
     def try_to(record: Record) -> Fields | None:
-        if record.value is None:
+        if record.key == MARKER:
+            return {"kind": "marker", "by": as_text(record.value or b"") or None}
+        if decode is None or not record.value:
             return None
         try:
             return decode(record.key or b"", record.value)
-        except (SchemaError, PenstockError):
+        except (SchemaError, PenstockError, ValueError, LookupError, msgspec.DecodeError):
             return None  # of another release, or somebody else's
 
     return try_to
@@ -134,9 +146,49 @@ def _describe_subscriptions(key: bytes, value: bytes) -> Fields:
     return {"client_id": client_id, "subscriptions": found}
 
 
+def _describe_received(key: bytes, value: bytes) -> Fields:
+    """Of QoS 2: what clients have not released yet, and how far a broker has stored these ids."""
+    record = decode_received(key, value)
+    if record.node is None:
+        return {
+            "client_id": record.client_id,
+            "sequence": record.sequence,
+            "packet_ids": sorted(record.packet_ids),
+        }
+    if record.topic:
+        return {"kind": "mark", "node": record.node, "topic": record.topic, "stored_to": record.ends[0]}
+    ends = {str(partition): end for partition, end in sorted(record.ends.items())}
+    return {"kind": "mark", "node": record.node, "stored_to": ends, "at": format_time(record.at)}
+
+
+def _describe_context(key: bytes, value: bytes) -> Fields:
+    """What of a topic is committed and in flight on its way to an APPLICATION client."""
+    kind, owner, topic, partition = split_key(key)
+    fields: Fields = {"kind": _CONTEXTS[kind], "group" if kind == SHARED else "client_id": owner}
+    if kind == SHARED:
+        holder, _, value = value.partition(b"\0")
+        fields["client_id"] = holder.decode()
+    context = read_context(value)
+    runs = [
+        {"offset": offset, "packet_id": packet_id or None, "count": count, "state": state}
+        for offset, packet_id, count, state in context["in_flight"]
+    ]
+    return {
+        **fields,
+        "topic": topic,
+        "of_partition": partition,
+        "committed": context["committed"],
+        "end": context["end"],
+        "in_flight": runs,
+    }
+
+
+_CONTEXTS = {OWN: "own", SHARED: "shared", CLAIMED: "claimed", OFFERED: "offered"}
 _DECODERS: dict[str, Callable[[bytes, bytes], Fields]] = {
     EVENTS: _describe_event,
     SESSIONS: _describe_session,
     SUBSCRIPTIONS: _describe_subscriptions,
     WILLS: _describe_will_of_client,
+    RECEIVED: _describe_received,
+    CONTEXTS: _describe_context,
 }

@@ -48,7 +48,9 @@ def pub(
     """Publish messages, with the flags of mosquitto_pub."""
     connection = make_connection(connect())
     options = pick(PublishOptions, ctx.params)
-    run(_publish_all(connection, options, _checked_topic(topic or connection.topic)), quiet=quiet)
+    work = _publish_all(connection, options, _checked_topic(topic or connection.topic))
+    # Who ends what comes from standard input has sent all he wanted; else a signal means that something was not sent.
+    run(work, quiet=quiet, is_endless=options.lines)
 
 
 @dataclass(frozen=True)

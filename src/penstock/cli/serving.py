@@ -46,7 +46,9 @@ async def _serve(broker: Broker, manager: ServiceManager) -> int:
         await broker.close()
         raise
     listeners, data_dir = broker.bound_listeners(), broker.settings.server.data_dir
-    sys.stdout.write(render_banner(listeners, data_dir, broker.admin.address, broker.data_address))
+    sys.stdout.write(
+        render_banner(listeners, data_dir, broker.admin.address, broker.data_address, broker.settings.access)
+    )
     sys.stdout.flush()
     status = f"listening on {', '.join(listener.address for listener in listeners)}"
     manager.ready(status)

@@ -26,6 +26,7 @@ app = make_app()
 
 # Lists of queues and clients cost the broker more than counters do, so they are asked for less often.
 LIST_SECONDS = 5.0
+LOOK_SECONDS = 10.0  # a person waits
 LONGEST_INTERVAL = 86_400.0
 ENDS = b"qQ\x03\x04"
 ESCAPE = b"\x1b"
@@ -77,7 +78,7 @@ class Watcher:
 
     def look(self) -> dict[str, Any]:
         """The figures since the last look; the first time, since the broker's start."""
-        reading = Reading(self._admin.get("/overview"))
+        reading = Reading(self._admin.get("/overview", LOOK_SECONDS))
         figures = Figures(reading, self._last).describe()
         self._last = reading
         if time.monotonic() - self._listed_at >= LIST_SECONDS:

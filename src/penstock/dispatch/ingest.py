@@ -90,7 +90,8 @@ class Ingest:
             if isinstance(error, LogError) and not error.is_retryable:
                 raise
             # The broker serves all the same: publishes wait or are refused until the log is there.
-            log.warning("the log is not ready, publishes wait for it", topic=self._topic, error=str(error))
+            why = str(error) or f"no answer in {START_SECONDS:g} s"
+            log.warning("the log is not ready, publishes wait for it", topic=self._topic, error=why)
             self._preparing = asyncio.get_running_loop().create_task(self._prepare_later())
         self._hub.log_to(
             self.submit,

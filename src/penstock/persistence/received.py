@@ -10,7 +10,9 @@ were sent such messages, since they have logs of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import struct
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -32,6 +34,35 @@ TIME = -1  # beside the partitions in a mark: when it was so, in ms
 
 Ends = dict[int, int]
 Late = dict[str, list[tuple[int, int, int]]]
+
+
+class ReceivedRecord(NamedTuple):
+    """What is stored, for who looks at it: the ids of a client, or (with a node) how far the ids of a log are stored.
+    `topic` is that of a durable queue."""
+
+    client_id: str = ""
+    sequence: int | None = None
+    packet_ids: Sequence[int] = ()
+    node: str | None = None
+    topic: str = ""
+    ends: Mapping[int, int] = {}
+    at: int = 0
+
+
+def decode_received(key: bytes, value: bytes) -> ReceivedRecord:
+    """Raises ValueError for what no broker has written."""
+    if key.startswith(MARK):
+        node, zero, topic = key.removeprefix(MARK).decode().partition("\0")
+        if zero:
+            return ReceivedRecord(node=node, topic=topic, ends={0: int(value)})
+        ends = msgspec.json.decode(value, type=Ends)
+        return ReceivedRecord(node=node, at=ends.pop(TIME, 0), ends=ends)
+    sequence = None
+    if len(value) % 2:  # as Session.restore_received reads it
+        if len(value) < 5 or value[0] != 1:
+            raise ValueError("these are no packet ids")
+        sequence, value = int.from_bytes(value[1:5], "little"), value[5:]
+    return ReceivedRecord(key.decode(), sequence, struct.unpack(f"<{len(value) // 2}H", value))
 
 
 class ReceivedIds:

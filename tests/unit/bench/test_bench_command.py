@@ -19,8 +19,6 @@ from typing import Any
 import pytest
 
 from penstock.__main__ import main
-from penstock.bench.brokers import COMMANDS
-from penstock.bench.brokers import Broker as Peer
 from penstock.bench.charts import round_within, ticks_to
 from penstock.bench.machine import package_version
 from penstock.bench.neighbours import Neighbours
@@ -106,20 +104,6 @@ def test_nothing_is_left_behind(places: Broker) -> None:
     assert retained.expect_publish().payload == b"fresh"
     returned = places.client(4)
     assert not returned.connect(f"bench-{seen[0].token}-device0", clean_start=False).session_present
-
-
-@pytest.mark.skipif(not shutil.which("mosquitto"), reason="mosquitto is not installed")
-def test_another_broker(tmp_path: Path) -> None:
-    mosquitto = Peer("mosquitto", COMMANDS["mosquitto"])
-    mosquitto.start()
-    try:
-        for qos, version in ((0, "mqttv311"), (1, "mqttv5"), (2, "mqttv5")):
-            assert bench("p2p", mosquitto.port, "-q", str(qos), "-V", version, "--quiet") == 0
-        # what is only Penstock's is lost there, and said to be
-        lost = bench("queue", mosquitto.port, "-c", "2", "--quiet", "--drain", "0.2")
-        assert lost == 1
-    finally:
-        mosquitto.stop()
 
 
 def test_tls_and_a_password(places: Broker, capsys: pytest.CaptureFixture[str]) -> None:

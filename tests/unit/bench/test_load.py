@@ -118,7 +118,7 @@ def test_the_latency_of_what_was_stored_is_that_of_the_return(broker: Broker) ->
     time.sleep(1.5)
     result = run_clean(broker, f"{options} --part receive")
     assert result["received"] == 60
-    assert 0 < result["max_us"] <= 1.05 * result["secs"] * 1e6
+    assert 0 < result["max_us"] <= 1.05 * result["secs"] * 1e6 + 1_000  # secs are rounded to ms
     run_clean(broker, f"{options} --part subscribe --forget")
 
 

@@ -1,5 +1,6 @@
 """The command as a process, and a real broker to talk to."""
 
+import json
 import os
 import socket
 import subprocess
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.__main__ import main
 from penstock.access import PasswordFile
 from penstock.access.passwords import hash_password
+from penstock.cli.checks import storage
 from tests.support.certificates import Authority
 from tests.support.forked import popen
 from tests.support.ports import free_port
@@ -155,3 +158,32 @@ def password_file(tmp_path):
     path = tmp_path / "passwords"
     PasswordFile({"alice": hash_password(b"secret")}).save(path)
     return path
+
+
+@pytest.fixture
+def examine(tmp_path, monkeypatch, capsys):
+    """examine("--set", …) gives (exit code, {(area, state): [text, …]}), with ports that are free."""
+    monkeypatch.chdir(tmp_path)
+    # The disk of a machine that tests in parallel may be as slow as it likes.
+    monkeypatch.setattr(storage, "VERY_SLOW", 1e9)
+    for name in list(os.environ):
+        if name.startswith("PENSTOCK_"):
+            monkeypatch.delenv(name)
+
+    def run(*arguments, settings=""):
+        config = tmp_path / "doctor.toml"
+        listeners = "" if "[[listeners]]" in settings else f'[[listeners]]\naddress = "127.0.0.1:{free_port()}"\n'
+        data = (
+            "" if "[data_subscription]" in settings else f'[data_subscription]\naddress = "127.0.0.1:{free_port()}"\n'
+        )
+        config.write_text(f'{listeners}{settings}\n{data}[admin]\naddress = "127.0.0.1:{free_port()}"\n')
+        capsys.readouterr()
+        code = main(["doctor", "--config", str(config), "--json", *arguments])
+        answer = json.loads(capsys.readouterr().out)
+        found = {}
+        for finding in answer["findings"]:
+            assert bool(finding["advice"]) == (finding["state"] != "ok"), finding
+            found.setdefault((finding["area"], finding["state"]), []).append(f"{finding['what']} | {finding['advice']}")
+        return code, found
+
+    return run

@@ -12,7 +12,7 @@ import pytest
 from penstock.__main__ import main
 from penstock.access import PasswordFile
 from penstock.cli.banner import render_banner
-from penstock.core.settings import ListenerSettings
+from penstock.core.settings import AccessSettings, ListenerSettings
 from tests.support.ports import free_port
 from tests.unit.cli.conftest import clean_environment
 
@@ -37,6 +37,14 @@ def test_help_lists_every_command(capsys):
 def test_every_command_has_help(capsys, command):
     assert main([command, "--help"]) == 0
     assert f"penstock {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("group", ["bench", "log", "queue", "acl", "spark", "session", "app", "retained"])
+def test_help_of_a_group_says_what_each_command_does_to_the_end(capsys, group):
+    assert main([group, "--help"]) == 0
+    lines = capsys.readouterr().out.partition("\nCommands:\n")[2].splitlines()
+    assert lines
+    assert not [line for line in lines if line.endswith("...")]
 
 
 def test_help_of_serve_names_every_form_of_an_address(capsys):
@@ -336,14 +344,22 @@ def test_banner_says_where_and_what_next(tmp_path):
     ("listener", "flags"),
     [
         (ListenerSettings(address="127.0.0.1:1999"), "pub -p 1999 -t"),
-        (ListenerSettings(address="*:1883"), "pub -t"),
-        (ListenerSettings(address="10.0.0.1:1883"), "pub -h 10.0.0.1 -t"),
+        (ListenerSettings(address="*:1883", anonymous="allow"), "pub -t"),
+        (ListenerSettings(address="10.0.0.1:1883", anonymous="allow"), "pub -h 10.0.0.1 -t"),
         (ListenerSettings(transport="ws", address="127.0.0.1:80"), "pub --ws -p 80 -t"),
         (ListenerSettings(transport="unix", address="/run/s"), "pub --unix /run/s -t"),
     ],
 )
 def test_banner_flags(listener, flags):
     assert flags in render_banner([listener], "data", "")
+
+
+def test_banner_asks_for_a_password_where_the_broker_does():
+    closed = ListenerSettings(address="127.0.0.1:1999")
+    access = AccessSettings(anonymous="deny", password_file="passwords")
+    assert "pub -p 1999 -u NAME -P PASSWORD -t" in render_banner([closed], "data", "", access=access)
+    opened = ListenerSettings(address="127.0.0.1:2000", anonymous="allow")
+    assert "pub -p 2000 -t" in render_banner([closed, opened], "data", "", access=access)
 
 
 def test_banner_without_an_easy_listener():

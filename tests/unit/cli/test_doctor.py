@@ -32,35 +32,6 @@ from tests.support.kafka_topics import forget_topics
 from tests.support.redis_server import RedisServer
 
 
-@pytest.fixture
-def examine(tmp_path, monkeypatch, capsys):
-    """examine("--set", …) gives (exit code, {(area, state): [text, …]}), with ports that are free."""
-    monkeypatch.chdir(tmp_path)
-    # The disk of a machine that tests in parallel may be as slow as it likes.
-    monkeypatch.setattr(storage, "VERY_SLOW", 1e9)
-    for name in list(os.environ):
-        if name.startswith("PENSTOCK_"):
-            monkeypatch.delenv(name)
-
-    def run(*arguments, settings=""):
-        config = tmp_path / "doctor.toml"
-        listeners = "" if "[[listeners]]" in settings else f'[[listeners]]\naddress = "127.0.0.1:{free_port()}"\n'
-        data = (
-            "" if "[data_subscription]" in settings else f'[data_subscription]\naddress = "127.0.0.1:{free_port()}"\n'
-        )
-        config.write_text(f'{listeners}{settings}\n{data}[admin]\naddress = "127.0.0.1:{free_port()}"\n')
-        capsys.readouterr()
-        code = main(["doctor", "--config", str(config), "--json", *arguments])
-        answer = json.loads(capsys.readouterr().out)
-        found = {}
-        for finding in answer["findings"]:
-            assert bool(finding["advice"]) == (finding["state"] != "ok"), finding
-            found.setdefault((finding["area"], finding["state"]), []).append(f"{finding['what']} | {finding['advice']}")
-        return code, found
-
-    return run
-
-
 def test_a_machine_that_is_fine_has_no_problems_and_nothing_is_left_behind(examine, tmp_path, capsys):
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     code, found = examine("--set", f"limits.max_connections={soft - 300}")
@@ -403,6 +374,32 @@ def test_a_broker_that_runs_is_known(examine, tmp_path, cli):
     finally:
         broker.kill()
         broker.communicate()
+
+
+def test_a_broker_on_kafka_that_runs_is_known(cli, tmp_path):
+    """It has no log in its data directory that would say so."""
+    kafka = shared_cluster(1)
+    forget_topics(kafka.bootstrap)
+    port, admin = free_port(), free_port()
+    settings = [f"kafka.bootstrap_servers={kafka.bootstrap}", "log.provider=kafka", f"admin.address=127.0.0.1:{admin}"]
+    places = ["--port", port, "--data-dir", tmp_path / "data"]
+    places += [word for each in settings for word in ("--set", each)]
+    broker = cli.start("serve", *places)
+    try:
+        while b"Try it" not in broker.stdout.readline():
+            assert broker.poll() is None
+        _, out, err = cli.run("doctor", *places)
+        assert err == ""
+        assert f"ok      broker: one runs on {tmp_path / 'data'} (pid {broker.pid})" in out.decode()
+        assert out.decode().count(f"is in use by the broker that runs here (pid {broker.pid})") == 2
+    finally:
+        broker.kill()
+        broker.communicate()
+    # what a killed one has left says nothing
+    assert (tmp_path / "data" / "admin.address").exists()
+    _, out, err = cli.run("doctor", *places)
+    assert f"127.0.0.1:{port} is free" in out.decode()
+    assert "one runs on" not in out.decode()
 
 
 @pytest.mark.parametrize(

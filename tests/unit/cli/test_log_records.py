@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import struct
 from datetime import datetime
 from uuid import UUID
 
 import msgspec
 import pytest
 
+from penstock._ext.connection import Hub, Session, write_context
 from penstock._ext.segment import RecordPack
 from penstock.cli.log_decoders import describe_own, find_decoder, render_own
 from penstock.cli.log_records import describe, render
 from penstock.core.settings import Settings
+from penstock.delivery.contexts import make_key
 from penstock.partition.messages import QueueMessage, encode_message, request_headers, stamped
+from penstock.persistence.received import ReceivedIds
 from penstock.persistence.session_records import FORM, SessionRecord, WillRecord, encode_subscriptions
 from penstock_schema.event import Event, EventKind, encode_event
+from tests.support.lanes import StepLoop
 
 NOW_MS = 1_700_000_000_123
 REQUEST = UUID("784f394c-42b6-435a-983c-b7beff2784f9")
@@ -111,6 +116,72 @@ def test_sessions_subscriptions_and_wills_are_readable():
     shown, line = own_fields("tbmq.client.subscriptions", encode_subscriptions([(b"a/#", 1, 0)]), b"pump")
     assert shown["subscriptions"] == [{"filter": "a/#", "qos": 1, "identifier": None}]
     assert line.endswith("  pump  subscriptions=[(filter=a/#, qos=1)]")
+
+
+def test_qos_2_ids_that_are_not_released_are_readable():
+    """As a session of the broker gives them, and as the marks of a node are stored."""
+
+    class Store:
+        def store(self, changes, _on_done=None):
+            self.changes = changes
+
+    session = Session(Hub(StepLoop()), "pump\x1b[2J")
+    session.restore_received(b"\x01" + struct.pack("<I3H", 70_000, 9, 300, 2))
+    store = Store()
+    ids = ReceivedIds(store, node="n1")
+    ids.store([(session, session.received_ids())], None)
+    ((table, key, value),) = store.changes
+    shown, line = own_fields(table, value, key)
+    assert (shown["client_id"], shown["sequence"], shown["packet_ids"]) == ("pump\x1b[2J", 70_000, [2, 9, 300])
+    assert line.endswith(r"  pump\x1b[2J  sequence=70000  packet_ids=[2, 9, 300]")
+
+    ids._is_restored = True
+    ids.mark({3: 41, 0: 7}, NOW_MS)
+    ((table, key, value),) = store.changes
+    shown, line = own_fields(table, value, key)
+    assert (shown["kind"], shown["node"], shown["stored_to"]) == ("mark", "n1", {"0": 7, "3": 41})
+    assert datetime.fromisoformat(shown["at"]).timestamp() == NOW_MS / 1000
+    assert line.endswith("  mark  node=n1  stored_to=(0=7, 3=41)")
+
+    ids.mark_queues({"tbmq.queue.jobs": 12})
+    ((table, key, value),) = store.changes
+    shown, line = own_fields(table, value, key)
+    assert (shown["node"], shown["topic"], shown["stored_to"]) == ("n1", "tbmq.queue.jobs", 12)
+    # those of before there were sequence numbers
+    assert own_fields(table, struct.pack("<2H", 4, 5), b"pump")[0]["packet_ids"] == [4, 5]
+
+
+def test_what_is_under_way_to_application_clients_is_readable():
+    runs = [(7, 0, 2, "planned"), (11, 300, 3, "received")]
+    value = write_context({"committed": 5, "end": 20, "last_packet_id": 302, "seen": {}, "in_flight": runs})
+    shown, line = own_fields("tbmq.client.app.context", value, make_key("c", "billing", "tbmq.msg.app.billing", 0))
+    assert (shown["kind"], shown["client_id"], shown["topic"]) == ("own", "billing", "tbmq.msg.app.billing")
+    assert (shown["committed"], shown["end"], len(shown["in_flight"])) == (5, 20, 2)
+    assert "in_flight=[(offset=7, count=2, state=planned), (offset=11, packet_id=300, count=3, state=received)]" in line
+    key = make_key("s", "workers", "tbmq.msg.app.shared.jobs", 3)
+    shown, _ = own_fields("tbmq.client.app.context", b"billing\0" + value, key)
+    assert (shown["kind"], shown["group"], shown["client_id"]) == ("shared", "workers", "billing")
+    assert (shown["partition"], shown["of_partition"]) == (0, 3)
+    assert own_fields("tbmq.client.app.context", value, b"no key of ours") is None
+    assert own_fields("tbmq.client.app.context", b"\xff", key) is None
+
+
+@pytest.mark.parametrize("topic", ["tbmq.client.session", "tbmq.queue.state", "tbmq.datasub.topics"])
+def test_markers_of_a_start_are_readable(topic):
+    shown, line = own_fields(topic, b"sessions of n1 1 17", b"\xffload")
+    assert (shown["kind"], shown["by"]) == ("marker", "sessions of n1 1 17")
+    assert line.endswith("  marker  by=sessions of n1 1 17")
+    assert own_fields(topic, b"", b"\xffload")[0]["kind"] == "marker"
+    assert own_fields("tbmq.queue.state", b"\xff", b"other") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(b"pump", b""), (b"pump", b"\xff"), (b"pump", b"\x02\0\0\0\0"), (b"\xff", b"\1\0\0\0\0"), (b"\0mark n", b"no")],
+)
+def test_what_is_no_list_of_packet_ids_is_left_as_it_is(key, value):
+    assert own_fields("tbmq.client.received", value, key) is None
+    assert own_fields("tbmq.client.received", b"x", b"\0mark n\0q") is None
 
 
 @pytest.mark.parametrize(

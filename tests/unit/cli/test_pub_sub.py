@@ -8,7 +8,9 @@ import uuid
 
 import pytest
 
+from penstock.__main__ import main
 from tests.support.certificates import Authority
+from tests.support.strangers import stranger
 from tests.unit.cli.conftest import Penstock, running
 
 VERSIONS = ["mqttv31", "mqttv311", "mqttv5"]
@@ -231,6 +233,35 @@ def test_a_port_that_speaks_something_else_gets_a_hint(cli, broker, listener, ve
     assert len(err.splitlines()) == 2
     assert "if this is a TLS listener use --cafile FILE" in err
     assert "for WebSocket use --ws" in err
+
+
+@pytest.mark.parametrize("command", [("pub", "-m", "x"), ("sub",)])
+def test_a_server_that_says_nothing_is_not_waited_for_for_ever(command, monkeypatch, capsys):
+    monkeypatch.setattr("penstock.cli.client.CONNACK_SECONDS", 0.2)
+    with stranger("hangs") as port:
+        assert main([command[0], "-h", "127.0.0.1", "-p", str(port), "-t", "x", *command[1:]]) == 1
+    said, hint = capsys.readouterr().err.splitlines()
+    assert said == f"penstock: 127.0.0.1:{port} does not answer: no CONNACK in 0.2 seconds"
+    assert hint.startswith("does a broker listen for MQTT there?")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_before_the_message_was_sent_is_no_success(cli, number, code):
+    with stranger("hangs") as port:
+        publisher = cli.start("pub", "-p", port, "-t", "x", "-m", "x", "-d")
+        assert b"sending CONNECT" in publisher.stderr.readline()
+        publisher.send_signal(number)
+        publisher.communicate(timeout=60)
+    assert publisher.returncode == code
+
+
+@pytest.mark.parametrize(
+    "given",
+    [("--cafile", "/nope.pem"), ("--cert", "/nope.pem", "--key", __file__), ("--key", "/nope", "--cert", __file__)],
+)
+def test_a_file_of_tls_that_is_not_there_is_named(given, capsys):
+    assert main(["pub", "-t", "x", "-m", "x", *given]) == 2
+    assert f"{given[0]} {given[1]}: No such file or directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

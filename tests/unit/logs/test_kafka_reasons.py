@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from penstock.logs.kafka.health import REFUSED_SECONDS, Health
-from penstock.logs.kafka.reasons import AUTHORITY, CREDENTIALS, IDENTITY, PROTOCOL, START, Reasons
+from penstock.logs.kafka.reasons import AUTHORITY, CREDENTIALS, IDENTITY, PROTOCOL, SILENT, START, STRANGER, Reasons
 
 AT = "sasl_ssl://kafka-1:9093/bootstrap: "
 VERIFY = "SSL handshake failed: error:0A000086:SSL routines::certificate verify failed: broker certificate …"
@@ -21,6 +21,7 @@ ALERT = "Receive failed: error:0A000412:SSL routines::ssl/tls alert bad certific
         (KafkaError._TRANSPORT, f"{AT}{ALERT} (after 1ms in state APIVERSION_QUERY)", IDENTITY),
         (KafkaError._TRANSPORT, f"{AT}SSL handshake failed: connecting to a PLAINTEXT broker listener?", PROTOCOL),
         (KafkaError._TRANSPORT, "127.0.0.1:9/bootstrap: Connect to ipv4#127.0.0.1:9 failed: Connection refused", START),
+        (KafkaError._BAD_MSG, f"{AT}Receive failed: Invalid response size 1213486160 (0..100000000)", STRANGER),
         (KafkaError._RESOLVE, "nowhere:9/bootstrap: Failed to resolve 'nowhere:9': unknown", START),
         (KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down", PROTOCOL),
     ],
@@ -36,7 +37,7 @@ def test_each_has_its_advice(code: int, text: str, advice: str) -> None:
     assert "(after" not in found.what
     assert "bootstrap:" not in found.what
     reasons.forget()
-    assert reasons.explain().advice == START
+    assert reasons.explain().advice == SILENT
 
 
 def test_who_is_let_in_does_not_speak_for_who_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from penstock.cli.checks.finding import Finding, ok, problem, size, warning
 from penstock.cli.client_runner import counted
 from penstock.core.errors import PenstockError
 from penstock.core.settings import Settings
+from penstock.core.settings.redis import RedisSettings
 from penstock.persistence.log_names import LogNames
 
 if TYPE_CHECKING:
@@ -19,6 +21,12 @@ if TYPE_CHECKING:
 
 SAFE = 3
 NAMED = 5
+# What of its answers means that the settings are of another Redis, and which.
+SAID_BY_REDIS = {
+    "cluster support disabled": 'it is one server: redis.mode = "standalone"',
+    "unknown command 'SENTINEL'": 'it is no sentinel: name those (port 26379), or set redis.mode = "standalone"',
+    "without any password configured": "it has no password: remove redis.password, or set requirepass there",
+}
 
 
 def check_kafka(settings: Settings) -> Iterator[Finding]:
@@ -89,14 +97,27 @@ def check_redis(settings: Settings) -> Iterator[Finding]:
         yield problem("redis", error.message, error.hint or "see docs/settings.md, redis")
         return
     except safety.FAILURES as error:
-        yield problem(
-            "redis",
-            f"{settings.redis.addresses} ({settings.redis.mode}): {errors.describe(error)}",
-            "is it running, and redis.addresses, redis.mode and redis.password right?",
-        )
+        where = f"{settings.redis.addresses} ({settings.redis.mode})"
+        yield problem("redis", f"{where}: {errors.describe(error)}", _advise_on_redis(error, settings.redis))
         return
     for report in reports:
         yield from _check_server(report, safety)
+
+
+def _advise_on_redis(error: Exception, settings: RedisSettings) -> str:
+    connection = import_module("penstock.stores.redis.connection")
+    for said, advice in SAID_BY_REDIS.items():
+        if said in str(error):
+            return advice
+    if isinstance(error, connection.NotRedis):
+        return "redis.addresses names another service, or another one of its ports: write where Redis listens (6379)"
+    if settings.tls and isinstance(error, ssl.SSLError | TimeoutError | ConnectionResetError):
+        return "redis.tls is for a Redis with tls-port: does that port speak TLS, and did redis.tls_ca sign for it?"
+    if isinstance(error, TimeoutError):
+        return "does it hang, does something on the way drop packets, or does another service listen there?"
+    if isinstance(error, ConnectionResetError):
+        return "does Redis listen there? If it wants TLS, set redis.tls = true; its log says why it closes"
+    return "is it running, and redis.addresses, redis.mode and redis.password right?"
 
 
 def _check_server(report: ServerReport, safety: Any) -> Iterator[Finding]:
@@ -105,7 +126,9 @@ def _check_server(report: ServerReport, safety: Any) -> Iterator[Finding]:
     limit = int(information.get("maxmemory", "0") or 0)
     described = f"version {information.get('redis_version', 'unknown')}, {size(used)} used"
     described += f" of {size(limit)}" if limit else ", no limit of memory"
-    if information.get("redis_version") and safety.version_of(information) < safety.OLDEST_VERSION:
+    if "redis_version" not in information:
+        yield warning(area, "it does not tell its version", "is it a Redis? Its answer to INFO has no redis_version")
+    elif safety.version_of(information) < safety.OLDEST_VERSION:
         yield problem(area, f"{described}: too old", "6.2 or later is needed")
     elif safety.is_nearly_full(information):
         yield warning(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
-from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.admin._resource import ResourceType
 
 from penstock.core.settings.kafka import KafkaSettings
@@ -20,6 +19,7 @@ from penstock.logs.kafka.settings import admin_config
 
 SECONDS = 5.0
 MOST_TOPICS = 500
+_UNREACHABLE = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
 
 
 class TopicReport(NamedTuple):
@@ -53,11 +53,11 @@ def inspect(settings: KafkaSettings, prefix: str) -> KafkaReport:
     except KafkaException as error:
         raise settings_error(error) from None
     try:
-        metadata = _look(client, reasons)
+        metadata = client.list_topics(timeout=SECONDS)
         names = sorted(name for name in metadata.topics if name.startswith(prefix))
         configs = _configs(client, names[:MOST_TOPICS])
     except KafkaException as error:
-        raise LogUnavailable(f"Kafka at {settings.bootstrap_servers}: {error.args[0].str()}") from None
+        raise _explain(error.args[0], client, reasons) from None
     except TimeoutError:
         raise LogUnavailable(f"Kafka at {settings.bootstrap_servers} does not describe its topics in time") from None
     topics = []
@@ -78,13 +78,12 @@ def inspect(settings: KafkaSettings, prefix: str) -> KafkaReport:
     return KafkaReport(len(metadata.brokers), topics, max(0, len(names) - MOST_TOPICS))
 
 
-def _look(client: AdminClient, reasons: Reasons) -> ClusterMetadata:
-    try:
-        return client.list_topics(timeout=SECONDS)
-    except KafkaException:
-        client.poll(0)  # what it heard of the brokers meanwhile says why
-        reason = reasons.explain()
-        raise LogUnavailable(reason.what, reason.advice) from None
+def _explain(error: KafkaError, client: AdminClient, reasons: Reasons) -> LogUnavailable:
+    if error.code() not in _UNREACHABLE:
+        return LogUnavailable(f"{reasons.at}: {error.str()}", "does its ACL let this user look at topics?")
+    client.poll(0)  # what was heard of the brokers meanwhile says more
+    reason = reasons.explain()
+    return LogUnavailable(reason.what, reason.advice)
 
 
 def _configs(client: AdminClient, names: Sequence[str]) -> dict[str, dict[str, str]]:

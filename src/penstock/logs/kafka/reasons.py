@@ -12,13 +12,19 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError
 
 START = "is it running, and kafka.bootstrap_servers right?"
-PROTOCOL = "do kafka.bootstrap_servers and security.protocol in kafka.common fit a listener of Kafka?"
+SILENT = "does it run, does something on the way drop packets, or does another service listen there?"
+PROTOCOL = "does Kafka listen there? If it wants TLS or a login, set security.protocol and sasl.* in kafka.common"
 CREDENTIALS = "set sasl.username, sasl.password and sasl.mechanism in kafka.common to what Kafka knows"
 AUTHORITY = (
     "set ssl.ca.location in kafka.common to the certificate of who signed Kafka's, and name Kafka in "
     "kafka.bootstrap_servers as its certificate does"
 )
 IDENTITY = "set ssl.certificate.location and ssl.key.location in kafka.common to a certificate that Kafka trusts"
+
+STRANGER = (
+    "kafka.bootstrap_servers names another service, or another one of its ports: write where Kafka listens (9092); where "
+    "that is TLS, set security.protocol in kafka.common"
+)
 
 # The words in librdkafka's text, since its codes do not tell these from each other.
 _BY_WORDS = (
@@ -30,6 +36,8 @@ _BY_WORDS = (
     ("Failed to resolve", START),
     ("Connection refused", START),
 )
+# librdkafka takes the first four bytes of anything for the length of an answer.
+_LENGTH = re.compile(r"Invalid response size (-?\d+)")
 _AFTER = re.compile(r" \(after \d+ms in state \w+\)|, \d+ identical error\(s\) suppressed")
 _BEFORE = re.compile(r"^\w*(?:://)?\S+/(?:bootstrap|\d+): ")
 
@@ -46,7 +54,7 @@ class Reasons:
     """Of one Kafka, from what all its clients hear. `servers` is where it was looked for."""
 
     def __init__(self, servers: str = "") -> None:
-        self._at = f"Kafka at {servers}" if servers else "Kafka"
+        self.at = f"Kafka at {servers}" if servers else "Kafka"
         self._last: Reason | None = None
         self._has_closed = False
 
@@ -54,13 +62,16 @@ class Reasons:
         code, text = error.code(), _BEFORE.sub("", _AFTER.sub("", error.str() or ""))
         advice = next((advice for words, advice in _BY_WORDS if words in text), "")
         if code == KafkaError._AUTHENTICATION:
-            self._last = Reason(f"{self._at} refuses this client: {text}", CREDENTIALS)
+            self._last = Reason(f"{self.at} refuses this client: {text}", CREDENTIALS)
         elif code == KafkaError._SSL or advice in (AUTHORITY, IDENTITY):
             # The second time it is told with fewer words.
             if self._last is None or self._last.advice != (advice or AUTHORITY):
-                self._last = Reason(f"{self._at}: {text}", advice or AUTHORITY)
+                self._last = Reason(f"{self.at}: {text}", advice or AUTHORITY)
+        elif sent := _LENGTH.search(text):
+            beginning = int(sent[1]).to_bytes(4, "big", signed=True)
+            self._last = Reason(f"{self.at} is no Kafka: it sent {beginning!r}", STRANGER)
         elif advice:
-            self._last = Reason(f"{self._at} cannot be reached: {text}", advice)
+            self._last = Reason(f"{self.at} cannot be reached: {text}", advice)
         elif code == KafkaError._ALL_BROKERS_DOWN:
             self._has_closed = True
 
@@ -73,5 +84,5 @@ class Reasons:
             return self._last
         if self._has_closed:
             # Nobody refused the connection: a listener that expects something else ends it without a word.
-            return Reason(f"{self._at} cannot be reached: it does not answer, or ends connections", PROTOCOL)
-        return Reason(f"{self._at} cannot be reached", START)
+            return Reason(f"{self.at} cannot be reached: it closes connections without an answer, or is silent", PROTOCOL)
+        return Reason(f"{self.at} cannot be reached: no answer", SILENT)

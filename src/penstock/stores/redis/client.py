@@ -252,13 +252,16 @@ class RedisClient:
     def on_trouble(self, endpoint: Endpoint | None, error: Exception) -> None:
         if self._is_closed:
             return
-        self._problem = f"{endpoint or self.settings.mode}: {errors.describe(error)}"
-        suppressed = self._warnings.try_pass(self._problem)
-        if suppressed is not None:
-            log.warning("Redis cannot be used", why=self._problem, suppressed=suppressed)
+        self._complain(f"{endpoint or self.settings.mode}: {errors.describe(error)}")
         if self.is_cluster:
             self._run_once("refresh", self._refresh)
         self.on_progress()
+
+    def _complain(self, problem: str) -> None:
+        self._problem = problem
+        suppressed = self._warnings.try_pass(problem)
+        if suppressed is not None:
+            log.warning("Redis cannot be used", why=problem, suppressed=suppressed)
 
     def on_progress(self) -> None:
         self._progress.set()
@@ -289,7 +292,7 @@ class RedisClient:
             try:
                 ranges = await topology.find_slots(self.settings, self.tls, self._known_endpoints())
             except (OSError, TimeoutError, hiredis.HiredisError) as error:
-                self._problem = f"cluster: {errors.describe(error)}"
+                self._complain(f"cluster: {errors.describe(error)}")
                 self.on_progress()
                 await asyncio.sleep(delay * (0.5 + random.random()))
                 delay = min(2 * delay, self.settings.reconnect_delay_max)

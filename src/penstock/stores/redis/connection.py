@@ -10,14 +10,19 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import hiredis
 
-from penstock.core.logging import get_logger
-
-log = get_logger("penstock.stores.redis")
-
 ReplyError = hiredis.ReplyError
 # Its stub says that a command has one word.
 pack_command = cast(Callable[[tuple[object, ...]], bytes], hiredis.pack_command)
 OnReply = Callable[[Any], None]
+SHOWN_BYTES = 40
+
+
+class NotRedis(OSError):
+    """Who answers there speaks another protocol; an OSError because it is as good as nobody."""
+
+    def __init__(self, sent: object) -> None:
+        shown = sent[:SHOWN_BYTES] if isinstance(sent, bytes) else sent
+        super().__init__(f"what answers there is no Redis: it sent {shown!r}")
 
 
 class Endpoint(NamedTuple):
@@ -77,6 +82,7 @@ class Connection(asyncio.Protocol):
         self.endpoint = endpoint
         self.outstanding: deque[Command] = deque()
         self.is_open = False
+        self.failure: Exception = ConnectionResetError("it closed the connection without an answer")
         self.last_answer = 0.0
         self._owner = owner
         self._loop = loop
@@ -122,8 +128,8 @@ class Connection(asyncio.Protocol):
                     on_answer(command, reply)
                 if not self.is_open:
                     return
-        except (hiredis.ProtocolError, IndexError) as error:
-            log.error("this is no answer of Redis; reconnecting", address=str(self.endpoint), why=str(error))
+        except (hiredis.ProtocolError, IndexError):  # not RESP, or an answer that nobody has asked for
+            self.failure = NotRedis(data)
             self.abort()
             return
         if not outstanding:
@@ -144,7 +150,7 @@ class Connection(asyncio.Protocol):
                 done.set_result(reply)
 
         if not self.is_open:
-            raise ConnectionResetError("the connection was closed")
+            raise self.failure
         self.send(Command(pack_command(arguments), -1, finish, -1, self._loop.time() + timeout))
         async with asyncio.timeout(timeout):
             reply = await done

@@ -47,6 +47,8 @@ def describe(error: BaseException) -> str:
     """Why a server cannot be used, for people."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"  # asyncio says it with a number and a pair, and names the address again
     text = str(error) or type(error).__name__
     hint = _HINTS.get(word_of(error), "")
     return f"{text} ({hint})" if hint else text

@@ -14,7 +14,7 @@ import hiredis
 from penstock.core.settings.redis import RedisSettings
 from penstock.stores.device import DeviceStatistics
 from penstock.stores.redis import safety, topology
-from penstock.stores.redis.connection import Command, Connection, Endpoint, connect
+from penstock.stores.redis.connection import Command, Connection, Endpoint, NotRedis, connect
 
 SHORT_LIFE_SECONDS = 1.0
 
@@ -88,7 +88,7 @@ class Node:
         returned = []
         for command in connection.outstanding:
             if command.number < 0:
-                command.on_reply(ConnectionResetError("Redis closed the connection"))
+                command.on_reply(connection.failure)
             elif not command.is_done:
                 returned.append(command)
         connection.outstanding.clear()
@@ -97,7 +97,9 @@ class Node:
             self.connection = None
             if not self._is_closed:
                 self._owner.statistics.reconnects += 1
-                self._owner.on_trouble(connection.endpoint, ConnectionResetError("the connection was lost"))
+                is_other = isinstance(connection.failure, NotRedis)
+                why = connection.failure if is_other else ConnectionResetError("the connection was lost")
+                self._owner.on_trouble(connection.endpoint, why)
                 self._start()
         self._owner.on_progress()
 
@@ -150,7 +152,9 @@ class Node:
         if settings.database and settings.mode != "cluster":
             await connection.call("SELECT", settings.database, timeout=timeout)
         if settings.mode == "sentinel":
-            role = (await connection.call("ROLE", timeout=timeout))[0]
+            answer = await connection.call("ROLE", timeout=timeout)
+            if not isinstance(answer, list) or not answer or not isinstance(role := answer[0], bytes):
+                raise NotRedis(answer)
             if role != b"master":
                 raise OSError(f"the sentinels name {connection.endpoint} as the master, but it is a {role.decode()}")
         await self._look_at(connection, timeout)

@@ -9,7 +9,7 @@ import hiredis
 
 from penstock.core.settings.redis import RedisSettings
 from penstock.stores.redis import topology
-from penstock.stores.redis.connection import Endpoint
+from penstock.stores.redis.connection import Endpoint, NotRedis
 
 OLDEST_VERSION = (6, 2)
 NEARLY_FULL = 0.8
@@ -30,8 +30,10 @@ class ServerReport(NamedTuple):
     fsync: str
 
 
-def parse_information(answer: bytes) -> dict[str, str]:
-    """The answer to INFO."""
+def parse_information(answer: object) -> dict[str, str]:
+    """The answer to INFO; raises NotRedis for what is none."""
+    if not isinstance(answer, bytes):
+        raise NotRedis(answer)
     lines = (line.partition(":") for line in answer.decode(errors="replace").splitlines())
     return {name: value for name, colon, value in lines if colon and not name.startswith("#")}
 
@@ -87,8 +89,8 @@ async def inspect(settings: RedisSettings) -> list[ServerReport]:
                 endpoint, tls, credentials, settings.connect_timeout, "CONFIG", "GET", "appendfsync"
             )
             fsync = pair[1].decode() if pair else ""
-        except hiredis.ReplyError:
-            fsync = ""  # managed servers do not let everybody ask
+        except (hiredis.ReplyError, LookupError, TypeError, AttributeError):
+            fsync = ""  # managed servers do not let everybody ask, or answer as they like
         reports.append(ServerReport(endpoint, parse_information(answer), fsync))
     return reports
 

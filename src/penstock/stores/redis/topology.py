@@ -11,9 +11,11 @@ import hiredis
 from penstock.core.errors import SettingsError
 from penstock.core.settings.address import parse_address
 from penstock.core.settings.redis import RedisSettings
-from penstock.stores.redis.connection import Command, Connection, Endpoint, connect
+from penstock.stores.redis.connection import Command, Connection, Endpoint, NotRedis, connect
 
 SLOTS = 16_384
+# What is wrong with an answer of another shape than Redis gives shows when it is taken apart.
+OTHER_SHAPE = (TypeError, ValueError, LookupError, AttributeError)
 
 
 class Asker:
@@ -27,7 +29,7 @@ class Asker:
 
     def on_connection_lost(self, connection: Connection) -> None:
         for command in connection.outstanding:
-            command.on_reply(ConnectionResetError("Redis closed the connection"))
+            command.on_reply(connection.failure)
 
     def on_idle(self, connection: Connection) -> None:
         pass
@@ -91,12 +93,12 @@ async def find_master(settings: RedisSettings, tls: ssl.SSLContext | None) -> En
     for sentinel in parse_endpoints(settings):
         try:
             command = ("SENTINEL", "get-master-addr-by-name", settings.master)
-            answer = await ask(sentinel, tls, credentials, settings.connect_timeout, *command)
+            answer = parse_master(await ask(sentinel, tls, credentials, settings.connect_timeout, *command))
         except (OSError, TimeoutError, hiredis.HiredisError) as error:
             failure = error
             continue
         if answer:
-            return Endpoint(answer[0].decode(), int(answer[1]))
+            return answer
         failure = OSError(f"sentinel {sentinel} knows no master called {settings.master!r} (redis.master)")
     raise failure
 
@@ -111,14 +113,30 @@ async def find_slots(settings: RedisSettings, tls: ssl.SSLContext | None, known:
         try:
             credentials = (settings.username, settings.password)
             answer = await ask(endpoint, tls, credentials, settings.connect_timeout, "CLUSTER", "SLOTS")
+            ranges = parse_slots(answer, endpoint)
         except (OSError, TimeoutError, hiredis.HiredisError) as error:
             failure = error
             continue
-        ranges = [(entry[0], entry[1], master_of(entry[2], endpoint)) for entry in answer]
         if ranges:
             return ranges
         failure = OSError(f"{endpoint} is in a cluster without slots")
     raise failure
+
+
+def parse_master(answer: Any) -> Endpoint | None:
+    """What a sentinel answers; None when it knows no such master. Raises NotRedis."""
+    try:
+        return Endpoint(answer[0].decode(), int(answer[1])) if answer else None
+    except OTHER_SHAPE:
+        raise NotRedis(answer) from None
+
+
+def parse_slots(answer: Any, asked: Endpoint) -> SlotRanges:
+    """What CLUSTER SLOTS answers. Raises NotRedis."""
+    try:
+        return [(int(entry[0]), int(entry[1]), master_of(entry[2], asked)) for entry in answer]
+    except OTHER_SHAPE:
+        raise NotRedis(answer) from None
 
 
 def master_of(entry: Sequence[Any], asked: Endpoint) -> Endpoint:
