@@ -126,7 +126,8 @@ def test_kafka_is_the_mqtt_port_or_nobody_or_has_no_name(cli, broker):
     assert f"127.0.0.1:{broker.open} cannot be reached: it closes connections without an answer" in what
     port = free_port()
     what, to_do = look(cli, "log.provider=kafka", f"kafka.bootstrap_servers=127.0.0.1:{port}")
-    assert what == f"kafka: Kafka at 127.0.0.1:{port} cannot be reached: Connect to ipv4#127.0.0.1:{port} failed: Connection refused"
+    assert what.startswith(f"kafka: Kafka at 127.0.0.1:{port} cannot be reached: ")
+    assert what.endswith(f"Connect to ipv4#127.0.0.1:{port} failed: Connection refused")
     assert to_do.startswith("is it running")
     what, _ = look(cli, "log.provider=kafka", "kafka.bootstrap_servers=nobody.invalid:9092")
     assert "Failed to resolve 'nobody.invalid:9092'" in what

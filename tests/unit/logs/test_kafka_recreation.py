@@ -123,6 +123,9 @@ class FakeReader:
     def places(self) -> list[Place]:
         return self._places
 
+    def has(self, place: Place) -> bool:
+        return place in self._places
+
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         self.sought.append(partition)
 

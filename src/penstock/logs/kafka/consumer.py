@@ -235,6 +235,9 @@ class KafkaConsumer:
     def places(self) -> list[Place]:
         return list(self._shelf.places.values())
 
+    def has(self, place: Place) -> bool:
+        return self._shelf.places.get(place.partition) is place
+
     def assignment(self) -> list[TopicPartition]:
         return sorted(self._shelf.places)
 

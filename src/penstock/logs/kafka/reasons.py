@@ -22,8 +22,8 @@ AUTHORITY = (
 IDENTITY = "set ssl.certificate.location and ssl.key.location in kafka.common to a certificate that Kafka trusts"
 
 STRANGER = (
-    "kafka.bootstrap_servers names another service, or another one of its ports: write where Kafka listens (9092); where "
-    "that is TLS, set security.protocol in kafka.common"
+    "kafka.bootstrap_servers names another service, or another one of its ports: write where Kafka listens (9092); "
+    "where that is TLS, set security.protocol in kafka.common"
 )
 
 # The words in librdkafka's text, since its codes do not tell these from each other.
@@ -84,5 +84,7 @@ class Reasons:
             return self._last
         if self._has_closed:
             # Nobody refused the connection: a listener that expects something else ends it without a word.
-            return Reason(f"{self.at} cannot be reached: it closes connections without an answer, or is silent", PROTOCOL)
+            return Reason(
+                f"{self.at} cannot be reached: it closes connections without an answer, or is silent", PROTOCOL
+            )
         return Reason(f"{self.at} cannot be reached: no answer", SILENT)

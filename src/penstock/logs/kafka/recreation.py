@@ -34,6 +34,10 @@ class Reader(Protocol):
 
     def places(self) -> list[Place]: ...
 
+    def has(self, place: Place) -> bool:
+        """Whether it is still read."""
+        ...
+
     async def seek(self, partition: TopicPartition, offset: int) -> None: ...
 
 
@@ -64,7 +68,7 @@ class Recreations:
         renewed = set(self._compare_groups(found, ids))
         for reader, place in found:
             topic_id = ids.get(place.partition.topic)
-            if topic_id is not None and place in reader.places() and await self._compare(reader, place, topic_id):
+            if topic_id is not None and reader.has(place) and await self._compare(reader, place, topic_id):
                 renewed.add(place.partition.topic)
         for topic in sorted(renewed):
             self._tell(topic)
