@@ -20,7 +20,8 @@ SUBSCRIBERS = [
 ]
 
 
-def subscribe(connect, topic, version, qos, as_published, identifier, largest):
+def subscribe(connect, topic, subscriber):
+    version, qos, as_published, identifier, largest = subscriber
     if version == V311:
         client = connect(V311)
         client.subscribe(topic, qos=qos)
@@ -53,7 +54,7 @@ def expect_own_copy(client, topic, payload, published_qos, subscriber):
 def test_every_subscriber_gets_its_own_copy(connect, topic, first, published_qos):
     """[MQTT-3.8.4-8] [MQTT-3.3.1-12] [MQTT-3.3.1-13] [MQTT-3.3.4-3]: two of each kind, each kind once the first."""
     subscribers = [one for one in SUBSCRIBERS[first:] + SUBSCRIBERS[:first] for _ in range(2)]
-    clients = [subscribe(connect, topic, *one) for one in subscribers]
+    clients = [subscribe(connect, topic, one) for one in subscribers]
     publisher = connect(V5)
     for payload in (b"x" * 20, b"y" * 50, b"z" * 3_000):
         publisher.publish(topic, payload, qos=published_qos, retain=True, properties=PROPERTIES)

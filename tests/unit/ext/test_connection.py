@@ -79,6 +79,38 @@ def test_an_idle_connection_owns_no_buffers() -> None:
     run(scenario)
 
 
+def test_an_output_buffer_is_as_large_as_what_was_sent_of_late() -> None:
+    """One that is large at once need not grow in steps, and one large message is forgotten after some small ones. What
+    waits for a client that does not read now gets no more than it needs."""
+
+    async def scenario(broker: Broker, port: int) -> None:
+        streams = await connect(port, "client")
+        (connection,) = broker.hub.connections()
+
+        async def out_for(size: int) -> int:
+            connection.send(bytes(size))
+            held = connection.memory()["out"]
+            await streams[0].readexactly(size)
+            return held
+
+        assert await out_for(100) < 1_000
+        await out_for(100_000)
+        assert 100_000 < await out_for(100) < 200_000
+        assert 80_000 < await out_for(100) < 200_000
+        connection.pause_writing()
+        connection.send(b"waits")
+        assert connection.memory()["out"] < 1_000
+        connection.resume_writing()
+        assert await streams[0].readexactly(5) == b"waits"
+        await out_for(10_000_000)
+        assert await out_for(100) < 200_000
+        for _ in range(60):
+            held = await out_for(100)
+        assert held < 1_000
+
+    run(scenario)
+
+
 def test_a_partial_packet_is_kept_only_while_it_is_partial() -> None:
     async def scenario(broker: Broker, port: int) -> None:
         streams = await connect(port, "slow")
