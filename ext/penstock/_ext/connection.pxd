@@ -137,6 +137,7 @@ cdef class Hub:
     cdef void** _dirty
     cdef uint32_t _dirty_count, _dirty_capacity
     cdef bint _flush_scheduled
+    cdef uint32_t _room_given           # in this iteration, see ROOM_AT_ONCE
     # all connections, for the sweep: borrowed
     cdef void** _connections
     cdef readonly uint32_t connection_count

@@ -70,6 +70,7 @@ cdef enum:
     HEADROOM = 65_536           # in front of it, for what a connection kept of an incomplete packet
     FLUSH_SIZE = 131_072        # output that is sent before the end of the iteration
     OUTPUT_GROWN = 2_048        # a connection that usually sends more at once gets room for all of it at once
+    ROOM_AT_ONCE = 16_777_216   # so much of it for all connections of an iteration; the buffers of others grow in steps
     TEMPLATES_KEPT = 65_536     # scratch memory not given back
     PARTIAL_KEPT = 4_096
     TOPIC_SLOTS = 8             # recent topics of a publisher
