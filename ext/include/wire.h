@@ -54,16 +54,27 @@ static inline uint64_t hash_fold(uint64_t a, uint64_t b) {
     return (uint64_t)m ^ (uint64_t)(m >> 64);
 }
 
+/* The first n bytes (0 to 7) as a number, little-endian: two loads that may overlap, put together in a register. A memcpy
+ * of n bytes into the number would be stored in pieces and loaded whole, which the processor can do only after all stores
+ * before it, the last payload's among them, have reached its cache: a fifth of our own time in a publish of 1 KB. */
+static inline uint64_t load_few(const uint8_t *p, size_t n) {
+    uint32_t low, high;
+    if (n >= 4) {
+        memcpy(&low, p, 4);
+        memcpy(&high, p + n - 4, 4);
+        return low | (uint64_t)high << 8 * (n - 4);
+    }
+    return n ? p[0] | (uint64_t)p[n / 2] << 8 * (n / 2) | (uint64_t)p[n - 1] << 8 * (n - 1) : 0;
+}
+
 static inline uint64_t hash_bytes(const uint8_t *p, size_t n, uint64_t seed) {
-    uint64_t h = seed ^ (0x9E3779B97F4A7C15ull + n), w = 0;
+    uint64_t h = seed ^ (0x9E3779B97F4A7C15ull + n), w;
     while (n >= 8) {
         memcpy(&w, p, 8);
         h = hash_fold(h ^ w, 0xA0761D6478BD642Full);
         p += 8, n -= 8;
     }
-    w = 0;
-    if (n) memcpy(&w, p, n);
-    return hash_fold(h ^ w, 0xE7037ED1A0B428DBull);
+    return hash_fold(h ^ load_few(p, n), 0xE7037ED1A0B428DBull);
 }
 
 #endif

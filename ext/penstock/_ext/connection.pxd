@@ -137,6 +137,7 @@ cdef class Hub:
     cdef void** _dirty
     cdef uint32_t _dirty_count, _dirty_capacity
     cdef bint _flush_scheduled
+    cdef uint32_t _room_given           # in this iteration, see ROOM_AT_ONCE
     # all connections, for the sweep: borrowed
     cdef void** _connections
     cdef readonly uint32_t connection_count
@@ -556,6 +557,7 @@ cdef class Connection:
     cdef uint32_t keep_alive            # ms after which silence ends it, 0 = never
     cdef int64_t last_packet            # hub.now of the last whole packet, or of a state that limits time
     cdef Buffer out
+    cdef uint32_t usual_output          # bytes sent at once of late, FLUSH_SIZE at most
     cdef uint32_t transport_pending     # bytes of ours that the transport holds
     cdef uint32_t max_out_packet        # the client's Maximum Packet Size
     cdef uint8_t* partial               # an incomplete packet, only while there is one
@@ -581,6 +583,7 @@ cdef class Connection:
     cdef int dispatch_control(self, uint8_t first, const uint8_t* body, uint32_t size) except -1
     cdef int feed_websocket(self, uint8_t* data, uint32_t size) except -1
     cdef inline void frame_output(self) noexcept
+    cdef inline void note_output(self, uint32_t size) noexcept
     cdef int flush(self) except -1
     cdef int watch_output(self) except -1
     cdef int settle(self) except -1

@@ -19,7 +19,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset, strcmp, strlen
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, clockid_t, timespec
 
 from penstock._ext.acl cimport ACL_PUBLISH, ACL_RECEIVE
-from penstock._ext.buffer cimport buffer_free, buffer_reserve, buffer_size
+from penstock._ext.buffer cimport buffer_free, buffer_grow, buffer_reserve, buffer_size
 from penstock._ext.codec cimport (AUTH, CONNECT, DISCONNECT, MALFORMED_PACKET, PACKET_IDENTIFIER_NOT_FOUND,
                                   PACKET_TOO_LARGE, PINGREQ, PINGRESP, PROTOCOL_ERROR, PUBACK, PUBCOMP, PUBLISH,
                                   PUBREC, PUBREL, QOS_NOT_SUPPORTED, QUOTA_EXCEEDED, RECEIVE_MAXIMUM_EXCEEDED,
@@ -69,6 +69,8 @@ cdef enum:
     READ_SIZE = 262_144         # the most read from one connection before the others have their turn
     HEADROOM = 65_536           # in front of it, for what a connection kept of an incomplete packet
     FLUSH_SIZE = 131_072        # output that is sent before the end of the iteration
+    OUTPUT_GROWN = 2_048        # a connection that usually sends more at once gets room for all of it at once
+    ROOM_AT_ONCE = 16_777_216   # so much of it for all connections of an iteration; the buffers of others grow in steps
     TEMPLATES_KEPT = 65_536     # scratch memory not given back
     PARTIAL_KEPT = 4_096
     TOPIC_SLOTS = 8             # recent topics of a publisher
@@ -445,6 +447,14 @@ cdef class Connection:
             memcpy(out_reserve(self, <uint32_t> len(packet)), <const uint8_t*> packet, len(packet))
             self.hub.counters.packets_sent += 1
 
+    # How large the next output may be, so that its buffer need not grow in steps: as the largest of the last few.
+    cdef inline void note_output(self, uint32_t size) noexcept:
+        size = min(size, <uint32_t> FLUSH_SIZE)
+        if size >= self.usual_output:
+            self.usual_output = size
+        else:
+            self.usual_output -= (self.usual_output - size + 7) // 8
+
     # One write of all that waits. A plain socket is written to directly; what it does not take goes to the transport,
     # which tells when it is through.
     cdef int flush(self) except -1:
@@ -459,6 +469,7 @@ cdef class Connection:
         size = buffer_size(&self.out)
         self.hub.counters.writes += 1
         self.hub.counters.bytes_sent += size
+        self.note_output(size)
         if self.fd >= 0:
             sent = send(self.fd, self.out.data + self.out.start, size, MSG_NOSIGNAL | MSG_DONTWAIT)
             if sent < 0:

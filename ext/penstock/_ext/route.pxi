@@ -2,13 +2,15 @@
 # changes a subscription.
 
 
-# One publish on its way: each shape of it (MQTT 3 or 5, QoS 0, 1, 2) is encoded at most once, and it becomes a counted
-# message only when somebody must keep it.
+# One publish on its way. The first subscriber of each shape (MQTT 3 or 5, QoS 0, 1, 2) has it written right into its
+# output; for the others the shape is encoded once and copied. It becomes a counted message only when somebody must keep
+# it.
 cdef struct Routing:
     const PublishView* view
     Message* kept
     int64_t expires_at
     uint64_t hash
+    uint32_t seen               # shapes that somebody got: a bit for each
     uint32_t offset[6]          # of the encoded shape in hub._templates
     uint32_t size[6]            # 0 = not encoded yet
     uint32_t id_at[6]           # where the packet id goes
@@ -165,10 +167,10 @@ cdef int encode_shape(Hub hub, Routing* r, uint32_t shape) except -1:
 
 # Sends a copy to a connected client. Returns 0 if it is too large for it: the size is known before a packet id is
 # taken.
-cdef inline int send_shape(Connection c, Session s, Routing* r, uint8_t qos, uint16_t flags, Extras* extras,
+cdef inline int send_shape(Connection c, Session s, Routing* r, uint32_t shape, uint16_t flags, Extras* extras,
                            Message* kept) except -1:
-    cdef uint32_t shape = qos + (3 if c.version == 5 else 0)
     cdef uint8_t* p
+    cdef uint8_t qos = <uint8_t> (shape % 3)
     cdef uint16_t packet_id = 0
     if r.size[shape] == 0:
         encode_shape(c.hub, r, shape)
@@ -245,6 +247,7 @@ cdef int deliver(Hub hub, Session s, Routing* r, uint8_t qos, uint16_t flags, co
     cdef Copy copy
     cdef Message* kept = NULL
     cdef Extras* extras = NULL
+    cdef uint32_t shape
     cdef int sent
     if qos == 0:
         if c is None:
@@ -269,9 +272,11 @@ cdef int deliver(Hub hub, Session s, Routing* r, uint8_t qos, uint16_t flags, co
         extras = make_extras(ids, id_count, group)
         if group != NULL:
             flags |= DELIVERY_SHARED
-    if id_count == 0 and c.aliases_out_max == 0:  # [MQTT-3.1.2-27]
-        sent = send_shape(c, s, r, qos, flags, extras, kept)
+    shape = qos + (3 if c.version == 5 else 0)
+    if r.seen & 1u << shape and id_count == 0 and c.aliases_out_max == 0:  # [MQTT-3.1.2-27]
+        sent = send_shape(c, s, r, shape, flags, extras, kept)
     else:
+        r.seen |= 1u << shape
         fill_copy(&copy, r.view, qos, c.version == 5)
         if flags & DELIVERY_RETAIN:
             copy.first |= 1
@@ -368,6 +373,7 @@ cdef inline void start_routing(Hub hub, Routing* r, const PublishView* view, uin
     r.kept = NULL
     r.expires_at = expires_at
     r.hash = hash
+    r.seen = 0
     for i in range(6):
         r.size[i] = 0
     hub._templates.start = hub._templates.end = 0

@@ -79,6 +79,69 @@ def test_an_idle_connection_owns_no_buffers() -> None:
     run(scenario)
 
 
+def test_an_output_buffer_is_as_large_as_what_was_sent_of_late() -> None:
+    """One that is large at once need not grow in steps, and one large message is forgotten after some small ones. What
+    waits for a client that does not read now gets no more than it needs."""
+
+    async def scenario(broker: Broker, port: int) -> None:
+        streams = await connect(port, "client")
+        (connection,) = broker.hub.connections()
+
+        async def out_for(size: int) -> int:
+            connection.send(bytes(size))
+            held = connection.memory()["out"]
+            await streams[0].readexactly(size)
+            return held
+
+        assert await out_for(100) < 1_000
+        await out_for(100_000)
+        assert 100_000 < await out_for(100) < 200_000
+        assert 80_000 < await out_for(100) < 200_000
+        connection.pause_writing()
+        connection.send(b"waits")
+        assert connection.memory()["out"] < 1_000
+        connection.resume_writing()
+        assert await streams[0].readexactly(5) == b"waits"
+        await out_for(10_000_000)
+        assert await out_for(100) < 200_000
+        for _ in range(60):
+            held = await out_for(100)
+        assert held < 1_000
+
+    run(scenario)
+
+
+def test_room_for_the_output_of_many_is_bounded() -> None:
+    """Connections that sent much and now send little: what all of them get at once is no more than 16 MiB."""
+
+    async def scenario(broker: Broker, port: int) -> None:
+        clients = [await connect(port, f"client {i}") for i in range(24)]
+        for connection in broker.hub.connections():
+            connection.send(bytes(130_000))
+        for reader, _ in clients:
+            await reader.readexactly(130_000)
+
+        def held_by_all() -> list[int]:
+            """Seven small outputs of each in one iteration, flushed early; what each of them had."""
+            held = []
+            for connection in broker.hub.connections():
+                for _ in range(7):
+                    connection.send(b"little")
+                    held.append(connection.memory()["out"])
+                    connection.resume_writing()
+            return held
+
+        held = held_by_all()
+        assert max(held[:7]) > 130_000
+        assert max(held[-7:]) < 1_000
+        assert 16 << 20 <= sum(held) < 17 << 20
+        await clients[0][0].readexactly(7 * len(b"little"))
+        await ping(clients[0])  # the next iteration has room again
+        assert max(held_by_all()[:7]) > 40_000
+
+    run(scenario)
+
+
 def test_a_partial_packet_is_kept_only_while_it_is_partial() -> None:
     async def scenario(broker: Broker, port: int) -> None:
         streams = await connect(port, "slow")
