@@ -22,7 +22,8 @@ from confluent_kafka.admin._scram import (
 )
 
 from tests.support.certificates import CertificateSet, Identity
-from tests.support.kafka_cluster import KafkaCluster, Node, free_ports
+from tests.support.kafka_cluster import KafkaCluster, Node
+from tests.support.ports import free_port
 
 USER = "penstock"
 PASSWORD = "opens-the-log"
@@ -39,7 +40,7 @@ class SecureKafka(KafkaCluster):
 
     def __init__(self) -> None:
         super().__init__(1)
-        self.sasl_port, self.ssl_port = free_ports(2)
+        self.sasl_port, self.ssl_port = free_port(), free_port()
         self.certificates = CertificateSet(self.directory)
         self._present(self.certificates.server)
 
