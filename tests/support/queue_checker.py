@@ -72,15 +72,22 @@ class Ledger:
                 self.refused.append((verb, delivery.offset, delivery.count))
 
     def unfounded(self) -> list[str]:
-        """Settlements that were refused though the message was not given to anybody after that."""
+        """Settlements that were refused though the message was not given to anybody after that. A worker that is slow
+        may have two deliveries of one message: the first settles it, as the message is the worker's, the second is
+        refused then."""
         last: dict[int, int] = {}
         for offset, number in self.deliveries:
             last[offset] = max(number, last.get(offset, 0))
         return [
             f"${verb} of offset {offset} ({number}) was refused though nobody got it after that"
             for verb, offset, number in self.refused
-            if last[offset] <= number
+            if last[offset] <= number and not self._is_done_before(offset, number)
         ]
+
+    def _is_done_before(self, offset: int, number: int) -> bool:
+        """By an earlier delivery."""
+        verb, settled_at = self.settled.get(offset, ("nack", number))
+        return verb != "nack" and settled_at < number
 
     def done(self) -> set[bytes]:
         """Payloads that were acknowledged or rejected, or may be: a kill may have met the answer on its way."""
