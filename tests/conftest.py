@@ -9,9 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 pytest.register_assert_rewrite("tests.support")
+
+# Machines are busy: how long one example takes says nothing about what is tested.
+hypothesis.settings.register_profile("busy", deadline=None)
+hypothesis.settings.load_profile("busy")
 
 # Brokers are started hundreds of times: with their modules compiled that takes half as long.
 sys.dont_write_bytecode = False
