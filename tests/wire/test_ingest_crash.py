@@ -1,9 +1,11 @@
 """Is everything that was acknowledged in the log, whenever the broker is killed and whatever happens to its files?"""
 
 import json
+import os
 import random
 import shutil
 import time
+import urllib.request
 from collections import Counter
 
 import pytest
@@ -139,3 +141,34 @@ def test_a_torn_tail_is_cut_off_at_the_start(start_log_broker, connect):
     client = connect(V5, broker=broker)
     client.publish("t", b"next", qos=1)
     assert broker.logged_payloads() == [b"whole", b"next"]
+
+
+def test_after_a_repair_new_messages_are_not_taken_for_those_that_are_lost(start_log_broker, connect, penstock_command):
+    """The store of a client that is away knows messages by their offsets: one that were given twice would be dropped
+    as stored already, acknowledged as it is. [MQTT-4.5.0-1]"""
+    broker = start_log_broker({"ingest.partitions": 1})
+    stays = {"clean_start": False, "properties": {"session_expiry_interval": 3600}}
+    sleeper = connect(V5, "sleeper", broker=broker, **stays)
+    sleeper.subscribe("t", qos=1)
+    sleeper.disconnect()
+    old = [b"old %d" % number for number in range(20)]
+    client = connect(V5, broker=broker)
+    for payload in old:
+        client.publish("t", payload, qos=1)
+    metrics = f"http://127.0.0.1:{broker.admin_port}/metrics"
+    until(lambda: b"\npenstock_device_stored_messages 20" in urllib.request.urlopen(metrics, timeout=30).read(), 60)
+    client.disconnect()
+    broker.terminate()
+    [segment] = (broker.data_dir / "log" / TOPIC).glob("*.seg")
+    os.truncate(segment, segment.stat().st_size // 2)
+    repaired = penstock_command("log", "repair", TOPIC, "--data-dir", str(broker.data_dir))
+    assert "lost: partition 0" in repaired.stdout
+
+    broker.restart()
+    new = [b"new %d" % number for number in range(20)]
+    client = connect(V5, broker=broker)
+    for payload in new:
+        client.publish("t", payload, qos=1)
+    sleeper = connect(V5, "sleeper", broker=broker, **stays)
+    sleeper.expect_payloads([*old, *new], qos=1)
+    sleeper.expect_nothing()

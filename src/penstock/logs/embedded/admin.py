@@ -52,7 +52,7 @@ def _create_directory(root: Path, topic: str, config: TopicConfig) -> RecoveredT
         # the directory is a topic's when it has this file, so it comes last
         files.write_topic(directory, topic, config)
         files.sync_directory(root)
-    return RecoveredTopic(topic, directory, config, [Segment(path, start, len(encoded))], nothing, list(nothing))
+    return RecoveredTopic(topic, directory, config, [Segment(path, start, len(encoded))], nothing, nothing, nothing)
 
 
 def _delete_directory(directory: Path, number: int) -> None:

@@ -20,7 +20,7 @@ from penstock.logs.base import LogDamaged, OffsetOutOfRange, TopicNotFound, Wate
 from penstock.logs.embedded import files
 from penstock.logs.embedded.journal import has_bytes
 from penstock.logs.embedded.reading import Load, Request, SegmentReader, Windows
-from penstock.logs.embedded.recovery import WHY, damaged, find_gap, index_batches, missing, parse_start
+from penstock.logs.embedded.recovery import WHY, damaged, find_end, find_gap, index_batches, missing, parse_start
 from penstock.logs.embedded.segments import OpenFile, Segment
 
 R = TypeVar("R")
@@ -204,7 +204,7 @@ class LogReader:
 
     def watermarks(self, partition: int) -> Watermarks:
         self._check(partition)
-        end = self._segments[-1].end_of(partition) if self._segments else 0
+        end = find_end(self._segments, partition)
         return Watermarks(min(self._firsts[partition], end), end)
 
     def count(self, partition: int) -> int:

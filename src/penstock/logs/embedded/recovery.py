@@ -11,7 +11,7 @@ import contextlib
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +39,8 @@ class RecoveredTopic:
     config: TopicConfig
     segments: list[Segment]
     firsts: list[int]
-    ends: list[int]
+    ends: list[int]  # behind the last record
+    next_offsets: list[int]  # that new records get: a repair leaves out those of records that are lost
 
 
 def damaged(topic: str, path: Path, position: int, why: str) -> LogDamaged:
@@ -237,7 +238,17 @@ def recover_topic(directory: Path) -> RecoveredTopic:
         segments.append(segment)
     if segments:
         firsts = [max(pair) for pair in zip(firsts, segments[0].start.ends, strict=True)]
-    return RecoveredTopic(name, directory, config, segments, firsts, ends)
+    visible = [find_end(segments, partition) for partition in range(config.partitions)]
+    return RecoveredTopic(name, directory, config, segments, firsts, visible, ends)
+
+
+def find_end(segments: Sequence[Segment], partition: int) -> int:
+    """Behind the partition's last record: who reads up to the end must get there."""
+    for segment in reversed(segments):
+        index = segment.partitions.get(partition)
+        if index is not None:
+            return index.end
+    return segments[0].start.ends[partition] if segments else 0
 
 
 def recover_all(root: Path) -> list[RecoveredTopic]:

@@ -57,21 +57,25 @@ def repair_topic(data_dir: Path | str, topic: str) -> RepairReport:
         config = _describe(directory, report)
         replay(root)
         tail = files.read_tail(directory) or (0, 0)
+        nothing = [0] * config.partitions
         ends: list[int] | None = None
-        firsts = [0] * config.partitions
+        firsts, free = list(nothing), nothing
         sequences = files.list_segments(directory)
         covered = -1
         for sequence, following in itertools.zip_longest(sequences, sequences[1:]):
             if sequence <= covered:
                 continue  # what it holds is in an earlier, compacted one; the next start removes it
-            durable = tail[1] if sequence == tail[0] == sequences[-1] else 0
+            durable = None if following is not None else tail[1] if sequence == tail[0] else 0
             guess = following - 1 if following is not None and config.is_compacted else 0
             path = files.segment_path(directory, sequence)
-            ends = _repair_segment(path, firsts, ends, report, durable, covers_to=guess)
+            ends, free = _repair_segment(path, firsts, ends, report, durable, covers_to=guess)
             covered = max(covered, _close_gap(path, following, ends, report))
         if tail[0] > max(sequences, default=0):
             report.missing_bytes += tail[1]
-            _note_unknown(report, ends or [0] * config.partitions)
+            report.lost += [LostOffsets(partition, end, None) for partition, end in enumerate(free)]
+            free = [end + tail[1] for end in free]
+        if free != (ends or nothing):
+            sequences.append(_add_segment(directory, sequences, free, firsts))
         if not report.is_sound:
             _renew_tail(directory, sequences)
         return report
@@ -134,6 +138,14 @@ def _close_gap(path: Path, following: int | None, ends: list[int], report: Repai
     return covering.covers_to
 
 
+def _add_segment(directory: Path, sequences: list[int], ends: list[int], firsts: list[int]) -> int:
+    """An empty one, so that new records begin behind the offsets of those that are lost: whoever has read or stored
+    these would take the new ones for them."""
+    start = SegmentStart(max(sequences, default=0) + 1, 0, now_ms(), ends, firsts)
+    files.write_durably(files.segment_path(directory, start.sequence), start.build())
+    return start.sequence
+
+
 def _renew_tail(directory: Path, sequences: list[int]) -> None:
     """It says what the newest segment has now; the next start would refuse anything else."""
     if not sequences:
@@ -150,20 +162,25 @@ def _renew_tail(directory: Path, sequences: list[int]) -> None:
 
 
 def _repair_segment(
-    path: Path, firsts: list[int], ends: list[int] | None, report: RepairReport, durable: int, *, covers_to: int
-) -> list[int]:
-    """The offsets after the segment, of which `durable` bytes were stored. `firsts` moves with its truncations. If its
-    start is lost, it is taken to hold the segments up to `covers_to`."""
+    path: Path, firsts: list[int], ends: list[int] | None, report: RepairReport, durable: int | None, *, covers_to: int
+) -> tuple[list[int], list[int]]:
+    """The offsets after the segment: of its records, and those that new ones may have. Of the newest `durable` bytes
+    were stored; of others (None) the next one says what there was. `firsts` moves with its truncations. If its start is
+    lost, it is taken to hold the segments up to `covers_to`."""
     with map_file(path) as data:
         batches, bad = _find_sound(data)
         parsed = parse_start(data)
         start = parsed[0] if parsed is not None else _guess_start(path, batches, firsts, ends, covers_to)
         is_damaged = bool(bad) or parsed is None
         kept, expected = _check_order(batches, start, ends, report, is_damaged)
-        _note_lost_end(data, bad, expected, report, durable)
+        free = expected
+        if durable is not None:
+            report.missing_bytes += max(0, durable - len(data))
+            places = _stored(bad, len(data), durable, len(start.build()))
+            free = _pass_lost(data, places, kept, expected, report)
         _move_firsts(firsts, start, batches)
         if not is_damaged and len(kept) == len(batches) - 1:  # all but the start
-            return expected
+            return expected, free
         aside = path.with_suffix(f"{files.SEGMENT}{files.BAD}")
         number = 1
         while aside.exists():
@@ -176,31 +193,37 @@ def _repair_segment(
     files.write_durably(path, start.build() + sound)
     report.damaged_bytes += len(damaged)
     report.set_aside.append(aside)
-    return expected
+    return expected, free
 
 
-def _note_lost_end(
-    data: memoryview, bad: list[tuple[int, int]], ends: list[int], report: RepairReport, durable: int
-) -> None:
-    """What was stored at the end of the segment and is damaged or missing, as far as headers still tell of it."""
-    position = bad[-1][0] if bad and bad[-1][1] == len(data) else len(data)
-    if position >= durable:
-        return
-    report.missing_bytes += max(0, durable - len(data))
-    # zeros for what is missing, so that the header of a batch that was cut through is found
-    rest = bytes(data[position:]).ljust(durable - position, b"\0")
-    found, stop, _ = scan_batches(rest, 0, False)
-    after = list(ends)
-    for batch in found:
-        if not control_kind(batch) and batch.partition < len(after) and batch.base_offset >= after[batch.partition]:
-            _note_gap(report, batch.partition, after[batch.partition], batch.next_offset)
-            after[batch.partition] = batch.next_offset
-    if position + stop < durable:
-        _note_unknown(report, after)
+def _pass_lost(
+    data: memoryview, bad: list[tuple[int, int]], kept: list[BatchInfo], ends: list[int], report: RepairReport
+) -> list[int]:
+    """Notes what is lost of the newest segment and no later batch tells of, as far as headers still say it. Returns for
+    each partition an offset that no lost record has had: of bytes that say nothing, each may have been a record."""
+    after, room = list(ends), [0] * len(ends)
+    for low, high in bad:
+        # with zeros for what is missing, so that the header of a batch that was cut through is found
+        piece = bytes(data[low:high]).ljust(high - low, b"\0")
+        found, stop, _ = scan_batches(piece, 0, False)
+        for batch in found:
+            number = batch.partition
+            if not control_kind(batch) and number < len(after) and batch.base_offset >= after[number]:
+                _note_gap(report, number, after[number], batch.next_offset)
+                after[number] = batch.next_offset
+        told = {batch.partition for batch in kept if batch.position >= high}
+        for number in range(len(room)):
+            room[number] += len(piece) - stop if number not in told else 0
+    report.lost += [LostOffsets(number, end, None) for number, end in enumerate(after) if room[number]]
+    return [end + more for end, more in zip(after, room, strict=True)]
 
 
-def _note_unknown(report: RepairReport, ends: list[int]) -> None:
-    report.lost += [LostOffsets(partition, end, None) for partition, end in enumerate(ends)]
+def _stored(bad: list[tuple[int, int]], size: int, durable: int, start_size: int) -> list[tuple[int, int]]:
+    """The damaged and missing places without the start, which has no records, and without a torn tail: nobody was told
+    that it is stored."""
+    places = bad if bad and bad[-1][1] == size else [*bad, (size, size)]
+    places = [*places[:-1], (places[-1][0], max(places[-1][0], durable))]
+    return [(max(low, start_size), high) for low, high in places if max(low, start_size) < high]
 
 
 def _find_sound(data: memoryview) -> tuple[list[BatchInfo], list[tuple[int, int]]]:

@@ -95,6 +95,7 @@ class TopicView:
     def move_first(self, number: int, offset: int) -> None:
         state = self.partition(number)
         state.first = max(state.first, offset)
+        state.end = max(state.end, state.first)  # where a repair has left offsets out
 
     def find_expired(self, now_ms: int) -> int:
         """How many of the oldest segments go, of those that are closed."""

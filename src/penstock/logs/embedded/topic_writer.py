@@ -52,7 +52,7 @@ class TopicWriter:
         self.view = view
         self.directory: Path = recovered.directory
         self._config = recovered.config
-        self._ends = list(recovered.ends)
+        self._ends = list(recovered.next_offsets)
         self._firsts = list(recovered.firsts)
         last = recovered.segments[-1] if recovered.segments else None
         self._sequence = last.sequence if last else 0
