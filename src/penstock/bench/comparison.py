@@ -28,6 +28,7 @@ class Turns:
     quiet: float = 20.0  # wait at most so long for the machine to be idle
     warm: Callable[[Broker], None] = lambda broker: None  # unmeasured load after a start
     told: Callable[[str, int, Run], None] = lambda name, rep, run: None
+    doing: Callable[[str], None] = lambda what: None  # for who watches: runs take long, and waiting longer
 
 
 class Comparison:
@@ -76,8 +77,14 @@ class Comparison:
 
     def _start(self, broker: Broker) -> None:
         # A runtime that is still starting up must not take CPU from the one before it.
-        wait_quiet(self.turns.quiet)
+        self._wait(broker.name)
+        self.turns.doing(f"{broker.name}: starting")
         broker.start()
+
+    def _wait(self, for_whom: str) -> None:
+        if self.turns.quiet:
+            self.turns.doing(f"{for_whom}: waiting for an idle machine, at most {self.turns.quiet:g} s")
+            wait_quiet(self.turns.quiet)
 
     def _stop_all(self) -> None:
         for broker in self.brokers:
@@ -87,7 +94,8 @@ class Comparison:
         if not broker.is_alive():
             broker.stop()
             self._start(broker)
-        wait_quiet(self.turns.quiet)
+        self._wait(broker.name)
+        self.turns.doing(f"{rep + 1} of {self.turns.reps}, {measurement.name}, {broker.name}: measuring")
         run = {"rep": rep, "test": measurement.name, "broker": broker.name, **measurement.measure(broker)}
         self.runs.append(run)
         self.turns.told(measurement.name, rep, run)

@@ -117,6 +117,8 @@ def compare_brokers(
     reps: int,
     quiet: float,
     told: Callable[[str, int, Run], None],
+    *,
+    doing: Callable[[str], None] = lambda what: None,
 ) -> dict[str, Any]:
     """The whole comparison as a document."""
     if len({broker.name for broker in brokers}) != len(brokers):
@@ -134,7 +136,7 @@ def compare_brokers(
         "known_brokers": {name: configuration.about for name, configuration in configurations.items()},
         "files": {name: files_of(brokers, configuration) for name, configuration in configurations.items()},
     }
-    runs = measure_all(brokers, requests, Turns(reps, quiet, told=told))
+    runs = measure_all(brokers, requests, Turns(reps, quiet, told=told, doing=doing))
     return {**document, "summary": summarise(runs, [broker.name for broker in brokers]), "runs": runs}
 
 

@@ -27,6 +27,7 @@ from penstock.cli.client_options import VERSIONS
 from penstock.core.errors import PenstockError, UsageError
 
 SHOWN = ("error", "rate", "msgs_per_cpu_s", "connects_per_cpu_s", "bytes_per_conn", "p99_us", "lost", "other_cores")
+BEGIN_LINE = "\r\x1b[K"  # and nothing in it
 BrokerOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -100,7 +101,8 @@ def compare(
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # inherited by the brokers
     if save is not None:
         _make_directory(save)
-    document = compare_brokers(started, requests, reps, quiet, _tell)
+    document = compare_brokers(started, requests, reps, quiet, _tell, doing=_show)
+    _show("")
     # Shown first: what cannot be written is not lost.
     print(f"{circumstances_of(document)}\n\n{table_of(document)}")
     _write(document, json, save)
@@ -121,6 +123,13 @@ def _make_directory(path: Path) -> None:
         raise PenstockError(f"cannot make {path}: {error.strerror}") from None
 
 
+def _show(doing: str) -> None:
+    """On a terminal, in a line that the next one takes the place of."""
+    if sys.stderr.isatty():
+        print(f"{BEGIN_LINE}{doing}", end="", file=sys.stderr, flush=True)
+
+
 def _tell(name: str, rep: int, run: Run) -> None:
+    _show("")
     shown = ", ".join(f"{key} {run[key]}" for key in SHOWN if key in run)
     print(f"{rep + 1}. {name} {run['broker']}: {shown}", file=sys.stderr, flush=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -33,6 +35,7 @@ from penstock.logs.embedded import files
 app = make_app()
 
 ANSWER_SECONDS = 3.0
+NARROWEST = 20
 MARKS: dict[State, str] = {"ok": "ok      ", "warning": "warning ", "problem": "PROBLEM "}
 STYLES: dict[State, str] = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
@@ -140,12 +143,21 @@ def _ask_broker(settings: Settings) -> int | None:
 
 
 def _print(finding: Finding) -> None:
-    line = f"{finding.area}: {shown(finding.what)}"
+    mark, line = MARKS[finding.state], f"{finding.area}: {shown(finding.what)}"
     if sys.stdout.isatty():
         text = import_module("rich.text").Text
-        marked = text(MARKS[finding.state], STYLES[finding.state]).append(line, "default")
+        first, *others = _wrap(line)
+        marked = text(mark, STYLES[finding.state]).append(first, "default")
         import_module("rich.console").Console(highlight=False).print(marked, soft_wrap=True)
+        lines = [*others, *_wrap(shown(finding.advice))]
     else:
-        typer.echo(MARKS[finding.state] + line)
-    if finding.advice:
-        typer.echo(f"{' ' * len(MARKS[finding.state])}{shown(finding.advice)}")
+        typer.echo(mark + line)
+        lines = [shown(finding.advice)] if finding.advice else []
+    for each in lines:
+        typer.echo(" " * len(mark) + each)
+
+
+def _wrap(text: str) -> list[str]:
+    """Lines of whole words for the terminal, right of the marks; names and commands stay whole where they can."""
+    room = shutil.get_terminal_size().columns - len(MARKS["ok"])
+    return textwrap.wrap(text, max(room, NARROWEST), break_on_hyphens=False)

@@ -1,6 +1,8 @@
 """`penstock bench` where no Penstock listens: other brokers, other services, and a broker that does not answer."""
 
 import contextlib
+import os
+import pty
 import shutil
 import signal
 import socket
@@ -91,6 +93,29 @@ def test_ctrl_c_before_anything_happened_is_not_called_right() -> None:
     assert process.returncode == 130
     assert "ended before anything was measured" in output
     assert "ok:" not in output
+
+
+def test_a_comparison_says_what_it_is_doing_on_a_terminal() -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "penstock", "bench", "compare", "-b", "mosquitto", "--reps", "1", "-d", "0.2"]
+    process = subprocess.Popen([*command, "--quiet-wait", "0.1"], stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while data := os.read(ours, 65_536):
+            shown += data
+    os.close(ours)
+    assert process.wait() == 0
+    *doing, told, end = shown.decode().split("\r\x1b[K")
+    assert doing == [
+        "",
+        "mosquitto: waiting for an idle machine, at most 0.1 s",
+        "mosquitto: starting",
+        "mosquitto: waiting for an idle machine, at most 0.1 s",
+        "1 of 1, p2p, mosquitto: measuring",
+    ]
+    assert told.startswith("1. p2p mosquitto: rate ")
+    assert end == ""
 
 
 class Holding(FaultyBroker):

@@ -6,8 +6,12 @@ import datetime
 import json
 import logging
 import os
+import pty
+import re
 import resource
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -374,6 +378,28 @@ def test_a_broker_that_runs_is_known(examine, tmp_path, cli):
     finally:
         broker.kill()
         broker.communicate()
+
+
+def test_no_word_is_cut_on_a_terminal(tmp_path):
+    ours, theirs = pty.openpty()
+    words = ["doctor", "--port", str(free_port()), "--set", "limits.max_connections=1000000", "--set", "admin.address="]
+    environment = {**os.environ, "COLUMNS": "60"}
+    command = [sys.executable, "-m", "penstock", *words]
+    process = subprocess.Popen(command, stdout=theirs, cwd=tmp_path, env=environment)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while data := os.read(ours, 65_536):
+            shown += data
+    os.close(ours)
+    process.wait()
+    lines = re.sub(r"\x1b\[[\d;]*m", "", shown.decode()).splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("warning files: "))
+    following = next(number for number in range(first + 1, len(lines)) if not lines[number].startswith(" " * 8))
+    assert following - first > 2
+    assert max(map(len, lines[first:following])) <= 60
+    text = " ".join(line[8:] for line in lines[first:following])
+    assert "connections, limits.max_connections is 1,000,000 LimitNOFILE=1048576 in the unit" in text
 
 
 def test_a_broker_on_kafka_that_runs_is_known(cli, tmp_path):
