@@ -584,6 +584,7 @@ cdef class Connection:
     cdef int feed_websocket(self, uint8_t* data, uint32_t size) except -1
     cdef inline void frame_output(self) noexcept
     cdef inline void note_output(self, uint32_t size) noexcept
+    cdef int make_room(self) except -1
     cdef int flush(self) except -1
     cdef int watch_output(self) except -1
     cdef int settle(self) except -1

@@ -123,9 +123,8 @@ cdef class Hub:
     # The first output of a connection since its buffer was given away: it is flushed at the end of this iteration.
     cdef int open_output(self, Connection c) except -1:
         cdef void** larger
-        if c.usual_output > OUTPUT_GROWN and self._room_given < ROOM_AT_ONCE and not c.transport_busy:
-            buffer_grow(&c.out, c.usual_output + c.usual_output // 4)
-            self._room_given += c.out.capacity
+        if c.usual_output > OUTPUT_GROWN:
+            c.make_room()
         if c.websocket != NULL:
             buffer_reserve(&c.out, WS_MAX_HEADER)       # the frame's header is written here when it is sent
             c.out.start = WS_MAX_HEADER

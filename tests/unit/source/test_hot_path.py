@@ -35,6 +35,7 @@ HOT = {
         "10Connection_feed",
         "10Connection_parse",
         "10Connection_dispatch",
+        "10Connection_make_room",
         "7Session_pump",
         "7Session_enqueue",
         "log_publish",
