@@ -170,7 +170,7 @@ class AdminServer:
             listening.close()
             raise AdminError(
                 f"server.data_dir {self._data_dir}: the files of the admin address cannot be written: {error.strerror}",
-                "Commands find the broker by them: make the directory writable for it.",
+                "Commands find the broker by them: it needs room on that disk, and the right to write there.",
             ) from error
         overview = Overview(self._read_counters, package_version())
         parts = (self.applications, self.sessions, self.retained, self.queues)
