@@ -31,7 +31,7 @@ def find_missing_page(path: Path | str) -> int | None:
         try:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _find_missing(data)
-        except (ValueError, struct.error, OverflowError):
+        except (ValueError, struct.error, ArithmeticError):
             return None  # empty, or not even two pages
 
 
@@ -45,7 +45,10 @@ def _find_missing(data: mmap.mmap) -> int | None:
     if last < there:
         return None
     waiting = [(root, True) for root in roots if root != NO_PAGE]
-    while waiting:
+    # No page is in a tree twice, unless it is damaged in another way than this one.
+    for _ in range(last + 1):
+        if not waiting:
+            break
         number, has_nodes = waiting.pop()
         if number >= there:
             return number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -34,12 +35,19 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(disk: Path, leave: int) -> Path:
-    """A file that takes all of the room but `leave` bytes."""
+    """A file that takes all of the room but `leave` bytes. Others may take some of it meanwhile."""
     path = disk / "ballast"
-    stat = os.statvfs(disk)
     with path.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, stat.f_bavail * stat.f_frsize - leave)
-    return path
+        while True:
+            stat = os.statvfs(disk)
+            try:
+                os.posix_fallocate(file.fileno(), 0, stat.f_bavail * stat.f_frsize - leave)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                file.truncate(0)
+            else:
+                return path
 
 
 def test_a_full_disk_fails_appends_and_recovers(small_disk: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from confluent_kafka import KafkaError
 
@@ -55,7 +57,12 @@ def test_who_is_let_in_does_not_speak_for_who_is_not(monkeypatch: pytest.MonkeyP
     assert health.reason is None
 
 
-def test_the_log_hears_of_it_once_until_it_is_something_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_hears_of_it_once_until_it_is_something_else(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A test before this one may have configured the logs of the program, which then stay with it.
+    monkeypatch.setattr(logging.getLogger("penstock"), "propagate", True)
+    caplog.set_level(logging.WARNING, logger="penstock")
     health = Health("kafka-1:9093")
     refused = KafkaError(KafkaError._AUTHENTICATION, f"{AT}SASL authentication error: no")
     for _ in range(5):
