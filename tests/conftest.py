@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,16 @@ from tests.support.schedule import file_of, place_of, unit_of  # noqa: E402 - as
 
 NUMBERS = itertools.count(1)
 Connect = Callable[..., RawClient]
+
+
+def pytest_runtest_setup() -> None:
+    """A test before this one may have configured the logs of the program in this process: warnings are seen again."""
+    logging.disable(logging.NOTSET)
+    for name in ("penstock", *logging.root.manager.loggerDict):
+        if name.partition(".")[0] == "penstock":
+            logger = logging.getLogger(name)
+            logger.propagate, logger.disabled = True, False
+            logger.setLevel(logging.WARNING if name == "penstock" else logging.NOTSET)
 
 
 class BrokerPool:
