@@ -202,6 +202,10 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def write_result(result: dict[str, Any], path: Path) -> None:
+    """One that is kept is never written over: of two in a minute the second has its seconds in the name."""
+    if path.is_relative_to(RESULTS) and path.exists():
+        minute = result["date"][:16].replace(":", "")
+        path = path.with_name(path.name.replace(minute, minute + result["date"][17:19], 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     print(f"written: {path}", file=sys.stderr)

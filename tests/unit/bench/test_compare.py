@@ -117,3 +117,13 @@ def test_a_command_that_is_not_installed_is_named() -> None:
 def test_machine_and_versions_have_no_empty_entries() -> None:
     assert all(describe_machine().values())
     assert all(describe_versions().values())
+
+
+def test_of_two_results_in_a_minute_both_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two scripts with the same folder, one after the other: the second wrote over the first."""
+    monkeypatch.setattr(compare, "RESULTS", tmp_path)
+    for seconds in ("05", "32"):
+        result = {"date": f"2026-11-17T12:59:{seconds}+00:00", "of": seconds}
+        compare.write_result(result, tmp_path / "datasub" / "2026-11-17T1259-embedded.json")
+    kept = sorted((tmp_path / "datasub").glob("*-embedded.json"))
+    assert [json.loads(path.read_text())["of"] for path in kept] == ["05", "32"]
