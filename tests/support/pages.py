@@ -206,6 +206,7 @@ IN_SENTENCES = {
     "python bench/session_bench.py": TREE,
     "python bench/spark_bench.py --large --save": "a Spark of its own, minutes; tests/spark has what it measures",
     "python bench/spark_report.py": TREE,
+    "python bench/touch_memory.py": TREE,
 }
 
 

@@ -32,6 +32,7 @@ SHORT = {
     "bench/queue_bench.py": f"{ONE_RUN} --scenario append --messages 1000",
     "bench/rpc_bench.py": "--seconds 0.3",
     "bench/session_bench.py": "--sessions 100",
+    "bench/touch_memory.py": "--gib 0",
 }
 # One of the tests that a target runs, by its ARGS.
 ARGS = {

@@ -102,11 +102,15 @@ cdef int put_packet(Worker worker, Client* c, int first) except -1 nogil:
 
 
 cdef inline int put_ack(Worker worker, Client* c, int packet_type, const uint8_t* packet_id) except -1 nogil:
-    cdef uint8_t* p = buffer_reserve(&c.out, 4)
     c.prepared = 0
+    set_ack(buffer_reserve(&c.out, 4), packet_type, packet_id)
+    return 0
+
+
+cdef inline uint8_t* set_ack(uint8_t* p, int packet_type, const uint8_t* packet_id) noexcept nogil:
     p[0] = <uint8_t> (packet_type << 4 | (2 if packet_type == PUBREL else 0))
     p[1], p[2], p[3] = 2, packet_id[0], packet_id[1]
-    return 0
+    return p + 4
 
 
 cdef int want_out(Worker worker, Client* c, bint wanted) noexcept nogil:
@@ -345,12 +349,17 @@ cdef const uint8_t* follow_run(Worker worker, Client* c, const uint8_t* p, const
     cdef int64_t size = 1 + head + <int64_t> body, payload_at = size - worker.size
     cdef const uint8_t* first = p - size
     cdef const uint8_t* payload
+    cdef uint8_t* answer = NULL
     cdef int qos = first[0] >> 1 & 3, no_properties = 1 if worker.version == 5 else 0
     cdef uint64_t stamp
     cdef uint32_t publisher, seq
     if qos < worker.qos or worker.settle >= 0 or (
             payload_at != 1 + head + 2 + get_be16(first + 1 + head) + (2 if qos else 0) + no_properties):
         return p
+    if qos:
+        c.prepared = 0
+        # Behind the answer to the message before, so there is a buffer even when none follows.
+        answer = buffer_reserve(&c.out, <uint32_t> (4 * ((end - p) // size)))
     while end - p >= size and memcmp(p, first, 8) == 0:     # its type, its lengths
         payload = p + payload_at
         memcpy(&stamp, payload, 8)
@@ -361,10 +370,12 @@ cdef const uint8_t* follow_run(Worker worker, Client* c, const uint8_t* p, const
                 worker.size > STAMP_SIZE and payload[worker.size - 1] != c"x"):
             break
         if qos:
-            put_ack(worker, c, PUBACK if qos == 1 else PUBREC, payload - 2 - no_properties)
+            answer = set_ack(answer, PUBACK if qos == 1 else PUBREC, payload - 2 - no_properties)
         run.next += 1
         run.count += 1
         p += size
+    if qos:
+        c.out.end = <uint32_t> (answer - c.out.data)
     return p
 
 
@@ -375,15 +386,29 @@ cdef void note_run(Worker worker, Client* subscriber, Run* run, uint64_t now) no
         run.count = 0
 
 
-cdef int count_ack(Worker worker, Client* c) except -1 nogil:
-    c.acked += 1
+cdef int count_acks(Worker worker, Client* c, uint64_t count) except -1 nogil:
+    c.acked += count
     if c.is_subscriber:
-        worker.seat.settlements_open -= 1
+        worker.seat.settlements_open -= count
         return settle_waiting(worker, c)
     if worker.scenario == PUBLISH_ONLY or worker.part == PUBLISH_PART:
-        worker.seat.total.received += 1
-        worker.seat.total.measured += worker.is_measuring
+        worker.seat.total.received += count
+        if worker.is_measuring:
+            worker.seat.total.measured += count
     return 0
+
+
+# Takes the acknowledgements from p on that are as the one before them, four bytes and thus no error: of them only
+# their number matters. Returns where they end.
+cdef const uint8_t* follow_acks(Worker worker, Client* c, const uint8_t* p, const uint8_t* end) except NULL nogil:
+    cdef const uint8_t* first = p - 4
+    cdef uint64_t count = 0
+    while end - p >= 4 and p[0] == first[0] and p[1] == 2:
+        count += 1
+        p += 4
+    if count:
+        count_acks(worker, c, count)
+    return p
 
 
 cdef int on_packet(Worker worker, Client* c, int first, const uint8_t* body, const uint8_t* end,
@@ -395,7 +420,7 @@ cdef int on_packet(Worker worker, Client* c, int first, const uint8_t* body, con
     is_refused = end - body > 2 and body[2] >= FIRST_ERROR_CODE
     if kind == PUBACK or kind == PUBCOMP:
         worker.seat.total.refused += is_refused
-        return count_ack(worker, c)
+        return count_acks(worker, c, 1)
     if kind == PUBREC:
         if not is_refused:
             return put_ack(worker, c, PUBREL, body)
@@ -472,6 +497,8 @@ cdef int on_readable(Worker worker, Client* c) except -1 nogil:
         p += 1 + head + size
         if run.count and kind == PUBLISH:
             p = follow_run(worker, c, p, end, head, size, &run)
+        elif size == 2 and (kind == PUBACK or kind == PUBCOMP):
+            p = follow_acks(worker, c, p, end)
     note_run(worker, c, &run, now)
     if worker.seat.total.received != received:
         poke(&worker.common.last_progress, now)
