@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,9 +18,9 @@ from penstock.bench.result import (
     broker_of,
     check_target,
     document_of,
+    figures_of,
     json_of,
     remarks_of,
-    rows_of,
     settings_line,
     verdict,
     write_json,
@@ -47,6 +49,7 @@ EPILOG = (
     " be run: no broker there, or it refuses."
 )
 STANDARD_OUTPUT = Path("-")
+NARROWEST = 60
 
 
 def run(scenario: Scenario, given: dict[str, Any]) -> None:
@@ -163,11 +166,20 @@ def _advise(error: str, request: Request) -> str:
 
 
 def _print(document: dict[str, Any], target: TextIO) -> None:
-    print(f"{document['scenario']} at {broker_of(document)}: {settings_line(document)}\n", file=target)
-    rows = rows_of(document)
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        print(f"{name:<{width}}  {value}", file=target)
-    print(f"\n{verdict(document)}", file=target)
-    for remark in remarks_of(document):
-        print(remark, file=target)
+    _wrap(f"{document['scenario']} at {broker_of(document)}: {settings_line(document)}", target)
+    figures = figures_of(document)
+    width = max(len(name) for _, rows in figures for name, _ in rows) + 2
+    for title, rows in figures:
+        print(f"\n{title}" if title else "", file=target)
+        for name, value in rows:
+            _wrap(f"{name:<{width}}{value}", target, width)
+    print(file=target)
+    for line in (verdict(document), *remarks_of(document)):
+        _wrap(line, target)
+
+
+def _wrap(line: str, target: TextIO, indent: int = 0) -> None:
+    """A line as it is, for a script; on a terminal broken between words."""
+    room = max(shutil.get_terminal_size().columns, NARROWEST)
+    lines = textwrap.wrap(line, room, subsequent_indent=" " * indent, break_on_hyphens=False)
+    print("\n".join(lines) if target.isatty() else line, file=target)

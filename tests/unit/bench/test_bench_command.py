@@ -20,8 +20,10 @@ import pytest
 
 from penstock.__main__ import main
 from penstock.bench.charts import round_within, ticks_to
+from penstock.bench.html_report import render_report
 from penstock.bench.machine import package_version
 from penstock.bench.neighbours import Neighbours
+from penstock.bench.result import document_of, remarks_of
 from penstock.bench.runner import Moment, run_scenario
 from penstock.bench.scenarios import SCENARIOS, Request
 from penstock.bench.system import cpu_seconds, listening_processes
@@ -405,20 +407,33 @@ def test_axes_have_round_numbers() -> None:
     assert round_latency(2_500) == "2.5 ms"
 
 
-def test_progress_on_a_terminal(places: Broker) -> None:
-    command = ["bench", "p2p", "-h", "127.0.0.1", "-p", str(places.port), "-d", "1.5", "--undelivered", "20"]
+def on_a_terminal(*arguments: str) -> str:
+    """What a command shows there, without its colours."""
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-m", "penstock", *command])
+        os.execve(sys.executable, [sys.executable, "-m", "penstock", *arguments], os.environ | {"COLUMNS": "80"})
     shown = b""
     with contextlib.suppress(OSError):  # the end of a terminal
         while data := os.read(terminal, 65_536):
             shown += data
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(terminal)
-    text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", shown.decode())
+    return re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", shown.decode())
+
+
+def test_progress_on_a_terminal(places: Broker) -> None:
+    text = on_a_terminal("bench", "p2p", "-h", "127.0.0.1", "-p", str(places.port), "-d", "1.5", "--undelivered", "20")
     assert re.search(r"messages/s +published [1-9][\d,]*, received [1-9][\d,]*", text), text
     assert re.search(r"latency +p50 [\d.]+ .?s, p90 [\d.]+ .?s, p99 [\d.]+ .?s", text), text
+
+
+def test_the_table_of_several_stages_fits_a_terminal(places: Broker) -> None:
+    text = on_a_terminal("bench", "device", "-h", "127.0.0.1", "-p", str(places.port), *IN_BRIEF["device"])
+    lines = text[text.index("device at") :].split("\r\n")
+    assert max(len(line) for line in lines) <= 80, text
+    assert all(title in lines for title in ("published while away", "received on return")), text
+    assert sum(line.startswith("latency p50 / p90 / p99 ") for line in lines) == 1, text
+    assert all(line.endswith("since connecting") for line in lines if line.startswith("latency")), text
 
 
 def test_progress_elsewhere_is_a_line_now_and_then(
@@ -449,6 +464,9 @@ def test_ctrl_c_ends_the_load_and_tells_what_there_is(places: Broker, threads: i
     assert outcome.is_interrupted
     assert outcome.figures["received"] == outcome.figures["expected"] > 0
     assert outcome.faults() == []
+    document = document_of(outcome)
+    assert remarks_of(document)[0] == f"! ended early, after {outcome.figures['secs']:.1f} of 60 s"
+    assert "ended early" in render_report(document)
 
 
 def test_what_is_shown_meanwhile(places: Broker) -> None:
