@@ -35,6 +35,7 @@ from penstock.cli.bench_leftovers import remove_leftovers
 from penstock.cli.bench_options import command_of
 from penstock.cli.bench_version import ask_version
 from penstock.cli.bench_view import live_view
+from penstock.cli.cleaning_up import interruptible
 from penstock.cli.client import describe_refusal
 from penstock.cli.client_options import Connection, ConnectionOptions, make_connection
 from penstock.core import exit_codes
@@ -64,13 +65,8 @@ def run(scenario: Scenario, given: dict[str, Any]) -> None:
     for option, path in (("--json", json), ("--html", html)):
         if path is not None and path != STANDARD_OUTPUT:
             check_target(path, option)
-    try:
-        outcome = _run(request, quiet=quiet)
-    except KeyboardInterrupt:
-        left_behind = remove_leftovers(request)
-        if left_behind:
-            print(left_behind, file=sys.stderr)
-        raise
+    with interruptible() as ending:
+        outcome = _run_and_clean_up(request, quiet=quiet)
     version = None if outcome.is_interrupted else ask_version(connection, f"bench-{request.token}-version")
     is_other = version is not None and not version.startswith("penstock ")
     document = document_of(outcome, None if is_other else remove_leftovers(request), version)
@@ -84,7 +80,7 @@ def run(scenario: Scenario, given: dict[str, Any]) -> None:
         write_text(html, render_report(document))
     if outcome.faults():
         raise typer.Exit(exit_codes.FAILURE)
-    raise typer.Exit(exit_codes.INTERRUPTED if outcome.is_interrupted else exit_codes.OK)
+    raise typer.Exit(ending.exit_code if outcome.is_interrupted else exit_codes.OK)
 
 
 for each in SCENARIOS.values():
@@ -139,6 +135,16 @@ def _broker_processes(pid: int | None, host: str, port: int) -> list[int]:
     return process_tree(pid)
 
 
+def _run_and_clean_up(request: Request, *, quiet: bool) -> Outcome:
+    try:
+        return _run(request, quiet=quiet)
+    except KeyboardInterrupt:
+        left_behind = remove_leftovers(request)
+        if left_behind:
+            print(left_behind, file=sys.stderr)
+        raise
+
+
 def _run(request: Request, *, quiet: bool) -> Outcome:
     try:
         with live_view(request, quiet=quiet) as shown:
@@ -168,7 +174,7 @@ def _advise(error: str, request: Request) -> str:
 def _print(document: dict[str, Any], target: TextIO) -> None:
     _wrap(f"{document['scenario']} at {broker_of(document)}: {settings_line(document)}", target)
     figures = figures_of(document)
-    width = max(len(name) for _, rows in figures for name, _ in rows) + 2
+    width = max((len(name) for _, rows in figures for name, _ in rows), default=0) + 2
     for title, rows in figures:
         print(f"\n{title}" if title else "", file=target)
         for name, value in rows:

@@ -23,6 +23,7 @@ from penstock.cli.bench_options import (
     Warmup,
     Window,
 )
+from penstock.cli.cleaning_up import interruptible
 from penstock.cli.client_options import VERSIONS
 from penstock.core.errors import PenstockError, UsageError
 
@@ -101,7 +102,8 @@ def compare(
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # inherited by the brokers
     if save is not None:
         _make_directory(save)
-    document = compare_brokers(started, requests, reps, quiet, _tell, doing=_show)
+    with interruptible():
+        document = compare_brokers(started, requests, reps, quiet, _tell, doing=_show)
     _show("")
     # Shown first: what cannot be written is not lost.
     print(f"{circumstances_of(document)}\n\n{table_of(document)}")
