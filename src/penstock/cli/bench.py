@@ -32,7 +32,7 @@ from penstock.bench.system import listening_processes, process_tree
 from penstock.cli.app import make_app
 from penstock.cli.bench_compare import compare
 from penstock.cli.bench_leftovers import remove_leftovers
-from penstock.cli.bench_options import command_of
+from penstock.cli.bench_options import STANDARD_OUTPUT, command_of
 from penstock.cli.bench_version import ask_version
 from penstock.cli.bench_view import live_view
 from penstock.cli.cleaning_up import interruptible
@@ -49,7 +49,6 @@ EPILOG = (
     " damaged, connections were lost, a --rate was not reached, or nothing came at all; 2 bad usage; 3 the test cannot"
     " be run: no broker there, or it refuses."
 )
-STANDARD_OUTPUT = Path("-")
 NARROWEST = 60
 
 

@@ -538,6 +538,28 @@ def test_a_comparison_of_two_brokers(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.skipif(not shutil.which("mosquitto"), reason="mosquitto is not installed")
+def test_comparisons_are_written_where_they_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To standard output alone, and never over another one of the same minute."""
+    monkeypatch.chdir(tmp_path)
+    compare = ["bench", "compare", "--broker", "mosquitto", "--reps", "1", "--quiet-wait", "0", "-c", "2", *BRIEF]
+    for _ in range(2):
+        second = int(time.time())
+        assert main([*compare, "--json", "-", "--save", "all"]) == 0
+        shown = capsys.readouterr()
+        assert json.loads(shown.out)["runs"]
+        assert "messages/CPU-s" in shown.err
+        while int(time.time()) == second:  # names have seconds, and a comparison takes longer
+            time.sleep(0.05)
+    assert len(list(Path("all").iterdir())) == 2
+    assert main([*compare, "--json", "missing/x.json"]) == 2
+    assert capsys.readouterr().err.startswith("penstock: --json missing/x.json: there is no writable directory"), (
+        "said before the runs"
+    )
+
+
+@pytest.mark.skipif(not shutil.which("mosquitto"), reason="mosquitto is not installed")
 def test_a_comparison_has_the_limits_and_failures_of_a_single_test(capsys: pytest.CaptureFixture[str]) -> None:
     """Payloads up to 1 MiB; a rate that is not reached is a fault."""
     brief = ["--broker", "mosquitto", "--reps", "1", "--quiet-wait", "0", "-c", "2", "-q", "1", *BRIEF]
