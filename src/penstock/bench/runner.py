@@ -130,6 +130,8 @@ class Watch:
         # one that was half in the warm-up would be neither
         if took < self.every and not is_last and (phase == self._phase or took < SHORTEST_MOMENT):
             return None
+        if is_last and self._count and took < SHORTEST_MOMENT:
+            return None  # a rate of so short a time would be a spike, or nothing, at the end of each chart
         self._count += 1
         if self._stage.options.count and self._count % MOMENTS_OF_A_LENGTH == 0:
             self.every *= 2

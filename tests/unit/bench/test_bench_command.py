@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -455,8 +456,8 @@ def test_ctrl_c_ends_the_load_and_tells_what_there_is(places: Broker, threads: i
     seen: list[Moment] = []
 
     def interrupt(moment: Moment) -> None:
-        seen.append(moment)
-        if len(seen) == 2:
+        if moment.phase == "measuring" and not seen:
+            seen.append(moment)
             raise KeyboardInterrupt
 
     request = Request("fan-in", port=places.port, duration=60, warmup=0.1, qos=1, undelivered=20, threads=threads)
@@ -481,6 +482,16 @@ def test_what_is_shown_meanwhile(places: Broker) -> None:
     assert re.search(r"published [\d,]+, received [\d,]+", shown["messages/s"])
     assert re.fullmatch(r"p50 .*s, p90 .*s, p99 .*s", shown["latency"])
     assert "cores" in shown["broker"]
+
+
+def test_no_moment_is_too_short_for_a_rate(places: Broker) -> None:
+    """The last one ends with the load, whenever that is."""
+    for _ in range(10):
+        moments: list[Moment] = []
+        run_scenario(Request("retained", port=places.port, clients=2, messages=200), moments.append)
+        for stage in {moment.stage for moment in moments}:
+            times = [moment.at for moment in moments if moment.stage == stage]
+            assert all(later - earlier >= 0.001 for earlier, later in pairwise(times)), times
 
 
 def resident_bytes() -> int:
