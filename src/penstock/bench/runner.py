@@ -15,6 +15,8 @@ from penstock.bench.system import allow_open_files
 from penstock.bench.units import rates
 
 STEP_SECONDS = 0.1
+# Where the table has other words for a figure.
+FAULT_NAMES = {"disconnects": "connections lost", "unclosed": "not closed after DISCONNECT"}
 SHORTEST_MOMENT = 0.002  # of a stage that may be over in no time
 MOMENTS_OF_A_LENGTH = 100  # then they are twice as long
 MOST_MOMENTS = 300
@@ -77,7 +79,11 @@ class Outcome:
             "disconnects": True,
             "unclosed": True,
         }
-        counted = [f"{name} {self.total(name):,}" for name, counts in wrong.items() if counts and self.total(name)]
+        counted = [
+            f"{FAULT_NAMES.get(name, name)} {self.total(name):,}"
+            for name, counts in wrong.items()
+            if counts and self.total(name)
+        ]
         slow = [
             rates(result["asked_rate"], result["sent_rate"], result["send_lag_max_us"])
             for result in self.results.values()
