@@ -102,21 +102,18 @@ def compare(
     ]
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # inherited by the brokers
-    if save is not None:
-        _make_directory(save)
-    if json is not None and json != STANDARD_OUTPUT:
-        check_target(json, "--json")
+    _check_targets(json, save)
     with interruptible():
         document = compare_brokers(started, requests, reps, quiet, _tell, doing=_show)
     _show("")
-    # Shown first: what cannot be written is not lost.
-    target = sys.stderr if json == STANDARD_OUTPUT else sys.stdout
-    print(f"{circumstances_of(document)}\n\n{table_of(document)}", file=target)
     _write(document, json, save)
     check_failed(document)
 
 
 def _write(document: dict[str, Any], path: Path | None, directory: Path | None) -> None:
+    # Shown first: what cannot be written is not lost.
+    target = sys.stderr if path == STANDARD_OUTPUT else sys.stdout
+    print(f"{circumstances_of(document)}\n\n{table_of(document)}", file=target)
     if path == STANDARD_OUTPUT:
         sys.stdout.write(json_of(document))
     elif path is not None:
@@ -126,11 +123,15 @@ def _write(document: dict[str, Any], path: Path | None, directory: Path | None) 
         write_json(directory / f"{document['date'][:19].replace(':', '')}.json", document)
 
 
-def _make_directory(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PenstockError(f"cannot make {path}: {error.strerror}") from None
+def _check_targets(path: Path | None, directory: Path | None) -> None:
+    """Before the runs, which take long."""
+    if path is not None and path != STANDARD_OUTPUT:
+        check_target(path, "--json")
+    if directory is not None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PenstockError(f"cannot make {directory}: {error.strerror}") from None
 
 
 def _show(doing: str) -> None:
