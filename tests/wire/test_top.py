@@ -150,6 +150,19 @@ def test_on_a_terminal(broker: AppBroker) -> None:
         assert screen.await_end() == 0
 
 
+def test_a_broker_that_is_started_again_is_shown_again(tmp_path: Path) -> None:
+    """With the token of its new start."""
+    with running_app_broker(tmp_path, "embedded", {}) as again, top_on_a_terminal(again, 80, 24) as screen:
+        screen.await_text(r"connections\W+0\b")
+        again.end()
+        screen.await_text("no broker answers at")
+        again.restart()
+        client = again.client(V5)
+        client.connect("first")
+        screen.await_text(r"connections\W+1\b")
+        client.disconnect()
+
+
 class Screen:
     """What a program writes on its terminal, without the control sequences."""
 

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from penstock.bench.charts import Series, Span, histogram_chart, line_chart, short
-from penstock.bench.result import broker_of, remarks_of, rows_of, settings_line, verdict
+from penstock.bench.result import broker_of, figures_of, remarks_of, settings_line, verdict
 from penstock.bench.units import latency, round_latency
 
 STYLE = """
@@ -16,6 +16,7 @@ h1 { font-size: 1.5em; margin-bottom: 0; } h2 { font-size: 1.15em; margin-top: 2
 .sub, footer { color: #52606d; } footer { margin-top: 2em; font-size: .85em; }
 .verdict { padding: .6em .9em; border-radius: 6px; background: #e6f4ea; } .bad { background: #fde8e8; }
 table { border-collapse: collapse; width: 100%; } td { padding: .25em .5em; border-bottom: 1px solid #e4e7eb; }
+th { padding: 1em .5em .25em; text-align: left; }
 td:last-child { text-align: right; font-variant-numeric: tabular-nums; }
 svg { width: 100%; height: auto; margin: .6em 0; font: 11px system-ui, sans-serif; fill: #52606d; }
 svg .aside { fill: #9aa5b1; fill-opacity: .16; }
@@ -30,26 +31,34 @@ def render_report(document: dict[str, Any]) -> str:
     """The whole page."""
     faults = document["faults"]
     title = f"{document['scenario']} at {broker_of(document)}"
-    rows = "\n".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows_of(document))
     machine = document["machine"]
     where = (
         f"{machine['cores']} x {machine['cpu']}, {machine['memory_gib']:g} GiB, {machine['os']}, {machine['kernel']}"
     )
-    interrupted = "<p>The run was interrupted.</p>" if document["interrupted"] else ""
     remarks = "".join(f"<p>{escape(remark)}</p>" for remark in remarks_of(document))
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{escape(title)}</title><style>{STYLE}</style></head><body>
 <h1>{escape(title)}</h1>
 <p class="sub">{escape(document["about"])}<br>{escape(settings_line(document))}</p>
-<p class="verdict{" bad" if faults else ""}">{escape(verdict(document))}</p>{interrupted}{remarks}
+<p class="verdict{" bad" if faults else ""}">{escape(verdict(document))}</p>{remarks}
 <h2>Figures</h2>
-<table>{rows}</table>
+<table>{render_figures(document)}</table>
 {render_charts(document)}
 <footer>Measured {escape(document["date"])} with penstock bench {escape(document["generator"])};
 the load generator ran on {escape(where)}.</footer>
 </body></html>
 """
+
+
+def render_figures(document: dict[str, Any]) -> str:
+    """Rows of the table; each stage of several under its title."""
+    parts = []
+    for title, rows in figures_of(document):
+        if title:
+            parts.append(f'<tr><th colspan="2">{escape(title.capitalize())}</th></tr>')
+        parts += [f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows]
+    return "\n".join(parts)
 
 
 def render_charts(document: dict[str, Any]) -> str:

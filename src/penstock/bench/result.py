@@ -20,6 +20,7 @@ from penstock.core.errors import PenstockError, UsageError
 FORMAT = 1
 VERSION_NAMES = {4: "3.1.1", 5: "5"}
 BUSY_CORES = 0.95
+LATENCIES = (("p50 / p90 / p99", ("p50_us", "p90_us", "p99_us")), ("p99.9 / max", ("p999_us", "max_us")))
 CHECKED = ("lost", "duplicates", "disordered", "corrupt", "downgraded", "refused")
 
 
@@ -127,14 +128,11 @@ def _allowed_window(document: dict[str, Any]) -> str:
     return f" (the broker allows {used:,})" if used < document["settings"]["window"] else ""
 
 
-def rows_of(document: dict[str, Any]) -> list[tuple[str, str]]:
-    """The figures with their units, stage by stage, in the order of their importance."""
-    rows: list[tuple[str, str]] = []
+def figures_of(document: dict[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """For each stage its title, empty when there is only one, and its figures with their units, in the order of their
+    importance. A name and its value fit into 80 columns."""
     stages = document["stages"]
-    for stage in stages:
-        before = f"{stage['title']}: " if len(stages) > 1 else ""
-        rows += [(before + name, value) for name, value in _stage_rows(stage, document)]
-    return rows
+    return [(stage["title"] if len(stages) > 1 else "", _stage_rows(stage, document)) for stage in stages]
 
 
 def _stage_rows(stage: dict[str, Any], document: dict[str, Any]) -> list[tuple[str, str]]:
@@ -154,11 +152,9 @@ def _stage_rows(stage: dict[str, Any], document: dict[str, Any]) -> list[tuple[s
         if stage["scenario"] == "idle" and is_local:
             rows.append(("broker memory per connection", describe_memory(stage)))
     if stage.get("max_us"):
-        names = ("p50_us", "p90_us", "p99_us", "p999_us", "max_us")
         since = " since connecting" if document["settings"]["messages"] else ""
-        rows.append(
-            (f"latency{since} p50 / p90 / p99 / p99.9 / max", " / ".join(latency(stage[name]) for name in names))
-        )
+        for label, names in LATENCIES:
+            rows.append((f"latency {label}", " / ".join(latency(stage[name]) for name in names) + since))
     if is_local:
         rows += _broker_rows(stage)
     rows.append(("load generator", f"{stage['load_cores']:.2f} cores{headroom(stage)}"))
@@ -183,9 +179,9 @@ def headroom(stage: dict[str, Any]) -> str:
 def _broker_rows(stage: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [("broker", f"{stage['broker_cores']:.2f} cores, {stage['rss_kb'] / 1024:,.1f} MiB resident")]
     if stage.get("msgs_per_cpu_s"):
-        rows.append(("messages per CPU-second of the broker", f"{stage['msgs_per_cpu_s']:,}"))
+        rows.append(("messages per CPU-second", f"{stage['msgs_per_cpu_s']:,}"))
     if stage.get("connects_per_cpu_s") and "rate" not in stage:
-        rows.append(("connects per CPU-second of the broker", f"{stage['connects_per_cpu_s']:,}"))
+        rows.append(("connects per CPU-second", f"{stage['connects_per_cpu_s']:,}"))
     return rows
 
 
@@ -199,8 +195,19 @@ def broker_of(document: dict[str, Any]) -> str:
 def remarks_of(document: dict[str, Any]) -> list[str]:
     """What is to be known beside the figures: what makes them doubtful, what is left in the broker."""
     cores = document["other_cores"]
+    ended = [f"! ended early, {_measured(document)}"] if document["interrupted"] else []
     doubt = [f"! {DOUBT} ({cores:.1f} cores)"] if is_disturbed(cores) else []
-    return [*doubt, *([document["left_behind"]] if document["left_behind"] else [])]
+    return [*ended, *doubt, *([document["left_behind"]] if document["left_behind"] else [])]
+
+
+def _measured(document: dict[str, Any]) -> str:
+    """Of what was asked for; figures of a run that ended in its warm-up are those of the warm-up."""
+    if document["settings"]["messages"]:
+        return "before all messages were there"
+    phases = {moment["phase"] for moment in document["timeline"]}
+    if "warming up" in phases and "measuring" not in phases:
+        return "in the warm-up"
+    return f"after {document['figures'].get('secs', 0):.1f} of {document['settings']['duration']:g} s"
 
 
 def verdict(document: dict[str, Any]) -> str:

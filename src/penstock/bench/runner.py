@@ -15,6 +15,8 @@ from penstock.bench.system import allow_open_files
 from penstock.bench.units import rates
 
 STEP_SECONDS = 0.1
+# Where the table has other words for a figure.
+FAULT_NAMES = {"disconnects": "connections lost", "unclosed": "not closed after DISCONNECT"}
 SHORTEST_MOMENT = 0.002  # of a stage that may be over in no time
 MOMENTS_OF_A_LENGTH = 100  # then they are twice as long
 MOST_MOMENTS = 300
@@ -77,7 +79,11 @@ class Outcome:
             "disconnects": True,
             "unclosed": True,
         }
-        counted = [f"{name} {self.total(name):,}" for name, counts in wrong.items() if counts and self.total(name)]
+        counted = [
+            f"{FAULT_NAMES.get(name, name)} {self.total(name):,}"
+            for name, counts in wrong.items()
+            if counts and self.total(name)
+        ]
         slow = [
             rates(result["asked_rate"], result["sent_rate"], result["send_lag_max_us"])
             for result in self.results.values()
@@ -130,6 +136,8 @@ class Watch:
         # one that was half in the warm-up would be neither
         if took < self.every and not is_last and (phase == self._phase or took < SHORTEST_MOMENT):
             return None
+        if is_last and self._count and took < SHORTEST_MOMENT:
+            return None  # a rate of so short a time would be a spike, or nothing, at the end of each chart
         self._count += 1
         if self._stage.options.count and self._count % MOMENTS_OF_A_LENGTH == 0:
             self.every *= 2

@@ -242,7 +242,9 @@ def explain_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise BackupError(f"{path} is no backup, or not whole: {error}") from None
+        # of what is no archive at all tarfile tells a line for each compression it tried
+        why = "no backup: it is no archive" if "\n" in str(error) else f"no backup, or not whole: {error}"
+        raise BackupError(f"{path} is {why}") from None
 
 
 def read_backup(path: Path) -> Iterator[tuple[str, int, IO[bytes]]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,9 +18,9 @@ from penstock.bench.result import (
     broker_of,
     check_target,
     document_of,
+    figures_of,
     json_of,
     remarks_of,
-    rows_of,
     settings_line,
     verdict,
     write_json,
@@ -30,9 +32,10 @@ from penstock.bench.system import listening_processes, process_tree
 from penstock.cli.app import make_app
 from penstock.cli.bench_compare import compare
 from penstock.cli.bench_leftovers import remove_leftovers
-from penstock.cli.bench_options import command_of
+from penstock.cli.bench_options import STANDARD_OUTPUT, command_of
 from penstock.cli.bench_version import ask_version
 from penstock.cli.bench_view import live_view
+from penstock.cli.cleaning_up import interruptible
 from penstock.cli.client import describe_refusal
 from penstock.cli.client_options import Connection, ConnectionOptions, make_connection
 from penstock.core import exit_codes
@@ -46,7 +49,7 @@ EPILOG = (
     " damaged, connections were lost, a --rate was not reached, or nothing came at all; 2 bad usage; 3 the test cannot"
     " be run: no broker there, or it refuses."
 )
-STANDARD_OUTPUT = Path("-")
+NARROWEST = 60
 
 
 def run(scenario: Scenario, given: dict[str, Any]) -> None:
@@ -61,13 +64,8 @@ def run(scenario: Scenario, given: dict[str, Any]) -> None:
     for option, path in (("--json", json), ("--html", html)):
         if path is not None and path != STANDARD_OUTPUT:
             check_target(path, option)
-    try:
-        outcome = _run(request, quiet=quiet)
-    except KeyboardInterrupt:
-        left_behind = remove_leftovers(request)
-        if left_behind:
-            print(left_behind, file=sys.stderr)
-        raise
+    with interruptible() as ending:
+        outcome = _run_and_clean_up(request, quiet=quiet)
     version = None if outcome.is_interrupted else ask_version(connection, f"bench-{request.token}-version")
     is_other = version is not None and not version.startswith("penstock ")
     document = document_of(outcome, None if is_other else remove_leftovers(request), version)
@@ -81,7 +79,7 @@ def run(scenario: Scenario, given: dict[str, Any]) -> None:
         write_text(html, render_report(document))
     if outcome.faults():
         raise typer.Exit(exit_codes.FAILURE)
-    raise typer.Exit(exit_codes.INTERRUPTED if outcome.is_interrupted else exit_codes.OK)
+    raise typer.Exit(ending.exit_code if outcome.is_interrupted else exit_codes.OK)
 
 
 for each in SCENARIOS.values():
@@ -136,6 +134,16 @@ def _broker_processes(pid: int | None, host: str, port: int) -> list[int]:
     return process_tree(pid)
 
 
+def _run_and_clean_up(request: Request, *, quiet: bool) -> Outcome:
+    try:
+        return _run(request, quiet=quiet)
+    except KeyboardInterrupt:
+        left_behind = remove_leftovers(request)
+        if left_behind:
+            print(left_behind, file=sys.stderr)
+        raise
+
+
 def _run(request: Request, *, quiet: bool) -> Outcome:
     try:
         with live_view(request, quiet=quiet) as shown:
@@ -163,11 +171,20 @@ def _advise(error: str, request: Request) -> str:
 
 
 def _print(document: dict[str, Any], target: TextIO) -> None:
-    print(f"{document['scenario']} at {broker_of(document)}: {settings_line(document)}\n", file=target)
-    rows = rows_of(document)
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        print(f"{name:<{width}}  {value}", file=target)
-    print(f"\n{verdict(document)}", file=target)
-    for remark in remarks_of(document):
-        print(remark, file=target)
+    _wrap(f"{document['scenario']} at {broker_of(document)}: {settings_line(document)}", target)
+    figures = figures_of(document)
+    width = max((len(name) for _, rows in figures for name, _ in rows), default=0) + 2
+    for title, rows in figures:
+        print(f"\n{title}" if title else "", file=target)
+        for name, value in rows:
+            _wrap(f"{name:<{width}}{value}", target, width)
+    print(file=target)
+    for line in (verdict(document), *remarks_of(document)):
+        _wrap(line, target)
+
+
+def _wrap(line: str, target: TextIO, indent: int = 0) -> None:
+    """A line as it is, for a script; on a terminal broken between words."""
+    room = max(shutil.get_terminal_size().columns, NARROWEST)
+    lines = textwrap.wrap(line, room, subsequent_indent=" " * indent, break_on_hyphens=False)
+    print("\n".join(lines) if target.isatty() else line, file=target)

@@ -10,19 +10,22 @@ from typing import Annotated, Any
 import typer
 
 from penstock.bench.contest import check_failed, circumstances_of, compare_brokers, parse_broker, table_of
-from penstock.bench.result import write_json
+from penstock.bench.result import check_target, json_of, write_json
 from penstock.bench.scenarios import SCENARIOS, Request
 from penstock.bench.summary import Run
 from penstock.cli.bench_options import (
     DEFAULT_PAYLOAD,
     DEFAULT_WINDOW,
+    STANDARD_OUTPUT,
     Duration,
+    Json,
     Payload,
     Rate,
     Threads,
     Warmup,
     Window,
 )
+from penstock.cli.cleaning_up import interruptible
 from penstock.cli.client_options import VERSIONS
 from penstock.core.errors import PenstockError, UsageError
 
@@ -65,7 +68,7 @@ def compare(
     threads: Threads = 1,
     version: Annotated[str | None, typer.Option("-V", "--protocol-version", help="mqttv311 or mqttv5.")] = None,
     quiet: Annotated[float, typer.Option("--quiet-wait", min=0, help="Wait so long for an idle machine.")] = 20.0,
-    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the result as JSON.")] = None,
+    json: Json = None,
     save: Save = None,
 ) -> None:
     """Start several brokers, put the same load on each in turns, show medians, ratios and work per CPU-second.
@@ -99,28 +102,36 @@ def compare(
     ]
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # inherited by the brokers
-    if save is not None:
-        _make_directory(save)
-    document = compare_brokers(started, requests, reps, quiet, _tell, doing=_show)
+    _check_targets(json, save)
+    with interruptible():
+        document = compare_brokers(started, requests, reps, quiet, _tell, doing=_show)
     _show("")
-    # Shown first: what cannot be written is not lost.
-    print(f"{circumstances_of(document)}\n\n{table_of(document)}")
     _write(document, json, save)
     check_failed(document)
 
 
 def _write(document: dict[str, Any], path: Path | None, directory: Path | None) -> None:
-    if path is not None:
+    # Shown first: what cannot be written is not lost.
+    target = sys.stderr if path == STANDARD_OUTPUT else sys.stdout
+    print(f"{circumstances_of(document)}\n\n{table_of(document)}", file=target)
+    if path == STANDARD_OUTPUT:
+        sys.stdout.write(json_of(document))
+    elif path is not None:
         write_json(path, document)
     if directory is not None:
-        write_json(directory / f"{document['date'][:16].replace(':', '')}.json", document)
+        # with seconds: the next comparison may end within the minute
+        write_json(directory / f"{document['date'][:19].replace(':', '')}.json", document)
 
 
-def _make_directory(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PenstockError(f"cannot make {path}: {error.strerror}") from None
+def _check_targets(path: Path | None, directory: Path | None) -> None:
+    """Before the runs, which take long."""
+    if path is not None and path != STANDARD_OUTPUT:
+        check_target(path, "--json")
+    if directory is not None:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PenstockError(f"cannot make {directory}: {error.strerror}") from None
 
 
 def _show(doing: str) -> None:

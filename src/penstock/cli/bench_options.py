@@ -111,6 +111,7 @@ BrokerPid = Annotated[
     int | None,
     typer.Option("--broker-pid", min=1, help="Process to account.  [default: who listens on the port, when local]"),
 ]
+STANDARD_OUTPUT = Path("-")
 Json = Annotated[
     Path | None,
     typer.Option("--json", metavar="FILE", help="Write the result as JSON; - = to standard output, alone."),

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.admin_client import AdminClient, Broker, with_broker
+from penstock.cli.admin_client import Broker, with_broker
 from penstock.cli.app import make_app
 from penstock.cli.cleaning_up import cleaning_up
 from penstock.cli.tables import print_json
@@ -49,8 +49,7 @@ def top(
 
     Without a terminal, or on one with TERM=dumb, it prints once, as with --once.
     """
-    admin = broker()
-    watcher = Watcher(admin)
+    watcher = Watcher(broker)
     watcher.look()
     try:
         if as_json and not once:
@@ -60,9 +59,9 @@ def top(
         elif once or not sys.stdout.isatty() or os.environ.get("TERM", "").lower() in WITHOUT_SCREEN:
             time.sleep(interval)
             figures = watcher.look()
-            print_json(figures) if as_json else print(as_text(figures, admin.url))
+            print_json(figures) if as_json else print(as_text(figures, watcher.url))
         else:
-            _show(watcher, admin.url, interval)
+            _show(watcher, interval)
     except (KeyboardInterrupt, BrokenPipeError):
         sys.stdout = None  # nothing is left to be flushed at the exit
 
@@ -70,11 +69,21 @@ def top(
 class Watcher:
     """Asks a broker; raises PenstockError."""
 
-    def __init__(self, admin: AdminClient) -> None:
-        self._admin = admin
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._admin = broker()
         self._last: Reading | None = None
         self._lists: dict[str, Any] = {}
         self._listed_at = float("-inf")
+
+    @property
+    def url(self) -> str:
+        return self._admin.url
+
+    def find_again(self) -> None:
+        """Every start of a broker has a new token, and perhaps another address."""
+        with contextlib.suppress(PenstockError):  # not yet
+            self._admin = self._broker()
 
     def look(self) -> dict[str, Any]:
         """The figures since the last look; the first time, since the broker's start."""
@@ -102,20 +111,21 @@ class Watcher:
         return sorted(clients, key=lambda client: (-client["lag"], client["client_id"]))[:MOST_ROWS]
 
 
-def _show(watcher: Watcher, url: str, interval: float) -> None:
+def _show(watcher: Watcher, interval: float) -> None:
     # rich is slow to import and only wanted here.
     live = import_module("rich.live").Live(screen=True, auto_refresh=False, transient=True)
     figures: dict[str, Any] = watcher.look()
     problem = ""
     with cleaning_up(), _keys() as wait_for_key, live:
         while True:
-            live.update(as_screen(figures, url, problem), refresh=True)
+            live.update(as_screen(figures, watcher.url, problem), refresh=True)
             if _ends(wait_for_key(interval)):
                 return
             try:
                 figures, problem = watcher.look(), ""
             except PenstockError as error:
                 problem = error.message  # it may come back: the last figures stay
+                watcher.find_again()
 
 
 def _ends(keys: bytes | None) -> bool:

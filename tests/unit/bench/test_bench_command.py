@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ import pytest
 
 from penstock.__main__ import main
 from penstock.bench.charts import round_within, ticks_to
+from penstock.bench.html_report import render_report
 from penstock.bench.machine import package_version
 from penstock.bench.neighbours import Neighbours
+from penstock.bench.result import document_of, remarks_of
 from penstock.bench.runner import Moment, run_scenario
 from penstock.bench.scenarios import SCENARIOS, Request
 from penstock.bench.system import cpu_seconds, listening_processes
@@ -405,20 +408,33 @@ def test_axes_have_round_numbers() -> None:
     assert round_latency(2_500) == "2.5 ms"
 
 
-def test_progress_on_a_terminal(places: Broker) -> None:
-    command = ["bench", "p2p", "-h", "127.0.0.1", "-p", str(places.port), "-d", "1.5", "--undelivered", "20"]
+def on_a_terminal(*arguments: str) -> str:
+    """What a command shows there, without its colours."""
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-m", "penstock", *command])
+        os.execve(sys.executable, [sys.executable, "-m", "penstock", *arguments], os.environ | {"COLUMNS": "80"})
     shown = b""
     with contextlib.suppress(OSError):  # the end of a terminal
         while data := os.read(terminal, 65_536):
             shown += data
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(terminal)
-    text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", shown.decode())
+    return re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", shown.decode())
+
+
+def test_progress_on_a_terminal(places: Broker) -> None:
+    text = on_a_terminal("bench", "p2p", "-h", "127.0.0.1", "-p", str(places.port), "-d", "1.5", "--undelivered", "20")
     assert re.search(r"messages/s +published [1-9][\d,]*, received [1-9][\d,]*", text), text
     assert re.search(r"latency +p50 [\d.]+ .?s, p90 [\d.]+ .?s, p99 [\d.]+ .?s", text), text
+
+
+def test_the_table_of_several_stages_fits_a_terminal(places: Broker) -> None:
+    text = on_a_terminal("bench", "device", "-h", "127.0.0.1", "-p", str(places.port), *IN_BRIEF["device"])
+    lines = text[text.index("device at") :].split("\r\n")
+    assert max(len(line) for line in lines) <= 80, text
+    assert all(title in lines for title in ("published while away", "received on return")), text
+    assert sum(line.startswith("latency p50 / p90 / p99 ") for line in lines) == 1, text
+    assert all(line.endswith("since connecting") for line in lines if line.startswith("latency")), text
 
 
 def test_progress_elsewhere_is_a_line_now_and_then(
@@ -440,8 +456,8 @@ def test_ctrl_c_ends_the_load_and_tells_what_there_is(places: Broker, threads: i
     seen: list[Moment] = []
 
     def interrupt(moment: Moment) -> None:
-        seen.append(moment)
-        if len(seen) == 2:
+        if moment.phase == "measuring" and not seen:
+            seen.append(moment)
             raise KeyboardInterrupt
 
     request = Request("fan-in", port=places.port, duration=60, warmup=0.1, qos=1, undelivered=20, threads=threads)
@@ -449,6 +465,9 @@ def test_ctrl_c_ends_the_load_and_tells_what_there_is(places: Broker, threads: i
     assert outcome.is_interrupted
     assert outcome.figures["received"] == outcome.figures["expected"] > 0
     assert outcome.faults() == []
+    document = document_of(outcome)
+    assert remarks_of(document)[0] == f"! ended early, after {outcome.figures['secs']:.1f} of 60 s"
+    assert "ended early" in render_report(document)
 
 
 def test_what_is_shown_meanwhile(places: Broker) -> None:
@@ -463,6 +482,16 @@ def test_what_is_shown_meanwhile(places: Broker) -> None:
     assert re.search(r"published [\d,]+, received [\d,]+", shown["messages/s"])
     assert re.fullmatch(r"p50 .*s, p90 .*s, p99 .*s", shown["latency"])
     assert "cores" in shown["broker"]
+
+
+def test_no_moment_is_too_short_for_a_rate(places: Broker) -> None:
+    """The last one ends with the load, whenever that is."""
+    for _ in range(10):
+        moments: list[Moment] = []
+        run_scenario(Request("retained", port=places.port, clients=2, messages=200), moments.append)
+        for stage in {moment.stage for moment in moments}:
+            times = [moment.at for moment in moments if moment.stage == stage]
+            assert all(later - earlier >= 0.001 for earlier, later in pairwise(times)), times
 
 
 def resident_bytes() -> int:
@@ -517,6 +546,28 @@ def test_a_comparison_of_two_brokers(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert broker.startswith("mosquitto ")
     assert "nothing kept on the disk" in table
     assert re.search(r"^p2p +messages/CPU-s +[\d,]+ +[\d,]+ \(\d+\.\d\dx\)$", table, re.M), table
+
+
+@pytest.mark.skipif(not shutil.which("mosquitto"), reason="mosquitto is not installed")
+def test_comparisons_are_written_where_they_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To standard output alone, and never over another one of the same minute."""
+    monkeypatch.chdir(tmp_path)
+    compare = ["bench", "compare", "--broker", "mosquitto", "--reps", "1", "--quiet-wait", "0", "-c", "2", *BRIEF]
+    for _ in range(2):
+        second = int(time.time())
+        assert main([*compare, "--json", "-", "--save", "all"]) == 0
+        shown = capsys.readouterr()
+        assert json.loads(shown.out)["runs"]
+        assert "messages/CPU-s" in shown.err
+        while int(time.time()) == second:  # names have seconds, and a comparison takes longer
+            time.sleep(0.05)
+    assert len(list(Path("all").iterdir())) == 2
+    assert main([*compare, "--json", "missing/x.json"]) == 2
+    assert capsys.readouterr().err.startswith("penstock: --json missing/x.json: there is no writable directory"), (
+        "said before the runs"
+    )
 
 
 @pytest.mark.skipif(not shutil.which("mosquitto"), reason="mosquitto is not installed")

@@ -96,13 +96,27 @@ def test_half_a_run_is_none() -> None:
 
 
 def test_a_result_that_cannot_be_written_is_shown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(contest, "measure_all", lambda *_: [run("penstock", rate=9_000, faults=[])])
-    assert main(["bench", "compare", "-b", "penstock", "--json", "/nonexistent/result.json"]) == 1
+    """Of a directory that goes away meanwhile; one that is not there is told before the runs."""
+    directory = tmp_path / "results"
+    directory.mkdir()
+
+    def measure(*_: object) -> list[dict[str, Any]]:
+        directory.rmdir()
+        return [run("penstock", rate=9_000, faults=[])]
+
+    monkeypatch.setattr(contest, "measure_all", measure)
+    assert main(["bench", "compare", "-b", "penstock", "--json", f"{directory}/result.json"]) == 1
     output = capsys.readouterr()
     assert "9,000" in output.out
-    assert "cannot write /nonexistent/result.json" in output.err
+    assert f"cannot write {directory}/result.json" in output.err
+
+
+def test_faults_have_the_words_of_the_table() -> None:
+    found = Outcome(Request("p2p", qos=1))
+    found.results["pairs"] = {"rate": 1, "published": 1, "received": 1, "lost": 2, "disconnects": 20, "unclosed": 3}
+    assert found.faults() == ["lost 2", "connections lost 20", "not closed after DISCONNECT 3"]
 
 
 def test_scenarios_about_what_is_kept_have_brokers_that_keep_it() -> None:

@@ -190,7 +190,7 @@ def test_what_is_no_whole_backup_is_not_restored(change, said, data, tmp_path, c
     assert not list((tmp_path / "again").iterdir())
 
 
-def test_half_an_archive(data, capsys):
+def test_half_an_archive_and_none(data, tmp_path, capsys):
     assert main(["backup", "saved.tar.gz"]) == 0
     with open("saved.tar.gz", "r+b") as file:
         file.truncate(os.path.getsize("saved.tar.gz") // 2)
@@ -198,6 +198,9 @@ def test_half_an_archive(data, capsys):
     assert "not whole" in capsys.readouterr().err
     assert main(["restore", "nothing.tar", "--data-dir", "again"]) == 1
     assert "there is no nothing.tar" in capsys.readouterr().err
+    (tmp_path / "letter.txt").write_text("Dear operator,\n")
+    assert main(["restore", "letter.txt", "--data-dir", "again"]) == 1
+    assert capsys.readouterr().err == "penstock: letter.txt is no backup: it is no archive\n"
 
 
 @pytest.mark.parametrize("library", [bz2, gzip, lzma])
