@@ -42,6 +42,19 @@ async def append(log: EmbeddedLog, packs: int, records: int = 20, timestamp: int
         await log.producer.send("t", 0, numbered(end, records, timestamp=timestamp))
 
 
+def test_another_size_of_segments_counts_at_once(tmp_path: Path) -> None:
+    """Before, it did from the next start on: retention, which takes whole segments, had none to take."""
+
+    async def scenario(log: EmbeddedLog) -> None:
+        await log.admin.create("t", 1)
+        await log.admin.alter("t", {"segment.bytes": "4096"})
+        for number in range(10):
+            await log.producer.send("t", 0, numbered(number, 1, 3_000))
+        assert len(segments_of(tmp_path, "t")) == 10
+
+    run(tmp_path, scenario)
+
+
 async def tidy(log: EmbeddedLog) -> None:
     await log.maintenance.tidy()
 

@@ -100,12 +100,13 @@ class EmbeddedAdmin:
 
     async def alter(self, topic: str, properties: Mapping[str, str]) -> None:
         view = self._log.find(topic)
+        writer = self._log.writers[topic]
         config = TopicConfig.of(topic, view.config.partitions, properties)
 
         def change(_outcome: object) -> None:
             # What was written without waiting for the disk must be there before anything that relies on it.
             self._log.thread.sync_late()
-            view.config = config
+            view.config = writer.config = config
 
         async with self._turn(topic):
             if view.is_deleted:
