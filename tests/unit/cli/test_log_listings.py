@@ -250,3 +250,11 @@ def test_records_of_a_compacted_topic_are_those_that_are_there(tmp_path, run):
     shown, _ = run("describe", "c", where=tmp_path)
     assert shown.startswith(f"topic c (embedded), {read:,} records\n")
     assert shown.splitlines()[-1].split() == ["0", "0", "5000", str(read)]
+
+
+def test_a_file_in_place_of_the_data_directory_is_told(tmp_path, run):
+    """Before, it was an error of the program."""
+    path = tmp_path / "file"
+    path.touch()
+    _, complaint = run("append", "t", "--create", "1", "-m", "x", where=path, fails=78)
+    assert complaint.startswith(f"penstock: server.data_dir {path} cannot be made: File exists\n")

@@ -377,7 +377,7 @@ def test_a_power_cut_may_write_the_pages_of_a_commit_in_any_order(tmp_path: Path
 
 
 def test_very_many_pages_of_a_commit_may_be_missing(tmp_path: Path) -> None:
-    """With `log.fsync = interval` a commit is all that came in that time. Before, the start ended in a RecursionError."""
+    """With `log.fsync = interval` a commit is all that came in that time. Before, its start was a RecursionError."""
     write(tmp_path, (0, 3))
     path = stage(tmp_path, *[1] * 4_000)
     data = bytearray(path.read_bytes())

@@ -15,9 +15,9 @@ from tests.support.embedded import numbered
 SECOND = TopicPartition("t", 1)
 
 
-def run(scenario: Callable[[MemoryLog], Awaitable[None]], **options: float) -> None:
+def run(scenario: Callable[[MemoryLog], Awaitable[None]], max_poll_interval: float = 300.0) -> None:
     async def main() -> None:
-        log = MemoryLog(**options)
+        log = MemoryLog(max_poll_interval=max_poll_interval)
         await log.start()
         await log.admin.create("t", 2)
         for number in range(2):
