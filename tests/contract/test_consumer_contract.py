@@ -295,6 +295,25 @@ def test_resume_wakes_a_poll_that_waits(provider: Provider, topic: str) -> None:
     run(provider, scenario)
 
 
+def test_one_poll_at_a_time(provider: Provider, topic: str) -> None:
+    """Before, on the logs of this process the first of two never ended."""
+
+    async def scenario(log: Log) -> None:
+        await log.admin.create(topic, 1)
+        async with asyncio.timeout(60):
+            consumer = log.consumer("")
+            consumer.assign([TopicPartition(topic, 0)])
+            first = asyncio.create_task(consumer.poll(10, 0.5))
+            await asyncio.sleep(0)
+            with pytest.raises(LogError, match="polled already"):
+                await consumer.poll(10, 1.0)
+            assert await first == []
+            assert await consumer.poll(10, 0.0) == []
+            await consumer.close()
+
+    run(provider, scenario)
+
+
 def test_a_seek_forgets_what_was_read_ahead(provider: Provider, topic: str) -> None:
     async def scenario(log: Log) -> None:
         places = await fill(log, topic, 1, 300)

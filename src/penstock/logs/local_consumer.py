@@ -116,6 +116,7 @@ class LocalConsumer:
         self._on_revoked: OnPartitions | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._has_news = False
+        self._is_polling = False
         self._is_closed = False
         self._failure: LogError | None = None
         self.resets = 0
@@ -159,6 +160,15 @@ class LocalConsumer:
     ) -> list[Fetched]:
         if max_records < 1 or (max_per_partition is not None and max_per_partition < 1):
             raise ValueError("a poll of no records makes no sense")
+        if self._is_polling:
+            raise LogError("the consumer is polled already")
+        self._is_polling = True
+        try:
+            return await self._poll(max_records, timeout, max_per_partition or max_records)
+        finally:
+            self._is_polling = False
+
+    async def _poll(self, max_records: int, timeout: float, max_per_partition: int) -> list[Fetched]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         # who polls in a loop and always finds something must not keep the others from their turn; before the records
@@ -168,7 +178,7 @@ class LocalConsumer:
             self._check_open()
             self._has_news = False
             self._rebalance()
-            fetched = await self._fetch(max_records, max_per_partition or max_records)
+            fetched = await self._fetch(max_records, max_per_partition)
             if fetched:
                 return fetched
             remaining = deadline - loop.time()
