@@ -373,3 +373,20 @@ def test_what_is_asked_of_a_consumer_that_is_closing_is_done_or_refused(provider
             await closing
 
     run(provider, scenario)
+
+
+def test_a_group_ends_with_its_last_topic(provider: Provider, topic: str, group: str) -> None:
+    """Before, the logs of this process kept its name until their end, however many came and went."""
+    if provider.name.startswith("kafka"):
+        pytest.skip("Kafka keeps a group for some time")
+
+    async def scenario(log: Log) -> None:
+        for name in (topic, f"{topic}-2"):
+            await log.admin.create(name, 1)
+            await log.consumer(group).commit({TopicPartition(name, 0): Committed(0)})
+        await log.admin.delete(topic)
+        assert group in await log.admin.groups()
+        await log.admin.delete(f"{topic}-2")
+        assert group not in await log.admin.groups()
+
+    run(provider, scenario)
