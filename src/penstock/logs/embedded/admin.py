@@ -115,13 +115,14 @@ class EmbeddedAdmin:
             await self._log.run(change)
 
     async def delete(self, topic: str) -> None:
-        view = self._log.find(topic)
-        writer = self._log.writers.pop(topic)
-        del self._log.views[topic]
-        view.is_deleted = True
-        self._log.damage.forget(topic)
-
+        self._log.find(topic)
         async with self._turn(topic):
+            view = self._log.find(topic)  # another call may have been quicker
+            # Not before its turn: who waits to create the topic would take the directory that is deleted here.
+            writer = self._log.writers.pop(topic)
+            del self._log.views[topic]
+            view.is_deleted = True
+            self._log.damage.forget(topic)
             await self._log.run(lambda _: self._log.thread.forget(writer))
             for segment in view.segments:
                 segment.close()
