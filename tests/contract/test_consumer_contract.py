@@ -295,6 +295,25 @@ def test_resume_wakes_a_poll_that_waits(provider: Provider, topic: str) -> None:
     run(provider, scenario)
 
 
+def test_one_poll_at_a_time(provider: Provider, topic: str) -> None:
+    """Before, on the logs of this process the first of two never ended."""
+
+    async def scenario(log: Log) -> None:
+        await log.admin.create(topic, 1)
+        async with asyncio.timeout(60):
+            consumer = log.consumer("")
+            consumer.assign([TopicPartition(topic, 0)])
+            first = asyncio.create_task(consumer.poll(10, 0.5))
+            await asyncio.sleep(0)
+            with pytest.raises(LogError, match="polled already"):
+                await consumer.poll(10, 1.0)
+            assert await first == []
+            assert await consumer.poll(10, 0.0) == []
+            await consumer.close()
+
+    run(provider, scenario)
+
+
 def test_a_seek_forgets_what_was_read_ahead(provider: Provider, topic: str) -> None:
     async def scenario(log: Log) -> None:
         places = await fill(log, topic, 1, 300)
@@ -352,5 +371,22 @@ def test_what_is_asked_of_a_consumer_that_is_closing_is_done_or_refused(provider
             answers = await asyncio.gather(*asked, return_exceptions=True)
             assert all(isinstance(one, LogError) or not isinstance(one, BaseException) for one in answers), answers
             await closing
+
+    run(provider, scenario)
+
+
+def test_a_group_ends_with_its_last_topic(provider: Provider, topic: str, group: str) -> None:
+    """Before, the logs of this process kept its name until their end, however many came and went."""
+    if provider.name.startswith("kafka"):
+        pytest.skip("Kafka keeps a group for some time")
+
+    async def scenario(log: Log) -> None:
+        for name in (topic, f"{topic}-2"):
+            await log.admin.create(name, 1)
+            await log.consumer(group).commit({TopicPartition(name, 0): Committed(0)})
+        await log.admin.delete(topic)
+        assert group in await log.admin.groups()
+        await log.admin.delete(f"{topic}-2")
+        assert group not in await log.admin.groups()
 
     run(provider, scenario)

@@ -205,6 +205,7 @@ def test_seek_to_a_time(provider: Provider, topic: str) -> None:
         assert (await read_from(consumer, 1, max_records=1))[0].timestamp == base + 4_300
         assert await consumer.seek_to_time(partition, base + 4_300) == 43
         assert await consumer.seek_to_time(partition, base - 5) == 0
+        assert await consumer.seek_to_time(partition, -1) == 0, "a time before all others, not Kafka's name of the end"
         assert await consumer.seek_to_time(partition, base + 50_000) == 100
         await consumer.close()
 
@@ -488,6 +489,18 @@ def test_unknown_topics(provider: Provider, topic: str) -> None:
         await log.admin.create(topic, 1)
         with pytest.raises(LogError):
             await log.producer.send(topic, 7, numbered(0, 1))
+
+    run(provider, scenario)
+
+
+def test_a_name_that_is_no_text_is_refused(provider: Provider, topic: str) -> None:
+    """As an argument of a command is that was not UTF-8. Before, an append to it was never answered on Kafka."""
+
+    async def scenario(log: Log) -> None:
+        with pytest.raises(LogError, match="cannot be created"):
+            await log.admin.create(f"{topic}\udcff")
+        with pytest.raises(LogError):
+            await asyncio.wait_for(log.producer.send(f"{topic}\udcff", 0, numbered(0, 1)), 60)
 
     run(provider, scenario)
 

@@ -82,6 +82,7 @@ async def open_log(settings: Settings, *, to_write: bool = False) -> AsyncIterat
     if is_embedded and not to_write:
         check_exists(settings)
     if is_embedded and to_write:
+        prepare_data_dir(settings.server.data_dir)
         check_unlocked(settings.server.data_dir)
     opened = _open_beside(settings) if is_embedded and not to_write else _open_as_broker(settings)
     with opened as log:
@@ -109,8 +110,6 @@ def _open_as_broker(settings: Settings) -> Iterator[Log]:
     providers = import_module("penstock.providers")
     logging_all = msgspec.structs.replace(settings.ingest, log="all")
     settings = msgspec.structs.replace(settings, ingest=logging_all)
-    if settings.log.provider == "embedded":
-        prepare_data_dir(settings.server.data_dir)
     store = providers.make_store(settings)
     # librdkafka tells of every attempt to connect; what is wrong is said once, by the command itself
     client_lines = logging.getLogger("penstock.logs.kafka.client")

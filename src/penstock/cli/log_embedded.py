@@ -50,7 +50,7 @@ class OutsideLog:
         self._groups_space = groups_space
         self._readers: OrderedDict[str, LogReader] = OrderedDict()
         self._offsets: GroupOffsets | None = None
-        # what cannot be opened or, while it was followed, turned out to be damaged; by topic
+        # what cannot be opened or, while it was followed, turned out to be damaged or was deleted; by topic
         self.bad: dict[str, LogError] = {}
         self._watchers = Watchers()
         self._consumers: set[LocalConsumer] = set()
@@ -130,12 +130,11 @@ class OutsideLog:
             for topic, reader in list(self._readers.items()):
                 partitions = [TopicPartition(topic, number) for number in range(reader.partitions)]
                 before = [reader.watermarks(number) for number in range(reader.partitions)]
-                # a deleted topic is the next poll's business
                 try:
                     reader.refresh()
-                except (TopicNotFound, OSError):
+                except OSError:
                     pass
-                except LogDamaged as error:
+                except (LogDamaged, TopicNotFound) as error:
                     self.bad[topic] = error
                     self._watchers.wake(partitions)
                     continue

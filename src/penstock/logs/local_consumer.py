@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Literal, Protocol
 
 from penstock._ext.segment import RecordPack
@@ -116,6 +116,7 @@ class LocalConsumer:
         self._on_revoked: OnPartitions | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._has_news = False
+        self._is_polling = False
         self._is_closed = False
         self._failure: LogError | None = None
         self.resets = 0
@@ -150,9 +151,8 @@ class LocalConsumer:
             raise LogError("a consumer without a group cannot subscribe, only be assigned partitions")
         if self._member is None and self._places:
             raise LogError("the consumer has partitions assigned to it: it cannot subscribe as well")
+        self._leave()
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
-        if self._member is not None:
-            self._leave()
         self._member = self._source.coordinator.join(self._group, frozenset(topics), self.wake, self._instance_id)
 
     async def poll(
@@ -160,6 +160,15 @@ class LocalConsumer:
     ) -> list[Fetched]:
         if max_records < 1 or (max_per_partition is not None and max_per_partition < 1):
             raise ValueError("a poll of no records makes no sense")
+        if self._is_polling:
+            raise LogError("the consumer is polled already")
+        self._is_polling = True
+        try:
+            return await self._poll(max_records, timeout, max_per_partition or max_records)
+        finally:
+            self._is_polling = False
+
+    async def _poll(self, max_records: int, timeout: float, max_per_partition: int) -> list[Fetched]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         # who polls in a loop and always finds something must not keep the others from their turn; before the records
@@ -169,7 +178,7 @@ class LocalConsumer:
             self._check_open()
             self._has_news = False
             self._rebalance()
-            fetched = await self._fetch(max_records, max_per_partition or max_records)
+            fetched = await self._fetch(max_records, max_per_partition)
             if fetched:
                 return fetched
             remaining = deadline - loop.time()
@@ -315,7 +324,7 @@ class LocalConsumer:
             return
         if member.is_fenced:
             self._lose(list(self._places))
-            raise LogError(f"another consumer has taken the place of instance {self._instance_id!r}")
+            raise self._fenced()
         groups = self._source.coordinator
         revoked = groups.to_revoke(member)
         if revoked:
@@ -403,6 +412,7 @@ class LocalConsumer:
         for partition, committed in offsets.items():
             if committed.offset < 0:
                 raise ValueError(f"{committed.offset} of {partition} is no offset")
+        self._check_held(offsets)
         if offsets:
             await self._source.commit(self._group, offsets)
 
@@ -441,6 +451,20 @@ class LocalConsumer:
         if place is None:
             raise LogError(f"{partition.topic}[{partition.partition}] is not assigned to this consumer")
         return place
+
+    def _check_held(self, partitions: Container[TopicPartition]) -> None:
+        """Raises LogError for what was taken away without a poll that told so: whoever has it now has gone on."""
+        member = self._member
+        if member is None:
+            return
+        if member.is_fenced:
+            raise self._fenced()
+        lost = next((partition for partition in member.lost if partition in partitions), None)
+        if lost is not None:
+            raise LogError(f"{lost.topic}[{lost.partition}] went to another consumer: this one did not poll in time")
+
+    def _fenced(self) -> LogError:
+        return LogError(f"another consumer has taken the place of instance {self._instance_id!r}")
 
     def _check_open(self) -> None:
         if self._is_closed:

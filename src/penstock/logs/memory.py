@@ -306,9 +306,11 @@ class MemoryAdmin:
     async def delete(self, topic: str) -> None:
         deleted = self._log.find_topic(topic)
         del self._log.topics[topic]
-        for offsets in self._log.offsets.values():
+        for group, offsets in list(self._log.offsets.items()):
             for number in range(deleted.config.partitions):
                 offsets.pop(TopicPartition(topic, number), None)
+            if not offsets:
+                del self._log.offsets[group]
         self._log.coordinator.topics_changed(topic)
         self._log.watchers.wake(TopicPartition(topic, number) for number in range(deleted.config.partitions))
 

@@ -84,6 +84,7 @@ class TopicConfig:
                 partitions = int(_number({"partitions": stated}, "partitions", 1))
             if not topic or len(topic) > LONGEST_NAME or "\0" in topic:
                 raise ValueError(f"a topic's name has 1 to {LONGEST_NAME} characters")
+            topic.encode()  # it stands in files and in packets, where lone surrogates cannot
             if not 1 <= partitions <= MOST_PARTITIONS:
                 raise ValueError(f"{partitions} partitions: 1 to {MOST_PARTITIONS} are possible")
             policies = {policy.strip() for policy in kept.get("cleanup.policy", "delete").split(",")}

@@ -162,7 +162,7 @@ class Responder:
             return
         try:
             result = self._handler(request)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:  # of what the handler waited for: it is not awaited here
             self._fail(request, progress, ErrorCode.HANDLER_FAILED, error)
             return
         if isinstance(result, bytes) or not isawaitable(result):

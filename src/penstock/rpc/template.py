@@ -183,7 +183,8 @@ class RequestTemplate:
     def _flush(self) -> None:
         packs, self._packs = self._packs, {}
         for place, (pack, ids) in packs.items():
-            self._append(place, pack, ids)
+            if ids:  # none when its only call could not be written, which its caller was told
+                self._append(place, pack, ids)
         if packs and self._partitions:
             self._turn = (self._turn + 1) % self._partitions
 

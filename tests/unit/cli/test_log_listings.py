@@ -205,6 +205,29 @@ def test_follow_ends_when_damage_comes(few, run, monkeypatch):
     assert len(pieces) == 1
 
 
+@pytest.mark.parametrize("is_made_anew", [False, True])
+def test_follow_ends_when_the_topic_is_deleted(few, run, monkeypatch, is_made_anew):
+    """Before, it waited for ever; what a new topic of that name got was not shown."""
+    pieces = []
+
+    def delete() -> None:
+        directory = topic_directory(few, "b")
+        directory.rename(few / "log" / ".deleted")
+        if is_made_anew:
+            shutil.copytree(topic_directory(few, "a"), directory)
+
+    def write_line(text, real=sys.stdout.write):
+        pieces.append(text)
+        if len(pieces) == 1:
+            delete()
+        return real(text)
+
+    monkeypatch.setattr(sys.stdout, "write", write_line)
+    _, complaint = run("read", "b", "-f", "--from=-1", where=few, fails=1)
+    assert "topic 'b' was deleted" in complaint
+    assert len(pieces) == 1
+
+
 def zero_start(path: Path) -> None:
     """In a file of another inode, as a restored one has."""
     data = path.read_bytes()
@@ -227,3 +250,11 @@ def test_records_of_a_compacted_topic_are_those_that_are_there(tmp_path, run):
     shown, _ = run("describe", "c", where=tmp_path)
     assert shown.startswith(f"topic c (embedded), {read:,} records\n")
     assert shown.splitlines()[-1].split() == ["0", "0", "5000", str(read)]
+
+
+def test_a_file_in_place_of_the_data_directory_is_told(tmp_path, run):
+    """Before, it was an error of the program."""
+    path = tmp_path / "file"
+    path.touch()
+    _, complaint = run("append", "t", "--create", "1", "-m", "x", where=path, fails=78)
+    assert complaint.startswith(f"penstock: server.data_dir {path} cannot be made: File exists\n")

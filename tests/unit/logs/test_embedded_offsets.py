@@ -143,3 +143,23 @@ def test_a_commit_that_is_under_way_while_the_topic_is_deleted(tmp_path: Path) -
     uvloop.run(run())
     assert slow.scan() == []
     store.close()
+
+
+def test_a_topic_that_is_deleted_while_others_create_it(tmp_path: Path) -> None:
+    """Before, who waited to create it did so in the directory that was deleted then: what was appended was gone."""
+
+    async def run() -> None:
+        async with opened(tmp_path) as log:
+            await log.admin.create("t", 1)
+
+            async def make_and_delete() -> None:
+                await log.admin.create("t", 1)
+                await log.admin.delete("t")
+
+            await asyncio.gather(log.admin.delete("t"), make_and_delete(), log.admin.create("t", 1))
+            assert await log.admin.list() == []
+            await log.admin.create("t", 1)
+            await log.producer.send("t", 0, numbered(0, 3))
+            assert log.check() is True
+
+    uvloop.run(run())

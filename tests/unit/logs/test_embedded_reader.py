@@ -119,6 +119,29 @@ def test_reader_after_compaction_and_truncation(tmp_path: Path) -> None:
     uvloop.run(run())
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_topic_that_is_made_anew_is_another_one(tmp_path: Path, partitions: int) -> None:
+    """Before, what was truncated of the old one hid records of the new, and another number of partitions was an error
+    of the program."""
+
+    async def run() -> None:
+        async with opened(tmp_path) as log:
+            await log.admin.create("t", 1)
+            await log.producer.send("t", 0, numbered(0, 100))
+            await log.admin.truncate(TopicPartition("t", 0), 80)
+            reader = open_reader(tmp_path, "t")
+            await log.admin.delete("t")
+            with pytest.raises(TopicNotFound, match="was deleted"):
+                reader.refresh()
+            await log.admin.create("t", partitions)
+            await log.producer.send("t", 0, numbered(0, 50))
+            with pytest.raises(TopicNotFound, match="there is a new one of that name"):
+                reader.refresh()
+            assert open_reader(tmp_path, "t").watermarks(0) == Watermarks(0, 50)
+
+    uvloop.run(run())
+
+
 def test_find_time_and_limits(tmp_path: Path) -> None:
     async def run() -> None:
         async with opened(tmp_path) as log:

@@ -376,6 +376,17 @@ def test_a_power_cut_may_write_the_pages_of_a_commit_in_any_order(tmp_path: Path
         recover_topic(path.parent)
 
 
+def test_very_many_pages_of_a_commit_may_be_missing(tmp_path: Path) -> None:
+    """With `log.fsync = interval` a commit is all that came in that time. Before, its start was a RecursionError."""
+    write(tmp_path, (0, 3))
+    path = stage(tmp_path, *[1] * 4_000)
+    data = bytearray(path.read_bytes())
+    for position, size in batches_of(path)[2::2]:
+        data[position + size - 1] ^= 1
+    path.write_bytes(data)
+    assert recover_topic(path.parent).ends == [4]
+
+
 def test_a_segment_that_was_being_created(tmp_path: Path) -> None:
     write(tmp_path, (0, 3))
     (path,) = segments_of(tmp_path, "t")

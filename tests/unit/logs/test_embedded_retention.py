@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import random
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -40,6 +41,45 @@ async def append(log: EmbeddedLog, packs: int, records: int = 20, timestamp: int
     for _ in range(packs):
         end = log.watermarks(PARTITION).end
         await log.producer.send("t", 0, numbered(end, records, timestamp=timestamp))
+
+
+def test_what_retention_removes_is_never_of_the_next_topic_of_that_name(tmp_path: Path) -> None:
+    """Before, while the disk was slow, a topic that was deleted and made anew lost its first segment."""
+
+    async def scenario(log: EmbeddedLog) -> None:
+        await log.admin.create("t", 1, {"segment.bytes": "4096", "retention.bytes": "0"})
+        for number in range(3):
+            await log.producer.send("t", 0, numbered(number, 1, 3_000))
+
+        async def make_anew() -> None:
+            await log.admin.delete("t")
+            await log.admin.create("t", 1)
+            await log.producer.send("t", 0, numbered(0, 3))
+
+        is_quick = threading.Event()
+        slow = asyncio.ensure_future(log.in_thread(is_quick.wait))
+        tidying = asyncio.create_task(log.maintenance.tidy())
+        await asyncio.sleep(0)
+        making = asyncio.create_task(make_anew())
+        await asyncio.wait({making}, timeout=1)
+        is_quick.set()
+        await asyncio.gather(slow, tidying, making)
+        assert len(segments_of(tmp_path, "t")) == 1
+
+    run(tmp_path, scenario)
+
+
+def test_another_size_of_segments_counts_at_once(tmp_path: Path) -> None:
+    """Before, it did from the next start on: retention, which takes whole segments, had none to take."""
+
+    async def scenario(log: EmbeddedLog) -> None:
+        await log.admin.create("t", 1)
+        await log.admin.alter("t", {"segment.bytes": "4096"})
+        for number in range(10):
+            await log.producer.send("t", 0, numbered(number, 1, 3_000))
+        assert len(segments_of(tmp_path, "t")) == 10
+
+    run(tmp_path, scenario)
 
 
 async def tidy(log: EmbeddedLog) -> None:

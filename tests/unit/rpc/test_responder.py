@@ -59,6 +59,23 @@ def test_a_handler_that_fails_is_answered_at_once() -> None:
     asyncio.run(run())
 
 
+def test_a_handler_that_meets_a_cancellation_is_answered_and_the_next_request_handled() -> None:
+    """As the result of a future that somebody cancelled is one. Before, no request was read any more."""
+
+    def handler(request: Request) -> bytes:
+        if request.data == b"cancelled":
+            raise asyncio.CancelledError
+        return request.data
+
+    async def run() -> None:
+        async with open_memory() as log, responder(log, handler), template(log) as caller:
+            with pytest.raises(RemoteError, match="CancelledError"):
+                await caller.send(b"cancelled", timeout=30)
+            assert await caller.send(b"good", timeout=30) == b"good"
+
+    asyncio.run(run())
+
+
 def test_a_handler_that_takes_too_long_is_stopped_and_answered() -> None:
     stopped = []
 

@@ -39,6 +39,21 @@ def test_answers_find_their_calls() -> None:
     asyncio.run(run())
 
 
+def test_a_call_that_cannot_be_written_costs_the_others_nothing() -> None:
+    """Before, calls of the same iteration of the loop were not sent, and nobody was told until their deadlines."""
+
+    async def run() -> None:
+        async with open_memory() as log, responder(log, echo), template(log) as caller:
+            with pytest.raises(OverflowError):
+                caller.send(b"x", timeout=float("inf"), partition=0)
+            with pytest.raises(TypeError):
+                caller.send("text", partition=1)  # type: ignore[arg-type] # a caller that is wrong
+            assert await caller.send(b"good", partition=2, timeout=30) == b"good"
+            assert caller.counters()["pending_requests_count"] == 0
+
+    asyncio.run(run())
+
+
 def test_each_call_has_its_own_deadline() -> None:
     """In the original a timeout shows between 1x and 2x the template's maximum, and a shorter one is not honoured."""
 

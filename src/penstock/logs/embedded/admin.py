@@ -73,7 +73,8 @@ class EmbeddedAdmin:
         # whoever creates or deletes a topic waits for who does the same with the same name
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    def _turn(self, topic: str) -> asyncio.Lock:
+    def turn(self, topic: str) -> asyncio.Lock:
+        """For whoever changes files of the topic by their names, which may be those of the next one of that name."""
         lock = self._turns.get(topic)
         if lock is None:
             lock = self._turns[topic] = asyncio.Lock()
@@ -87,7 +88,7 @@ class EmbeddedAdmin:
             if not exist_ok:
                 raise LogError(f"topic {topic!r} exists already")
             return
-        async with self._turn(topic):
+        async with self.turn(topic):
             if topic in self._log.views:  # another call was quicker
                 return
             created = await self._log.in_admin_thread(_create_directory, self._log.root, topic, config)
@@ -100,27 +101,29 @@ class EmbeddedAdmin:
 
     async def alter(self, topic: str, properties: Mapping[str, str]) -> None:
         view = self._log.find(topic)
+        writer = self._log.writers[topic]
         config = TopicConfig.of(topic, view.config.partitions, properties)
 
         def change(_outcome: object) -> None:
             # What was written without waiting for the disk must be there before anything that relies on it.
             self._log.thread.sync_late()
-            view.config = config
+            view.config = writer.config = config
 
-        async with self._turn(topic):
+        async with self.turn(topic):
             if view.is_deleted:
                 raise TopicNotFound(f"there is no topic {topic!r}")
             await self._log.in_admin_thread(files.write_topic, view.directory, topic, config)
             await self._log.run(change)
 
     async def delete(self, topic: str) -> None:
-        view = self._log.find(topic)
-        writer = self._log.writers.pop(topic)
-        del self._log.views[topic]
-        view.is_deleted = True
-        self._log.damage.forget(topic)
-
-        async with self._turn(topic):
+        self._log.find(topic)
+        async with self.turn(topic):
+            view = self._log.find(topic)  # another call may have been quicker
+            # Not before its turn: who waits to create the topic would take the directory that is deleted here.
+            writer = self._log.writers.pop(topic)
+            del self._log.views[topic]
+            view.is_deleted = True
+            self._log.damage.forget(topic)
             await self._log.run(lambda _: self._log.thread.forget(writer))
             for segment in view.segments:
                 segment.close()

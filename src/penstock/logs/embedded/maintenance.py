@@ -112,7 +112,9 @@ class Maintenance:
             return expired - count
         dropped = view.drop_segments(count)
         self.segments_removed += count
-        await self._log.in_thread(_unlink, dropped)
+        async with self._log.admin.turn(view.name):
+            if not view.is_deleted:
+                await self._log.in_thread(_unlink, dropped)
         return expired - count
 
     async def _compact(self, view: TopicView) -> None:
@@ -122,10 +124,11 @@ class Maintenance:
         view.is_compacting = True
         try:
             built = await self._log.in_thread(compact, plan)
-            if view.is_deleted:
-                return
-            view.replace_segments(plan.segments, built)
-            await self._log.in_thread(swap_in, plan.segments, built)
+            async with self._log.admin.turn(view.name):
+                if view.is_deleted:
+                    return
+                view.replace_segments(plan.segments, built)
+                await self._log.in_thread(swap_in, plan.segments, built)
             self.compactions += 1
         except FileNotFoundError:
             if not view.is_deleted:

@@ -70,10 +70,7 @@ class GroupOffsets:
         if not stale:
             return
         self._store.write([(make_key(group, partition), None) for group, partition in stale])
-        for group, partition in stale:
-            del self._of[group][partition]
-            if not self._of[group]:
-                del self._of[group]
+        self._forget(stale)
         log.info("offsets of topics that are gone are dropped", offsets=len(stale))
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -113,8 +110,15 @@ class GroupOffsets:
         await self._wait_for_the_thread()
         gone = [(group, p) for group, offsets in self._of.items() for p in offsets if p.topic == topic]
         await self._write([(make_key(group, partition), None) for group, partition in gone])
+        self._forget(gone)
+
+    def _forget(self, gone: Iterable[tuple[str, TopicPartition]]) -> None:
+        """A group that has nothing left is none: there is one for each APPLICATION client, and those come and go."""
         for group, partition in gone:
-            self._of.get(group, {}).pop(partition, None)
+            offsets = self._of.get(group, {})
+            offsets.pop(partition, None)
+            if not offsets:
+                self._of.pop(group, None)
 
     async def _write(self, changes: list[Change]) -> None:
         if changes:

@@ -54,6 +54,8 @@ class LogReader:
     def __init__(self, data_dir: Path | str, topic: str) -> None:
         self._directory = files.log_directory(data_dir) / files.escape_topic(topic)
         try:
+            # held open, so that no other directory gets its number
+            self._held = OpenFile(self._directory)
             self.topic, self._config = files.read_topic(self._directory)
         except FileNotFoundError:
             raise TopicNotFound(f"there is no topic {topic!r} in {data_dir}") from None
@@ -77,11 +79,10 @@ class LogReader:
         """Learns what was written, removed and compacted since the last time. Raises LogDamaged, TopicNotFound."""
         doubts = 0
         for _ in range(ATTEMPTS):
+            self._require_same()
             try:
                 kept = self._load_all()
             except FileNotFoundError:
-                if not self._directory.exists():
-                    raise TopicNotFound(f"topic {self.topic!r} was deleted") from None
                 continue  # a segment went while we looked
             except LogDamaged:
                 self._is_doubted = True
@@ -90,9 +91,20 @@ class LogReader:
                     raise
                 time.sleep(DAMAGE_PAUSE)
                 continue
+            self._require_same()
             self._adopt(kept)
             return
+        self._require_same()
         raise LogDamaged(f"{self._directory} changes faster than it can be read")
+
+    def _require_same(self) -> None:
+        """A new topic of the same name is another one: its offsets, and its partitions, are not those of this one."""
+        try:
+            is_same = os.path.samestat(self._directory.stat(), os.fstat(self._held.fd))
+        except FileNotFoundError:
+            raise TopicNotFound(f"topic {self.topic!r} was deleted") from None
+        if not is_same:
+            raise TopicNotFound(f"topic {self.topic!r} was deleted, and there is a new one of that name")
 
     def _load_all(self) -> list[Segment]:
         """Without those that are in others."""

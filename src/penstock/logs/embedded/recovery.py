@@ -103,13 +103,15 @@ def _require_start(topic: str, path: Path, data: memoryview) -> SegmentStart:
 def is_torn_tail(data: memoryview, position: int) -> bool:
     """Whether the bad bytes at the position were never known to be on the disk: nothing valid follows, or only what
     was written before they were."""
-    following = find_batch(data, position + 1)
-    if following < 0:
-        return True
-    batches, stop, _ = scan_batches(data, following, True)
-    if any(batch.synced > position for batch in batches):
-        return False
-    return stop >= len(data) or is_torn_tail(data, stop)
+    while position < len(data):
+        following = find_batch(data, position + 1)
+        if following < 0:
+            break
+        batches, stop, _ = scan_batches(data, following, True)
+        if any(batch.synced > position for batch in batches):
+            return False
+        position = stop
+    return True
 
 
 def index_batches(segment: Segment, batches: list[BatchInfo], firsts: list[int]) -> int | None:

@@ -51,7 +51,7 @@ class TopicWriter:
     def __init__(self, view: TopicView, recovered: RecoveredTopic) -> None:
         self.view = view
         self.directory: Path = recovered.directory
-        self._config = recovered.config
+        self.config = recovered.config
         self._ends = list(recovered.next_offsets)
         self._firsts = list(recovered.firsts)
         last = recovered.segments[-1] if recovered.segments else None
@@ -87,7 +87,7 @@ class TopicWriter:
                 self._fail(appends[start:], outcome, error.errno or 0)
                 return
             count, size = 0, 0
-            limit = self._config.segment_bytes - self._position
+            limit = self.config.segment_bytes - self._position
             while start + count < len(appends) and (count == 0 or size <= limit):
                 size += HEADER_SIZE + appends[start + count].pack.size
                 if count and size > limit:
@@ -191,7 +191,7 @@ class TopicWriter:
         if self._has_surplus:
             os.ftruncate(self._fd, self._position)
             self._has_surplus = False
-        is_full = self._position + HEADER_SIZE + size > self._config.segment_bytes
+        is_full = self._position + HEADER_SIZE + size > self.config.segment_bytes
         if (is_full or self._is_doubtful) and not self._is_empty:
             self.roll(outcome)
 

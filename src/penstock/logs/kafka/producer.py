@@ -169,6 +169,8 @@ class KafkaProducer:
                 break
             except LogError as failed:
                 error = failed
+            except Exception as failed:  # whatever it is, who appended waits for an answer
+                error = LogError(f"topic {topic!r} cannot be opened: {failed}")
             if not error.is_retryable or time.monotonic() > deadline:
                 break
             await asyncio.sleep(RETRY_SECONDS)

@@ -80,7 +80,8 @@ class Questions:
 
     def offset_at(self, partition: TopicPartition, timestamp_ms: int) -> int:
         """Of the first record at or after the time, or the end."""
-        found = self.offsets({partition: timestamp_ms})[partition]
+        # a negative number is no time there, but stands for the end or the beginning
+        found = self.offsets({partition: max(0, timestamp_ms)})[partition]
         return found if found >= 0 else self.watermarks(partition).end
 
     def lag(self, positions: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
