@@ -11,29 +11,42 @@ from penstock.core.errors import PenstockError
 from penstock.core.starting import no_collections
 
 # Of files, and for the user to mend; everything else that the system refuses is a fault of ours.
-REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, *NO_ROOM)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; what we know how to explain is one line on standard error, never a traceback."""
     try:
-        with no_collections():
-            from penstock.cli.app import app  # noqa: PLC0415 - so that Ctrl-C during the imports is handled as well
-        app(args=None if arguments is None else list(arguments), prog_name="penstock")
-    except SystemExit as leaving:
-        return _exit_code(leaving)
+        code = _run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # at the interpreter's end nobody could explain it any more
     except PenstockError as error:
         print(f"penstock: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
     except OSError as error:
+        if error.filename is None and error.errno in NO_ROOM:
+            sys.stdout = None  # what it still has would fail once more
+            print(f"penstock: what it writes has no room: {error.strerror}", file=sys.stderr)
+            return exit_codes.FAILURE
         if error.errno not in REFUSALS or error.filename is None:
             raise
         print(f"penstock: {error.filename}: {error.strerror}", file=sys.stderr)
         if isinstance(error, PermissionError):
             print("Run the command as the user whose it is, or give it (chown) to who runs it.", file=sys.stderr)
         return exit_codes.FAILURE
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        with no_collections():
+            from penstock.cli.app import app  # noqa: PLC0415 - so that Ctrl-C during the imports is handled as well
+        app(args=None if arguments is None else list(arguments), prog_name="penstock")
+    except SystemExit as leaving:
+        return _exit_code(leaving)
     return exit_codes.OK
 
 

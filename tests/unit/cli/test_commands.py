@@ -81,6 +81,24 @@ def test_help_imports_no_command():
         assert heavy not in out.split(), heavy
 
 
+@pytest.mark.parametrize("buffered", ["", "1"])
+def test_a_full_standard_output_is_said_in_a_line(buffered):
+    """Where Python writes at once the command meets it, otherwise its end does."""
+    environment = clean_environment() | {"PYTHONUNBUFFERED": buffered}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock", "check-config"],
+            env=environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "No space left on device" in done.stderr
+
+
 def test_unknown_command_and_option(capsys):
     assert main(["frobnicate"]) == 2
     assert main(["serve", "--frobnicate"]) == 2
