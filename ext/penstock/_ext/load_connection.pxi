@@ -318,6 +318,9 @@ cdef inline void count_arrival(Worker worker, Client* subscriber, const uint8_t*
         run.next += 1
         run.count += 1
         return
+    if not subscriber.is_subscriber or (worker.groups and publisher % worker.groups != subscriber.index):
+        worker.seat.total.corrupt += 1      # somebody else's
+        return
     note_run(worker, subscriber, run, now)
     arrivals = worker.common.streams[subscriber.index if worker.scenario == FANOUT else publisher]
     if seq == arrivals.next:

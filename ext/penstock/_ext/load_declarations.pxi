@@ -265,6 +265,7 @@ cdef struct Seat:
     Histogram* latency
     uint64_t phase
     uint64_t unsent             # publishers with bytes that are not written yet
+    uint64_t unacknowledged     # messages of its publishers that are connected
     uint64_t settlements_open
     uint64_t lag_max
     uint64_t fan_min            # fanout: what all its subscribers have
