@@ -170,6 +170,11 @@ def damage_one(packets: Packets) -> Packets:
     return [packets[0][:-1] + b"?", *packets[1:]]
 
 
+def damage_the_middle_of_one(packets: Packets) -> Packets:
+    """Of one that follows others of the same time, and of the first."""
+    return [packet[:-20] + b"?" + packet[-19:] if at in (0, 5) else packet for at, packet in enumerate(packets)]
+
+
 def dress_up_one(packets: Packets) -> Packets:
     """It comes twice, as a packet that is no PUBLISH."""
     return packets[:4] + 2 * [b"\xd0" + packets[4][1:]] + packets[5:]
@@ -183,6 +188,7 @@ def dress_up_one(packets: Packets) -> Packets:
         (repeat_one, {"duplicates": 5}),
         (swap_two, {"disordered": 5}),
         (damage_one, {"corrupt": 5, "lost": 5}),
+        (damage_the_middle_of_one, {"corrupt": 10, "lost": 10}),
     ],
 )
 @pytest.mark.parametrize("threads", [1, 2])
