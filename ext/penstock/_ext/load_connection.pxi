@@ -329,7 +329,9 @@ cdef inline void count_arrival(Worker worker, Client* subscriber, const uint8_t*
     how = stream_arrive(arrivals, seq)
     if how == ARRIVED_TWICE:
         worker.seat.total.twice += 1
-    elif how == ARRIVED_LATE and worker.in_order:
+        worker.seat.total.received += 1     # not measured: it serves nobody
+        return
+    if how == ARRIVED_LATE and worker.in_order:
         worker.seat.total.late += 1
     count_received(worker, subscriber, 1, stamp, now)
 

@@ -202,6 +202,13 @@ def test_faults_of_a_broker_are_seen(
     assert {fault: result[fault] for fault in FAULTS if result[fault]} == seen
 
 
+def test_what_comes_again_makes_no_broker_faster() -> None:
+    options = "--scenario fanin --n 1 --count 50 --qos 1 --drain 0.3"
+    with FaultyBroker(lambda packets: [packet for packet in packets for _ in range(2)]) as faulty:
+        result = run_load(faulty.port, *options.split())
+    assert (result["received"], result["duplicates"], result["measured"]) == (100, 50, 50)
+
+
 @pytest.mark.parametrize("size", [17, 64, 100])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_messages_for_another_subscriber_are_seen(threads: int, size: int) -> None:
