@@ -192,10 +192,15 @@ cdef class Load:
     def counters(self):
         """What has been counted so far."""
         cdef Totals total = sum_of(&self.team.common)
+        cdef int i
         expected, once = self.lead.expected(&total), total.received - total.twice
+        unacknowledged = 0
+        for i in range(self.team.common.size):
+            unacknowledged += peek(&self.team.common.seats[i].unacknowledged)
         return {
             "published": total.published, "expected": expected, "received": total.received,
-            "lost": expected - once if expected > once else 0, "duplicates": total.twice,
+            "lost": expected - once if expected > once else 0, "unacknowledged": unacknowledged,
+            "duplicates": total.twice,
             "disordered": total.late, "downgraded": total.downgraded, "refused": total.refused,
             "corrupt": total.corrupt, "stalls": total.stalls, "connects": total.connects,
             "unclosed": total.unclosed, "disconnects": total.disconnects, "measured": total.measured,

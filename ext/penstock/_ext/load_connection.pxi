@@ -311,12 +311,15 @@ cdef inline void count_arrival(Worker worker, Client* subscriber, const uint8_t*
     memcpy(&publisher, payload + 8, 4)
     memcpy(&seq, payload + 12, 4)
     if publisher >= <uint32_t> worker.common.publisher_count or (
-            worker.size > STAMP_SIZE and payload[worker.size - 1] != c"x"):
+            worker.size > STAMP_SIZE and not load_is_filler(payload + STAMP_SIZE, worker.size - STAMP_SIZE)):
         worker.seat.total.corrupt += 1
         return
     if run.count and seq == run.next and publisher == run.publisher and stamp == run.stamp:
         run.next += 1
         run.count += 1
+        return
+    if not subscriber.is_subscriber or (worker.groups and publisher % worker.groups != subscriber.index):
+        worker.seat.total.corrupt += 1      # somebody else's
         return
     note_run(worker, subscriber, run, now)
     arrivals = worker.common.streams[subscriber.index if worker.scenario == FANOUT else publisher]
@@ -326,7 +329,9 @@ cdef inline void count_arrival(Worker worker, Client* subscriber, const uint8_t*
     how = stream_arrive(arrivals, seq)
     if how == ARRIVED_TWICE:
         worker.seat.total.twice += 1
-    elif how == ARRIVED_LATE and worker.in_order:
+        worker.seat.total.received += 1     # not measured: it serves nobody
+        return
+    if how == ARRIVED_LATE and worker.in_order:
         worker.seat.total.late += 1
     count_received(worker, subscriber, 1, stamp, now)
 
@@ -367,7 +372,7 @@ cdef const uint8_t* follow_run(Worker worker, Client* c, const uint8_t* p, const
         memcpy(&seq, payload + 12, 4)
         if seq != run.next or publisher != run.publisher or stamp != run.stamp or (
                 no_properties and (payload - 1)[0]) or (
-                worker.size > STAMP_SIZE and payload[worker.size - 1] != c"x"):
+                worker.size > STAMP_SIZE and not load_is_filler(payload + STAMP_SIZE, worker.size - STAMP_SIZE)):
             break
         if qos:
             answer = set_ack(answer, PUBACK if qos == 1 else PUBREC, payload - 2 - no_properties)

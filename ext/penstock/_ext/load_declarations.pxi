@@ -110,6 +110,21 @@ cdef extern from * nogil:
         memcpy(to + size - 16, from + size - 16, 16);
     }
 
+    /* Whether there is nothing but x, as publishers fill their messages; at least one. */
+    static inline int load_is_filler(const uint8_t *at, size_t size) {
+        typedef uint64_t pair __attribute__((vector_size(16)));
+        const pair filler = {0x7878787878787878ull, 0x7878787878787878ull};
+        pair part, other = {0, 0};
+        if (size < 16 || size > 256) return at[0] == 'x' && memcmp(at, at + 1, size - 1) == 0;
+        for (size_t i = 0; i + 16 < size; i += 16) {
+            memcpy(&part, at + i, 16);
+            other |= part ^ filler;
+        }
+        memcpy(&part, at + size - 16, 16);
+        other |= part ^ filler;
+        return (other[0] | other[1]) == 0;
+    }
+
     /* What one thread writes and another reads. */
     static uint64_t peek(const uint64_t *value) { return __atomic_load_n(value, __ATOMIC_SEQ_CST); }
     static void poke(uint64_t *value, uint64_t to) { __atomic_store_n(value, to, __ATOMIC_SEQ_CST); }
@@ -128,6 +143,7 @@ cdef extern from * nogil:
     int load_wait(int epoll_fd, epoll_event* events, int room, uint64_t ns)
     void load_nap(uint64_t ns)
     void load_copy(uint8_t* to, const uint8_t* source, size_t size)
+    int load_is_filler(const uint8_t* at, size_t size)
     void load_fine_timers()
     uint64_t peek(const uint64_t* value)
     void poke(uint64_t* value, uint64_t to)
@@ -265,6 +281,7 @@ cdef struct Seat:
     Histogram* latency
     uint64_t phase
     uint64_t unsent             # publishers with bytes that are not written yet
+    uint64_t unacknowledged     # messages of its publishers that are connected
     uint64_t settlements_open
     uint64_t lag_max
     uint64_t fan_min            # fanout: what all its subscribers have

@@ -112,8 +112,9 @@ cdef int put_messages(Worker worker, Client* c, uint64_t count, uint64_t now) ex
     return 0
 
 
-# Whether publishers are held back by deliveries before acknowledgements of QoS 1 hold them back, with half of the window
-# to spare: then it is enough to read those now and then. (QoS 2 goes on with each answer, so it is read as it comes.)
+# Whether publishers are held back by deliveries before acknowledgements of QoS 1 hold them back, with half of the
+# window to spare: then it is enough to read those now and then. (QoS 2 goes on with each answer, so it is read as it
+# comes.)
 cdef bint waits_for_deliveries(Worker worker) noexcept nogil:
     return worker.qos == 1 and worker.rate == 0 and worker.e2e > 0 and worker.window >= 2 * worker.e2e
 

@@ -72,7 +72,7 @@ cdef class Worker:
     cdef bytes address, subscriber_address, ack_topic, group_property
     cdef int number, family, epoll_fd, scenario, part, qos, version, settle
     cdef int client_count, publisher_count, subscriber_count, pending_count, opened_count
-    cdef uint32_t size
+    cdef uint32_t size, groups      # publisher i is for the subscriber i % groups; 0 = any
     cdef const uint8_t* address_at
     cdef const uint8_t* subscriber_address_at
     cdef const uint8_t* ack_topic_at
@@ -115,6 +115,10 @@ cdef class Worker:
         self.options_count = self.count
         self.warmup, self.duration = <uint64_t> (options.warmup * 1e9), <uint64_t> (options.secs * 1e9)
         self.keep_alive = options.keepalive
+        if self.scenario == P2P:
+            self.groups = options.n
+        elif options.groups > 1:
+            self.groups = options.groups
         self.has_queue, self.has_session = bool(options.queue), bool(options.session)
         self.is_abrupt, self.subscribes = options.abrupt, options.subscribe
         # Members of a shared subscription are not ordered among each other, and retained messages are not at all.
@@ -266,8 +270,10 @@ cdef class Worker:
 
     cdef bint is_complete(self, const Totals* total) noexcept nogil:
         cdef int i
+        cdef const Seat* seat
         for i in range(self.common.size):
-            if peek(&self.common.seats[i].unsent) or peek(&self.common.seats[i].settlements_open):
+            seat = &self.common.seats[i]
+            if peek(&seat.unsent) or peek(&seat.unacknowledged) or peek(&seat.settlements_open):
                 return False
         return total.received - total.twice >= self.expected(total)
 
@@ -322,7 +328,7 @@ cdef class Worker:
         self.published_last, self.publishing_end = self.seat.total.published, now
         if self.rate > 0 and (not self.count or self.seat.total.published < self.count * self.publisher_count):
             note_lag(self, now)
-        self.count_unsent()
+        self.count_open()
         for i in range(self.publisher_count):
             read_late(self, &self.publishers[i], False)
         poke(&self.common.last_progress, now)
@@ -331,14 +337,21 @@ cdef class Worker:
             self.last = usage_now(self.pids, self.pid_count)
             self.is_measuring = False
 
-    cdef void count_unsent(self) noexcept nogil:
+    # What publishers still have to write, and what nobody has answered yet. A connection that is lost is told as that.
+    cdef void count_open(self) noexcept nogil:
         cdef int i
-        cdef uint64_t unsent = 0
+        cdef uint64_t unsent = 0, unacknowledged = 0
+        cdef const Client* c
         for i in range(self.publisher_count):
-            unsent += buffer_size(&self.publishers[i].out) > 0
+            c = &self.publishers[i]
+            unsent += buffer_size(&c.out) > 0
+            if self.qos and c.state == READY and c.sent > c.acked:
+                unacknowledged += c.sent - c.acked
         poke(&self.seat.unsent, unsent)
+        poke(&self.seat.unacknowledged, unacknowledged)
 
     cdef void finish(self) noexcept nogil:
+        self.count_open()
         if self.is_measuring or self.last.at == self.before.at:
             self.last = usage_now(self.pids, self.pid_count)
         if self.options_count and self.common.last_progress > self.first.at:
@@ -377,7 +390,7 @@ cdef class Worker:
             if self.common.is_over:
                 return 0
         if self.is_published:
-            self.count_unsent()
+            self.count_open()
         else:
             self.news = peek(&self.common.arrivals)
             if self.releases != peek(&self.common.releases):

@@ -71,7 +71,8 @@ class Outcome:
         qos = self.request.qos or 0
         wrong = {
             "lost": qos >= 1,
-            "duplicates": qos == 2,
+            "unacknowledged": True,
+            "duplicates": qos != 1,
             "disordered": True,
             "downgraded": True,
             "refused": True,

@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 
 Run = dict[str, Any]
 # What a correct broker never shows under these loads, whatever its speed.
-FAULTS = ("lost", "duplicates", "disordered", "downgraded", "refused", "corrupt", "stalls", "disconnects", "unclosed")
+FAULTS = (
+    "lost", "unacknowledged", "duplicates", "disordered", "downgraded", "refused", "corrupt", "stalls", "disconnects",
+    "unclosed",
+)  # fmt: skip
 
 
 def median_of(runs: Sequence[Run], field: str) -> float | None:

@@ -18,17 +18,33 @@ def split_packets(data: bytes) -> tuple[Packets, bytes]:
     return packets, data
 
 
+def forward(packets: Packets) -> Packets:
+    return packets
+
+
+def as_it_is(answer: bytes) -> bytes:
+    return answer
+
+
 class FaultyBroker:
     """Forwards a `group` of PUBLISH packets at a time after `mistreat` has changed the list of them; after so many
-    `lies` it passes them on as they come."""
+    `lies` it passes them on as they come. `answer` changes each PUBACK, PUBREC and PUBCOMP."""
 
-    def __init__(self, mistreat: Callable[[Packets], Packets], lies: int = 1_000, group: int = 10):
+    def __init__(
+        self,
+        mistreat: Callable[[Packets], Packets] = forward,
+        lies: int = 1_000,
+        group: int = 10,
+        answer: Callable[[bytes], bytes] = as_it_is,
+    ):
         self._mistreat = mistreat
+        self._answer = answer
         self._group = group
         self._lock = threading.Lock()  # publishers are served by a thread each
         self._lies = lies
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
+        self._is_v5 = False
         self._subscriber: socket.socket | None = None
         self._held: Packets = []
         self._open: list[socket.socket] = []
@@ -65,19 +81,21 @@ class FaultyBroker:
     def _handle(self, connection: socket.socket, packet: bytes) -> None:
         kind = packet[0] >> 4
         if kind == CONNECT:
-            connection.sendall(b"\x20\x02\x00\x00")  # CONNACK, accepted
+            self._is_v5 = packet[8] == 5
+            connection.sendall(b"\x20\x03\x00\x00\x00" if self._is_v5 else b"\x20\x02\x00\x00")  # CONNACK, accepted
         elif kind == SUBSCRIBE:
             self._subscriber = connection
-            connection.sendall(b"\x90\x03" + packet[2:4] + packet[-1:])  # SUBACK, the QoS that was asked for
+            body = packet[2:4] + (b"\x00" if self._is_v5 else b"") + packet[-1:]
+            connection.sendall(bytes((0x90, len(body))) + body)  # SUBACK, the QoS that was asked for
         elif kind == PUBREC:
             connection.sendall(b"\x62\x02" + packet[2:4])  # PUBREL
         elif kind == PUBREL:
-            connection.sendall(b"\x70\x02" + packet[2:4])  # PUBCOMP
+            connection.sendall(self._answer(b"\x70\x02" + packet[2:4]))  # PUBCOMP
         elif kind == PUBLISH:
             if packet[0] & 6:
                 id_at = 4 + int.from_bytes(packet[2:4])
                 answer = b"\x40\x02" if packet[0] & 2 else b"\x50\x02"  # PUBACK, PUBREC
-                connection.sendall(answer + packet[id_at : id_at + 2])
+                connection.sendall(self._answer(answer + packet[id_at : id_at + 2]))
             self._held.append(packet)
             if self._subscriber and not self._lies:
                 self._subscriber.sendall(self._held.pop())

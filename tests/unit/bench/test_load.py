@@ -16,11 +16,13 @@ from penstock.bench.options import LoadOptions
 from tests.unit.bench.faulty_broker import FaultyBroker, Packets
 
 FIELDS = {
-    "published", "expected", "received", "lost", "duplicates", "disordered", "downgraded", "refused", "corrupt",
-    "rate", "msgs_per_cpu_s", "p50_us", "p90_us", "p99_us", "p999_us", "max_us", "disconnects",
+    "published", "expected", "received", "lost", "unacknowledged", "duplicates", "disordered", "downgraded", "refused",
+    "corrupt", "rate", "msgs_per_cpu_s", "p50_us", "p90_us", "p99_us", "p999_us", "max_us", "disconnects",
     "broker_cpu_s", "broker_cores", "rss_kb", "load_cpu_s", "load_cores",
 }  # fmt: skip
-FAULTS = ("lost", "duplicates", "disordered", "downgraded", "refused", "corrupt", "stalls", "disconnects")
+FAULTS = (
+    "lost", "unacknowledged", "duplicates", "disordered", "downgraded", "refused", "corrupt", "stalls", "disconnects",
+)  # fmt: skip
 
 
 def run_load(port: int, *options: str, pids: list[int] | None = None) -> dict[str, Any]:
@@ -168,6 +170,11 @@ def damage_one(packets: Packets) -> Packets:
     return [packets[0][:-1] + b"?", *packets[1:]]
 
 
+def damage_the_middle_of_one(packets: Packets) -> Packets:
+    """Of one that follows others of the same time, and of the first."""
+    return [packet[:-20] + b"?" + packet[-19:] if at in (0, 5) else packet for at, packet in enumerate(packets)]
+
+
 def dress_up_one(packets: Packets) -> Packets:
     """It comes twice, as a packet that is no PUBLISH."""
     return packets[:4] + 2 * [b"\xd0" + packets[4][1:]] + packets[5:]
@@ -181,6 +188,7 @@ def dress_up_one(packets: Packets) -> Packets:
         (repeat_one, {"duplicates": 5}),
         (swap_two, {"disordered": 5}),
         (damage_one, {"corrupt": 5, "lost": 5}),
+        (damage_the_middle_of_one, {"corrupt": 10, "lost": 10}),
     ],
 )
 @pytest.mark.parametrize("threads", [1, 2])
@@ -192,6 +200,54 @@ def test_faults_of_a_broker_are_seen(
     with FaultyBroker(mistreat) as faulty:
         result = run_load(faulty.port, *options.split())
     assert {fault: result[fault] for fault in FAULTS if result[fault]} == seen
+
+
+def test_what_comes_again_makes_no_broker_faster() -> None:
+    options = "--scenario fanin --n 1 --count 50 --qos 1 --drain 0.3"
+    with FaultyBroker(lambda packets: [packet for packet in packets for _ in range(2)]) as faulty:
+        result = run_load(faulty.port, *options.split())
+    assert (result["received"], result["duplicates"], result["measured"]) == (100, 50, 50)
+
+
+@pytest.mark.parametrize("size", [17, 64, 100])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_messages_for_another_subscriber_are_seen(threads: int, size: int) -> None:
+    """All go to one of two."""
+    options = f"--scenario p2p --n 2 --count 50 --size {size} --drain 0.3 --threads {threads}"
+    with FaultyBroker() as faulty:
+        result = run_load(faulty.port, *options.split())
+    assert {fault: result[fault] for fault in FAULTS if result[fault]} == {"lost": 50, "corrupt": 50}
+
+
+@pytest.mark.parametrize("options", ["--qos 1", "--qos 1 --window 1000 --e2e 100", "--qos 2", "--qos 1 --threads 2"])
+def test_acknowledgements_that_do_not_come_are_seen(options: str) -> None:
+    """Everything arrives, and all but the last answer."""
+    answers = 0
+
+    def withhold(answer: bytes) -> bytes:
+        nonlocal answers
+        answers += answer[0] in (0x40, 0x70)  # PUBACK, PUBCOMP
+        return b"" if answers == 50 else answer
+
+    with FaultyBroker(answer=withhold) as faulty:
+        result = run_load(faulty.port, *f"--scenario fanin --n 1 --count 50 --drain 0.3 {options}".split())
+    assert {fault: result[fault] for fault in FAULTS if result[fault]} == {"unacknowledged": 1}
+
+
+@pytest.mark.parametrize("options", ["--e2e 100", "--e2e 100 --threads 2", ""])
+def test_refusals_are_seen_although_acknowledgements_are_read_late(options: str) -> None:
+    """Every third PUBACK has an error code; the window never needs them, so they are read when all is published."""
+    answers = 0
+
+    def refuse_some(answer: bytes) -> bytes:
+        nonlocal answers
+        answers += 1
+        return answer if answers % 3 else b"\x40\x03" + answer[2:] + b"\x97"
+
+    load_options = f"--scenario fanin --n 1 --count 300 --qos 1 --version 5 --window 1000 --drain 5 {options}"
+    with FaultyBroker(answer=refuse_some) as faulty:
+        result = run_load(faulty.port, *load_options.split())
+    assert {fault: result[fault] for fault in FAULTS if result[fault]} == {"refused": 100}
 
 
 def mix_up(packets: Packets) -> Packets:

@@ -30,6 +30,7 @@ from tests.support.packets import V5
 DASHBOARD = DOCKER / "grafana/dashboards/penstock.json"
 METRIC = re.compile(r"\b(?:penstock|process)_[a-z0-9_]+")
 LABELS = {"instance", "job", "qos", "cause", "client", "share", "version", "channel", "le"}
+Series = list[dict[str, str]]
 
 
 def dashboard() -> dict[str, Any]:
@@ -163,7 +164,37 @@ def test_promtool_can_read_every_expression(tmp_path: Path) -> None:
     promtool("check", "rules", str(path))
 
 
-def buckets(quick: str, slow: str) -> list[dict[str, str]]:
+def run_cases(
+    directory: Path, alert: str, fires: Series, stays: list[Series], labels: dict[str, str], *, at: str = "10m"
+) -> None:
+    """Asks promtool whether the alert is there at that time of the one series, and not there of the others."""
+
+    def case(series: Series, expected: list[dict[str, Any]]) -> dict[str, Any]:
+        asked = {"eval_time": at, "alertname": alert, "exp_alerts": expected}
+        return {"interval": "10s", "input_series": series, "alert_rule_test": [asked]}
+
+    rules = load_yaml(DOCKER / "prometheus/rules.yml")[0]["groups"][0]["rules"]
+    (rule,) = (rule for rule in rules if rule["alert"] == alert)
+    # What people read is looked at above; here only that the alert is there.
+    bare = {**rule, "annotations": {}}
+    (directory / "rules.yml").write_text(json.dumps({"groups": [{"name": "penstock", "rules": [bare]}]}))
+    tests = [case(fires, [{"exp_labels": labels}]), *(case(series, []) for series in stays)]
+    (directory / "cases.yml").write_text(json.dumps({"rule_files": ["rules.yml"], "tests": tests}))
+    promtool("test", "rules", str(directory / "cases.yml"))
+
+
+def up(**values: str) -> Series:
+    return [{"series": f'up{{job="penstock", instance="{name}"}}', "values": value} for name, value in values.items()]
+
+
+@pytest.mark.parametrize("fires", [up(a="1x48 stale"), up(a="1x90", b="1x90", c="1x48 stale")])
+def test_containers_that_have_ended_are_told(tmp_path: Path, fires: Series) -> None:
+    """Their name leads nowhere, so they are not among the targets. A new address of a node is no node less."""
+    stays = [up(a="1x90", b="1x90"), up(a="1x48 stale", b="_x46 1x60")]
+    run_cases(tmp_path, "PenstockIsGone", fires, stays, {"severity": "critical", "job": "penstock"}, at="15m")
+
+
+def buckets(quick: str, slow: str) -> Series:
     """The series of a histogram by how many more answers there are every ten seconds: in 100 ms, and in 8 s."""
     name = 'penstock_response_lag_seconds_bucket{instance="a", channel="sessions", le="%s"}'
     return [
@@ -191,20 +222,7 @@ def buckets(quick: str, slow: str) -> list[dict[str, str]]:
     ],
 )
 def test_alerts_of_calls_fire_at_the_thresholds_of_the_seed(
-    tmp_path: Path, alert: str, fires: list[dict[str, str]], stays: list[dict[str, str]]
+    tmp_path: Path, alert: str, fires: Series, stays: Series
 ) -> None:
     """More than 8,000 that wait, more than 100 a minute that time out, answers after more than 5 seconds."""
-    labels = {"severity": "warning", "instance": "a", "channel": "sessions"}
-
-    def case(series: list[dict[str, str]], expected: list[dict[str, Any]]) -> dict[str, Any]:
-        asked = {"eval_time": "10m", "alertname": alert, "exp_alerts": expected}
-        return {"interval": "10s", "input_series": series, "alert_rule_test": [asked]}
-
-    rules = load_yaml(DOCKER / "prometheus/rules.yml")[0]["groups"][0]["rules"]
-    (rule,) = (rule for rule in rules if rule["alert"] == alert)
-    # What people read is looked at above; here only that the alert is there.
-    bare = {**rule, "annotations": {}}
-    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "penstock", "rules": [bare]}]}))
-    cases = {"rule_files": ["rules.yml"], "tests": [case(fires, [{"exp_labels": labels}]), case(stays, [])]}
-    (tmp_path / "cases.yml").write_text(json.dumps(cases))
-    promtool("test", "rules", str(tmp_path / "cases.yml"))
+    run_cases(tmp_path, alert, fires, [stays], {"severity": "warning", "instance": "a", "channel": "sessions"})
