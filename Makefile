@@ -10,6 +10,7 @@ APT_JAVA := maven default-jre-headless
 SOURCES := setup.py $(shell find ext -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.h')
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 JOBS := $(shell nproc)
+WAIT := -o DPkg::Lock::Timeout=300  # another apt may be at work
 
 .DEFAULT_GOAL := help
 .PHONY: help run build test test-dist lint types format dist bench bench-check bench-micro fuzz conformance docs-check annotate tools-compose image-check clean
@@ -103,7 +104,7 @@ $(STAMPS)/services: | $(STAMPS)/venv  # behind it: both may need apt, which runs
 	@mkdir -p $(STAMPS)
 	@{ command -v mvn && command -v java; } >/dev/null || { $(call apt,$(APT_JAVA)); }
 	@command -v mosquitto_sub >/dev/null && command -v openssl >/dev/null && command -v redis-server >/dev/null && command -v redis-sentinel >/dev/null && { command -v mosquitto >/dev/null || test -x /usr/sbin/mosquitto; } && { command -v haproxy >/dev/null || test -x /usr/sbin/haproxy; } && command -v valgrind >/dev/null || { $(call apt,$(APT_TEST)); }
-	@{ docker compose version || docker-compose version; } >/dev/null 2>&1 || [ "$$(id -u)" != 0 ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends docker-compose; } >/dev/null 2>&1 || echo "Penstock: docker compose is not to be had, the tests of its files are skipped"
+	@{ docker compose version || docker-compose version; } >/dev/null 2>&1 || [ "$$(id -u)" != 0 ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install $(WAIT) -y -qq --no-install-recommends docker-compose; } >/dev/null 2>&1 || echo "Penstock: docker compose is not to be had, the tests of its files are skipped"
 	@$(BIN)/python -m tests.support.compose_plugin debian >/dev/null 2>&1 || echo "Penstock: Compose v2 is not to be had, the tests with it are skipped (make tools-compose makes it)"
 	@command -v promtool >/dev/null || test -x $(BIN)/promtool || { $(promtool); } >/dev/null 2>&1 || echo "Penstock: promtool is not to be had, the tests of the alerts with it are skipped"
 	@touch $@
@@ -117,6 +118,6 @@ endef
 # Installs Debian packages as root; says what to do where that is not possible.
 define apt
 echo "Penstock: installing $(1)"; \
-if [ "$$(id -u)" = 0 ]; then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(1) >/dev/null; \
+if [ "$$(id -u)" = 0 ]; then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install $(WAIT) -y -qq --no-install-recommends $(1) >/dev/null; \
 else echo "Please install these packages and try again: sudo apt-get install $(1)"; exit 1; fi
 endef

@@ -280,6 +280,9 @@ cdef int on_publish(Worker worker, Client* c, int first, const uint8_t* p, const
                     Run* run, uint64_t now) except -1 nogil:
     cdef int qos = first >> 1 & 3, k
     cdef uint32_t properties = 0
+    if end - p < 2 or end - p < 2 + <int64_t> get_be16(p) + (2 if qos else 0):
+        worker.seat.total.corrupt += 1
+        return 0
     p += 2 + get_be16(p)
     if qos:
         put_ack(worker, c, PUBACK if qos == 1 else PUBREC, p)
@@ -422,6 +425,9 @@ cdef int on_packet(Worker worker, Client* c, int first, const uint8_t* body, con
     cdef bint is_refused
     if kind == PUBLISH:
         return on_publish(worker, c, first, body, end, run, now)
+    if end - body < 2 and PUBACK <= kind <= PUBCOMP:
+        worker.seat.total.corrupt += 1      # without a packet id
+        return 0
     is_refused = end - body > 2 and body[2] >= FIRST_ERROR_CODE
     if kind == PUBACK or kind == PUBCOMP:
         worker.seat.total.refused += is_refused

@@ -205,12 +205,25 @@ cdef void note_lag(Worker worker, uint64_t now) noexcept nogil:
         worker.seat.lag_max = lag
 
 
+# Writes what publishers were given since the turn `began`: one message each, or more at a time where the rate asks for
+# more than a call of the kernel for each.
+cdef int flush_turns(Worker worker, uint32_t began) except -1 nogil:
+    cdef uint32_t i, publishers = <uint32_t> worker.publisher_count, turns = worker.turn - began
+    cdef Client* c
+    for i in range(turns if turns < publishers else publishers):
+        c = &worker.publishers[(began + i) % publishers]
+        if buffer_size(&c.out) and not c.wants_out:
+            flush(worker, c)
+    return 0
+
+
 # Fixed total rate, round robin over the publishers. Returns the ns until the next message is due.
 # A message has the time it was planned for, not that of its sending: who could not send it in time has waited for the
 # broker, and a latency without that wait would be best where the broker is worst (coordinated omission).
 cdef int64_t pace(Worker worker) except -1 nogil:
     cdef uint64_t now = now_ns(), next_at
     cdef uint64_t due = <uint64_t> (<double> (now - worker.started_at) * (worker.rate / 1e9))
+    cdef uint32_t began = worker.turn
     cdef int skipped = 0
     cdef Client* c
     while worker.planned < due and skipped < worker.publisher_count:
@@ -221,10 +234,9 @@ cdef int64_t pace(Worker worker) except -1 nogil:
             continue
         note_lag(worker, now)
         put_messages(worker, c, 1, planned_at(worker))
-        if not c.wants_out:
-            flush(worker, c)
         worker.planned += 1
         skipped = 0
+    flush_turns(worker, began)
     if worker.planned < due:
         return SECOND // 1000       # all windows are full: wait for the broker
     next_at = worker.started_at + <uint64_t> (<double> (worker.planned + 1) * 1e9 / worker.rate)

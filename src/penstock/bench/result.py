@@ -21,6 +21,7 @@ FORMAT = 1
 VERSION_NAMES = {4: "3.1.1", 5: "5"}
 BUSY_CORES = 0.95
 LATENCIES = (("p50 / p90 / p99", ("p50_us", "p90_us", "p99_us")), ("p99.9 / max", ("p999_us", "max_us")))
+UNORDERED = ("shared", "retained")
 CHECKED = ("lost", "unacknowledged", "duplicates", "disordered", "corrupt", "downgraded", "refused")
 
 
@@ -220,8 +221,9 @@ def verdict(document: dict[str, Any]) -> str:
     if "rate" not in figures:
         return "ok: every connection was served"
     lost, again = (sum(stage.get(name, 0) for stage in document["stages"]) for name in ("lost", "duplicates"))
+    order, reordered = ("", "") if document["scenario"] in UNORDERED else (", in order", ", reordered")
     if lost:
-        return f"ok: {lost:,} messages were lost, as QoS 0 allows; none was duplicated, reordered or damaged"
+        return f"ok: {lost:,} messages were lost, as QoS 0 allows; none was duplicated{reordered} or damaged"
     if again:
-        return f"ok: {again:,} messages arrived again, as QoS 1 allows; none was lost, reordered or damaged"
-    return "ok: every message arrived once, in order and undamaged"
+        return f"ok: {again:,} messages arrived again, as QoS 1 allows; none was lost{reordered} or damaged"
+    return f"ok: every message arrived once{order} and undamaged"

@@ -219,6 +219,33 @@ def test_messages_for_another_subscriber_are_seen(threads: int, size: int) -> No
     assert {fault: result[fault] for fault in FAULTS if result[fault]} == {"lost": 50, "corrupt": 50}
 
 
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_topic_longer_than_its_packet_is_seen(qos: int) -> None:
+    """Nothing behind the packet is read, so nothing is acknowledged either."""
+
+    def lie_about_the_topic(packets: Packets) -> Packets:
+        first = packets[0]
+        return [first[:2] + b"\xff\xff" + first[4:], *packets[1:]]
+
+    with FaultyBroker(lie_about_the_topic, lies=1) as faulty:
+        result = run_load(faulty.port, *f"--scenario fanin --n 1 --count 50 --drain 0.3 --qos {qos}".split())
+    assert {fault: result[fault] for fault in FAULTS if result[fault]} == {"corrupt": 1, "lost": 1}
+
+
+def test_an_acknowledgement_without_a_packet_id_is_seen() -> None:
+    """It is none: the message it was for stays unacknowledged."""
+    options, answers = "--scenario fanin --n 1 --count 50 --drain 0.3", 0
+
+    def cut_one(answer: bytes) -> bytes:
+        nonlocal answers
+        answers += 1
+        return b"\x40\x00" if answers == 10 else answer
+
+    with FaultyBroker(answer=cut_one) as faulty:
+        result = run_load(faulty.port, *f"{options} --qos 1".split())
+    assert {fault: result[fault] for fault in FAULTS if result[fault]} == {"corrupt": 1, "unacknowledged": 1}
+
+
 @pytest.mark.parametrize("options", ["--qos 1", "--qos 1 --window 1000 --e2e 100", "--qos 2", "--qos 1 --threads 2"])
 def test_acknowledgements_that_do_not_come_are_seen(options: str) -> None:
     """Everything arrives, and all but the last answer."""
