@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,10 +15,12 @@ from tests.support.broker import Broker
 
 SOON = 60.0
 LONG = ["-d", "60", "--warmup", "0"]
+# Whoever runs the tests may ignore signals, as nohup and a shell's & do; their children would, too.
+AS_FROM_A_TERMINAL = ["env", "--default-signal=HUP,INT,TERM"]
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "penstock", "bench", *arguments]
+def start(*arguments: str, by: Sequence[str] = AS_FROM_A_TERMINAL) -> subprocess.Popen[str]:
+    command = [*by, sys.executable, "-m", "penstock", "bench", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -44,6 +46,22 @@ def test_sessions_are_removed_and_the_table_is_shown(number: signal.Signals, tmp
         assert len(clients) >= 3
         for client in clients:
             assert not broker.client(4).connect(client, clean_start=False).session_present
+    finally:
+        broker.stop()
+
+
+def test_under_nohup_a_closed_terminal_does_not_end_it(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, {"logging.level": "info"})
+    try:
+        broker.wait_until_listening()
+        bench = start("p2p", "-p", str(broker.port), "-r", "100", "-c", "1", *LONG, by=[*AS_FROM_A_TERMINAL, "nohup"])
+        wait_until(lambda: broker.log().count('"client connected"') >= 2)
+        ignored = re.search(r"^SigIgn:\s*([0-9a-f]+)$", Path(f"/proc/{bench.pid}/status").read_text(), re.MULTILINE)
+        bench.terminate()
+        bench.communicate(timeout=SOON)
+        assert ignored is not None
+        assert int(ignored[1], 16) & 1 << signal.SIGHUP - 1
+        assert bench.returncode == 128 + signal.SIGTERM
     finally:
         broker.stop()
 
