@@ -13,7 +13,7 @@ JOBS := $(shell nproc)
 WAIT := -o DPkg::Lock::Timeout=300  # another apt may be at work
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test test-dist lint types format dist bench bench-check bench-micro fuzz conformance docs-check annotate tools-compose image-check clean
+.PHONY: help run build test test-dist lint types format dist bench bench-check bench-micro asan fuzz conformance docs-check annotate tools-compose image-check clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,6 +49,9 @@ bench-check: $(STAMPS)/build $(STAMPS)/dev ## fails when the hot path needs 15 %
 
 bench-micro: $(STAMPS)/build $(STAMPS)/dev ## nanoseconds of codec, trie, partitioner …, and the targets of some of them
 	$(BIN)/python -m pytest bench/micro $(ARGS)
+
+asan: $(STAMPS)/build $(STAMPS)/dev $(STAMPS)/services ## storms of take-overs and bad packets with AddressSanitizer and debug checks, in build/asan
+	$(BIN)/python -m tests.support.sanitized $(ARGS)
 
 fuzz: $(STAMPS)/build $(STAMPS)/dev ## the nightly fuzz run: a million executions of the decoder
 	$(BIN)/python tests/fuzz/fuzz_codec.py --runs 1000000
@@ -91,7 +94,7 @@ $(STAMPS)/build: $(STAMPS)/runtime $(SOURCES)
 	@echo "Penstock: compiling the hot path (about a minute, once)"
 	@# pip would compile all of it once more, in a place of its own and one after the other
 	@test -x $(BIN)/penstock || PENSTOCK_MODULES=none $(PIP) --no-deps --no-build-isolation --editable . >$(STAMPS)/build.log 2>&1 || { cat $(STAMPS)/build.log; exit 1; }
-	@$(BIN)/python setup.py -q build_ext --inplace -j $(JOBS) >>$(STAMPS)/build.log 2>&1 || { cat $(STAMPS)/build.log; exit 1; }
+	@PENSTOCK_PROGRESS=3 $(BIN)/python setup.py -q build_ext --inplace -j $(JOBS) 3>&1 >>$(STAMPS)/build.log 2>&1 || { cat $(STAMPS)/build.log; exit 1; }
 	@touch $@
 
 $(STAMPS)/dev: $(STAMPS)/runtime

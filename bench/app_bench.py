@@ -41,9 +41,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from bench.compare import HERE, build_proxy
 from bench.frame import Bench, argument_parser, measure_fresh, measure_in_turn, own_kafka, run_bench, summarise_runs
 from bench.scenarios import BASE, SUBJECT, Figure, Scenario, at_least, at_most
-from penstock.bench.brokers import COMMANDS, Broker, BrokerError
-from penstock.bench.configurations import DURABLE_MOSQUITTO_CONF
-from penstock.bench.summary import Run
+from penstock_bench.brokers import COMMANDS, Broker, BrokerError
+from penstock_bench.configurations import DURABLE_MOSQUITTO_CONF
+from penstock_bench.summary import Run
 from tests.support.kafka_cluster import KafkaCluster
 
 DELAY = HERE / "bin" / "delay"

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from bench.guard.count import NOTHING
 from bench.guard.jobs import all_jobs
-from penstock.bench.machine import output_of
+from penstock_bench.machine import output_of
 
 HERE = Path(__file__).resolve().parent
 BASELINE = HERE / "baseline.json"

@@ -27,16 +27,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.scenarios import BASE, REQUIRED, SCENARIOS, SUBJECT, Scenario
 from bench.summary import markdown_table, missed_targets, summarise
-from penstock.bench.brokers import COMMANDS, MOSQUITTO_CONF, MOSQUITTO_CONF_FOR_BATCHES, Broker, BrokerError
-from penstock.bench.comparison import Comparison, Measurement, Turns, watch_others
-from penstock.bench.machine import describe_machine, describe_versions
-from penstock.bench.summary import Run
+from penstock_bench.brokers import (
+    COMMANDS,
+    MOSQUITTO_CONF,
+    MOSQUITTO_CONF_FOR_BATCHES,
+    PENSTOCK_TOML,
+    Broker,
+    BrokerError,
+)
+from penstock_bench.comparison import Comparison, Measurement, Turns, watch_others
+from penstock_bench.machine import describe_machine, describe_versions
+from penstock_bench.summary import Run
 
 HERE = Path(__file__).resolve().parent
 LOAD = HERE / "load.py"
 RESULTS = HERE / "results"
 LOAD_SECONDS = 300
 WARM = "--scenario p2p --n 10 --qos 1 --e2e 200 --warmup 0"
+SHIPPED_PENSTOCK_TOML = '[logging]\nlevel = "error"\n'
 SHOWN = ("error", "rate", "msgs_per_cpu_s", "bytes_per_conn", "connects_per_cpu_s", "p99_us", "lost", "other_cores")
 
 
@@ -102,7 +110,7 @@ class Loads:
             run_load(broker, [*shlex.split(WARM), "--secs", str(self.args.warm)])
 
     def _options(self, scenario: Scenario) -> list[str]:
-        options = ["--secs", str(self.args.secs), *shlex.split(scenario.options)]
+        options = ["--secs", f"{self.args.secs * scenario.stretch:g}", *shlex.split(scenario.options)]
         if scenario.load_of:
             rate = round(self._sustained[scenario.load_of] * scenario.load_share)
             if not rate:
@@ -147,7 +155,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def chosen_brokers(args: argparse.Namespace, mosquitto_conf: str) -> list[Broker]:
+def chosen_brokers(args: argparse.Namespace, mosquitto_conf: str, penstock_toml: str = PENSTOCK_TOML) -> list[Broker]:
     commands = dict(COMMANDS)
     for peer in args.peer:
         name, separator, command = peer.partition("=")
@@ -158,7 +166,7 @@ def chosen_brokers(args: argparse.Namespace, mosquitto_conf: str) -> list[Broker
     unknown = [name for name in wanted if name not in commands]
     if unknown:
         sys.exit(f"--only: unknown broker {', '.join(unknown)}; known are {', '.join(commands)}")
-    return [Broker(name, commands[name], mosquitto_conf) for name in wanted]
+    return [Broker(name, commands[name], mosquitto_conf, penstock_toml) for name in wanted]
 
 
 def chosen_scenarios(names: list[str] | None) -> list[Scenario]:
@@ -173,15 +181,18 @@ def allow_open_files() -> None:
 
 
 def measure_all(args: argparse.Namespace) -> list[Run]:
-    """Brokers are started anew for what is paced: mosquitto has other settings there."""
+    """Brokers are started again for what is paced, because mosquitto has other settings there, and for the scenarios in
+    which Penstock has its default settings."""
     runs = []
     chosen = chosen_scenarios(args.scenario)
-    for conf, scenarios in (
-        (MOSQUITTO_CONF_FOR_BATCHES, [scenario for scenario in chosen if not scenario.load_of]),
-        (MOSQUITTO_CONF, [scenario for scenario in chosen if scenario.load_of]),
+    at_full_speed = [scenario for scenario in chosen if not scenario.load_of and not scenario.is_shipped]
+    for conf, toml, scenarios in (
+        (MOSQUITTO_CONF_FOR_BATCHES, PENSTOCK_TOML, at_full_speed),
+        (MOSQUITTO_CONF, PENSTOCK_TOML, [scenario for scenario in chosen if scenario.load_of]),
+        (MOSQUITTO_CONF, SHIPPED_PENSTOCK_TOML, [scenario for scenario in chosen if scenario.is_shipped]),
     ):
         if scenarios:
-            loads = Loads(chosen_brokers(args, conf), args)
+            loads = Loads(chosen_brokers(args, conf, toml), args)
             measurements = [loads.measurement(scenario) for scenario in scenarios]
             runs += Comparison(loads.brokers, measurements, Turns(args.reps, args.quiet, loads.warm, tell)).run()
     return runs

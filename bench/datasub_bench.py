@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from bench import datasub_evaluate as evaluation
 from bench.frame import argument_parser, measure_in_turn, run_bench
 from bench.scenarios import SUBJECT, Figure, Scenario, at_least
-from penstock.bench.brokers import COMMANDS, Broker, wait_quiet
-from penstock.bench.summary import Run
+from penstock_bench.brokers import COMMANDS, Broker, wait_quiet
+from penstock_bench.summary import Run
 
 SHOWN = ("error", "msgs_per_cpu_s", "duckdb_per_cpu_s", "times_duckdb", "rows_per_cpu_s")
 MEASURES: dict[str, Callable[[float], dict[str, Any]]] = {

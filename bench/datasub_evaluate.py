@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from penstock._ext import envelope
-from penstock._ext.query import QuerySet
-from penstock._ext.segment import RecordPack
-from penstock.datasub.plan import Plan
-from penstock.datasub.types import SqlType
+from penstock._ext.query.evaluator import QuerySet
+from penstock._ext.record import envelope
+from penstock._ext.record.segment import RecordPack
+from penstock.subscribers.query.plan import Plan
+from penstock_client.types import SqlType
 
 BATCH = 100
 PACKS = 100  # different ones, so that nothing is measured that only a cache of one pack explains

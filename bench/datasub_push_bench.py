@@ -38,9 +38,9 @@ import uvloop
 from bench.device_bench import PENSTOCK
 from bench.frame import Bench, argument_parser, measure_fresh, measure_in_turn, own_kafka, run_bench
 from bench.scenarios import SUBJECT, Figure, Scenario, at_least, at_most
-from penstock.bench.brokers import COMMANDS, Broker, free_port
-from penstock.bench.summary import Run
-from penstock.bench.system import cpu_seconds
+from penstock_bench.brokers import COMMANDS, Broker, free_port
+from penstock_bench.summary import Run
+from penstock_bench.system import cpu_seconds
 
 SOURCES = 100
 TOPICS = 1_000
@@ -98,7 +98,7 @@ def publish(port: int, rate: int, seconds: float) -> None:
 
 
 class Connection:
-    """Speaks penstock.datasub.wire."""
+    """Speaks penstock_client.wire."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -134,7 +134,7 @@ class Consumer:
     """Reads all partitions of its topics, each with a fetch of its own."""
 
     def __init__(self, connection: Connection, group: str, topics: list[str], *, is_timed: bool) -> None:
-        from penstock._ext.block import Block  # noqa: PLC0415 - the publisher does not need it
+        from penstock._ext.query.block import Block  # noqa: PLC0415 - the publisher does not need it
 
         self._decode = Block.decode
         self._connection = connection

@@ -32,10 +32,10 @@ from bench.app_bench import DURABLE_MOSQUITTO
 from bench.frame import Bench as LogBench
 from bench.frame import argument_parser, measure_fresh, measure_in_turn, own_kafka, run_bench
 from bench.scenarios import BASE, SUBJECT, Figure, Scenario, at_least, at_most
-from penstock.bench.brokers import COMMANDS, MOSQUITTO_CONF, Broker
-from penstock.bench.summary import Run
-from penstock.bench.system import cpu_seconds
-from penstock.stores.lmdb_queues import ADDED
+from penstock.subscribers.device.store.lmdb_rows import ADDED
+from penstock_bench.brokers import COMMANDS, MOSQUITTO_CONF, Broker
+from penstock_bench.summary import Run
+from penstock_bench.system import cpu_seconds
 from tests.support.device import look_into_lmdb, redis_commands
 from tests.support.redis_server import RedisServer, own_redis
 

@@ -28,11 +28,18 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from penstock._ext.segment import RecordPack
-from penstock.core.settings.redis import DeviceSettings, RedisSettings
-from penstock.stores.device import Added, Addition, DeviceStore, build_source, client_queue, result_of
-from penstock.stores.lmdb_device import LmdbDeviceStore
-from penstock.stores.redis import RedisDeviceStore
+from penstock._ext.record.segment import RecordPack
+from penstock.settings.redis import DeviceSettings, RedisSettings
+from penstock.subscribers.device.store.base import (
+    Added,
+    Addition,
+    DeviceStore,
+    build_source,
+    client_queue,
+    result_of,
+)
+from penstock.subscribers.device.store.lmdb import LmdbDeviceStore
+from penstock.subscribers.device.store.redis import RedisDeviceStore
 from tests.support.redis_server import RedisServer, own_redis
 
 VALUE = b"x" * 110

@@ -17,10 +17,10 @@ from typing import Any
 from bench.compare import RESULTS, allow_open_files, run_watched, write_result
 from bench.scenarios import BASE, SUBJECT, Scenario
 from bench.summary import markdown_table, missed_targets, summarise_figure
-from penstock.bench.brokers import Broker, BrokerError, wait_quiet
-from penstock.bench.machine import describe_machine, describe_versions
-from penstock.bench.summary import Run
-from penstock.bench.system import cpu_seconds, process_tree
+from penstock_bench.brokers import Broker, BrokerError, wait_quiet
+from penstock_bench.machine import describe_machine, describe_versions
+from penstock_bench.summary import Run
+from penstock_bench.system import cpu_seconds, process_tree
 from tests.support.application import forget_topics
 from tests.support.kafka_cluster import KafkaCluster
 

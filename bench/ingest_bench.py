@@ -33,11 +33,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from bench.compare import RESULTS, allow_open_files, run_load, write_result
 from bench.scenarios import BASE, SUBJECT, Figure, Scenario, Target
 from bench.summary import markdown_table, missed_targets, summarise_figure
-from penstock.bench.brokers import COMMANDS, Broker, BrokerError, wait_quiet
-from penstock.bench.configurations import DURABLE_MOSQUITTO_CONF, DURABLE_PENSTOCK_TOML
-from penstock.bench.machine import describe_machine, describe_versions
-from penstock.bench.summary import Run
-from penstock.logs.embedded import open_reader
+from penstock.storage.log.embedded import open_reader
+from penstock_bench.brokers import COMMANDS, Broker, BrokerError, wait_quiet
+from penstock_bench.configurations import DURABLE_MOSQUITTO_CONF, DURABLE_PENSTOCK_TOML
+from penstock_bench.machine import describe_machine, describe_versions
+from penstock_bench.summary import Run
 
 TOPIC = "tbmq.msg.all"
 DURABLE_MOSQUITTO = DURABLE_MOSQUITTO_CONF.replace("max_queued_messages 100000", "max_queued_messages 0")

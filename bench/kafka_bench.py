@@ -35,10 +35,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.parts import save_part
 from bench.scenarios import Figure, at_least
-from penstock._ext.segment import RecordPack
-from penstock.logs.base import LogError, TopicPartition
-from penstock.logs.kafka import KafkaLog, KafkaSettings
-from penstock.logs.kafka.settings import consumer_config, producer_config
+from penstock._ext.record.segment import RecordPack
+from penstock.storage.log.base import LogError, TopicPartition
+from penstock.storage.log.kafka import KafkaLog, KafkaSettings
+from penstock.storage.log.kafka.settings import consumer_config, producer_config
 from tests.support.kafka_cluster import KafkaCluster
 
 WINDOW = 50_000

@@ -15,10 +15,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from penstock._ext.load import Load, LoadError
-from penstock.bench.options import LoadOptions
-from penstock.bench.system import allow_open_files
+from penstock._ext.load.generator import Load, LoadError
 from penstock.core.errors import PenstockError
+from penstock_bench.options import LoadOptions
+from penstock_bench.system import allow_open_files
 
 STEP_SECONDS = 1.0
 LEFT_OUT = {"scenario", "tls", "pids", "password", "host", "connect_limit"}

@@ -29,10 +29,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.parts import save_part
 from bench.scenarios import Figure, at_least, at_most
-from penstock._ext.segment import RecordPack, write_packs
-from penstock.logs.base import Appended, LogError, TopicPartition
-from penstock.logs.embedded import EmbeddedLog
-from penstock.stores.lmdb_kv import LmdbStore
+from penstock._ext.record.segment import RecordPack, write_packs
+from penstock.storage.log.base import Appended, LogError, TopicPartition
+from penstock.storage.log.embedded import EmbeddedLog
+from penstock.storage.state.lmdb_kv import LmdbStore
 
 VALUE = b"x" * 100
 PACK = 500

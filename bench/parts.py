@@ -9,7 +9,7 @@ from typing import Any
 from bench.compare import RESULTS, write_result
 from bench.scenarios import SUBJECT, Figure
 from bench.summary import markdown_table, summarise_figure
-from penstock.bench.machine import describe_machine, describe_versions
+from penstock_bench.machine import describe_machine, describe_versions
 
 
 def save_part(

@@ -32,7 +32,7 @@ stop() {
 }
 trap stop EXIT
 export PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}" PENSTOCK_CONFIG="$dir/penstock.toml"
-"$python" -c 'from penstock.bench.brokers import PENSTOCK_TOML; print(PENSTOCK_TOML)' >"$dir/penstock.toml"
+"$python" -c 'from penstock_bench.brokers import PENSTOCK_TOML; print(PENSTOCK_TOML)' >"$dir/penstock.toml"
 # The words of the command are meant to be split.
 # shellcheck disable=SC2086
 $wrapper $command >"$out/broker.log" 2>&1 &

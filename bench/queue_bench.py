@@ -33,9 +33,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from bench.device_bench import PENSTOCK
 from bench.frame import Bench, argument_parser, measure_fresh, measure_in_turn, own_kafka, run_bench
 from bench.scenarios import SUBJECT, Figure, Scenario, Target, at_least, at_most
-from penstock.bench.brokers import COMMANDS, Broker
-from penstock.bench.summary import Run
-from penstock.bench.system import cpu_seconds
+from penstock_bench.brokers import COMMANDS, Broker
+from penstock_bench.summary import Run
+from penstock_bench.system import cpu_seconds
 
 PUBLISHERS = 64
 CONSUMERS = 10

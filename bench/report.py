@@ -19,7 +19,7 @@ from bench import report_kept, report_sentences
 from bench.chart import draw_chart
 from bench.scenarios import BASE
 from bench.summary import Row, markdown_table, ordered_brokers, summarise
-from penstock.bench.summary import median_of, number
+from penstock_bench.summary import median_of, number
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"

@@ -22,15 +22,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.parts import save_part
 from bench.scenarios import Figure, at_least
-from penstock.logs.base import Log
-from penstock.logs.embedded import EmbeddedLog
-from penstock.logs.memory import MemoryLog
-from penstock.rpc.latency import Latency
-from penstock.rpc.responder import Responder
-from penstock.rpc.settings import RequestSettings
-from penstock.rpc.template import RequestTemplate
-from penstock.rpc.wire import Request
-from penstock.stores.lmdb_kv import LmdbStore
+from penstock.services.rpc.latency import Latency
+from penstock.services.rpc.responder import Responder
+from penstock.services.rpc.settings import RequestSettings
+from penstock.services.rpc.template import RequestTemplate
+from penstock.services.rpc.wire import Request
+from penstock.storage.log.base import Log
+from penstock.storage.log.embedded import EmbeddedLog
+from penstock.storage.log.memory import MemoryLog
+from penstock.storage.state.lmdb_kv import LmdbStore
 
 TOPIC = "bench.requests"
 

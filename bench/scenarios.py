@@ -55,11 +55,21 @@ class Scenario:
     needs_fresh_process: bool = False  # memory is told only by a process that has served nothing yet
     load_of: str = ""  # paced: at load_share of what the base broker sustains in that scenario
     load_share: float = 0.0
+    is_shipped: bool = False  # Penstock with its default settings: every message is in the log, on the disk
+    stretch: float = 1.0  # of the measured seconds: at a low rate a few seconds are little CPU to measure
 
 
 def traffic(name: str, title: str, options: str, ratio: float | None = None) -> Scenario:
     target = Target(ratio) if ratio else None
     return Scenario(name, options, (Figure(title, "msgs_per_cpu_s", "messages / CPU-s", target),))
+
+
+def shipped(name: str, qos: int, rate: int, least: float) -> Scenario:
+    """An ordinary rate, at which messages come one by one, with Penstock's default settings."""
+    figure = Figure(
+        f"as shipped, {rate:,} messages/s, QoS {qos}", "msgs_per_cpu_s", "messages / CPU-s", at_least(least)
+    )
+    return Scenario(name, f"--scenario p2p --n 10 --qos {qos} --rate {rate}", (figure,), is_shipped=True, stretch=2.5)
 
 
 CONNECTS = Target(8_000, is_ratio=False)
@@ -85,6 +95,8 @@ REQUIRED = (
     traffic("fanin-q1", "fan-in 50 → 1, QoS 1", "--scenario fanin --n 50 --qos 1 --e2e 20 --window 20", 15),
     traffic("shared-q1", "shared, 50 → 4, QoS 1", SHARED, 10),
     traffic("sparse-q1", "500 pairs, one message in flight each, QoS 1", SPARSE, 1.2),
+    shipped("shipped-q0", qos=0, rate=2_000, least=20_000),
+    shipped("shipped-q1", qos=1, rate=1_000, least=10_000),
     Scenario("latency-q1", "--scenario p2p --n 10 --qos 1", LATENCY, load_of="p2p-q1", load_share=0.2),
     Scenario("idle-10k", "--scenario idle --n 10000 --keepalive 60 --secs 3", IDLE, needs_fresh_process=True),
     Scenario("storm", "--scenario storm --n 64", STORM),

@@ -23,13 +23,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.parts import save_part
 from bench.scenarios import Figure, at_most
-from penstock._ext.connection import Hub, Session
-from penstock._ext.packets import WillPacket
-from penstock.persistence.sessions import SessionKeeper
-from penstock.session.registry import Opening, SessionRegistry
-from penstock.stores.base import Change
-from penstock.stores.lmdb_state import LmdbStateStore
-from penstock.stores.memory import MemorySessionStore
+from penstock._ext.hub.connection import Hub, Session
+from penstock._ext.wire.packets import WillPacket
+from penstock.sessions.keeper import SessionKeeper
+from penstock.sessions.memory_store import MemorySessionStore
+from penstock.sessions.registry import Opening, SessionRegistry
+from penstock.storage.state.base import Change
+from penstock.storage.state.lmdb import LmdbStateStore
 
 BATCH = 2_000
 EXPIRY = 86_400

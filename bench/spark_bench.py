@@ -34,10 +34,10 @@ from pyspark.sql import DataFrame, SparkSession  # noqa: E402 - the path comes f
 from pyspark.sql import functions as F  # noqa: E402 - as above
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition  # noqa: E402 - as above
 
-from penstock._ext.envelope import decode_pack, encode  # noqa: E402 - as above
-from penstock._ext.segment import RecordPack, read_batches  # noqa: E402 - as above
-from penstock.bench.machine import describe_machine  # noqa: E402 - as above
-from penstock.logs.base import Log  # noqa: E402 - as above
+from penstock._ext.record.envelope import decode_pack, encode  # noqa: E402 - as above
+from penstock._ext.record.segment import RecordPack, read_batches  # noqa: E402 - as above
+from penstock.storage.log.base import Log  # noqa: E402 - as above
+from penstock_bench.machine import describe_machine  # noqa: E402 - as above
 from penstock_spark import MESSAGES, options, read_messages  # noqa: E402 - as above
 from penstock_spark.embedded import EmbeddedTask  # noqa: E402 - as above
 from penstock_spark.session import make_session  # noqa: E402 - as above
@@ -84,8 +84,8 @@ def fill_embedded(directory: Path, count: int) -> None:
 
 
 def fill_kafka(bootstrap: str, topic: str, count: int) -> None:
-    from penstock.logs.kafka import KafkaLog  # noqa: PLC0415 - only where Kafka is measured
-    from penstock.logs.kafka.settings import KafkaSettings  # noqa: PLC0415 - as above
+    from penstock.storage.log.kafka import KafkaLog  # noqa: PLC0415 - only where Kafka is measured
+    from penstock.storage.log.kafka.settings import KafkaSettings  # noqa: PLC0415 - as above
 
     async def work() -> None:
         log = KafkaLog(KafkaSettings(bootstrap_servers=bootstrap))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.scenarios import BASE, SCENARIOS, SUBJECT, Figure
-from penstock.bench.summary import Run, compare_figure, faults_of, median_of, number
+from penstock_bench.summary import Run, compare_figure, faults_of, median_of, number
 
 Row = dict[str, Any]
 DISTURBED_CORES = 0.3

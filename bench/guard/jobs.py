@@ -6,12 +6,14 @@ import random
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
-from penstock._ext import codec, envelope, packets, partition
-from penstock._ext.connection import Connection, Hub, Session
-from penstock._ext.inflight import InflightWindow
-from penstock._ext.pack import PackTracker
-from penstock._ext.pending import PendingList
-from penstock._ext.trie import Subscriber, Trie
+from penstock._ext.application.pack import PackTracker
+from penstock._ext.hub.connection import Connection, Hub, Session
+from penstock._ext.hub.inflight import InflightWindow
+from penstock._ext.match import partition
+from penstock._ext.match.trie import Subscriber, Trie
+from penstock._ext.queue.pending import PendingList
+from penstock._ext.record import envelope
+from penstock._ext.wire import codec, packets
 
 TOPIC = b"sensors/building-7/floor-3/temperature"
 PAYLOAD = b"x" * 66

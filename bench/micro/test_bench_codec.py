@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock._ext import codec, packets
-from penstock._ext.packets import WillPacket
+from penstock._ext.wire import codec, packets
+from penstock._ext.wire.packets import WillPacket
 
 BATCH = 100_000
 TOPIC = b"sensors/building-7/floor-3/temperature"

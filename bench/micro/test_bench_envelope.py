@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from penstock._ext import envelope
-from penstock._ext.segment import RecordPack
+from penstock._ext.record import envelope
+from penstock._ext.record.segment import RecordPack
 from penstock_schema import decode as plain
 from penstock_schema.publish_pb2 import Publish
 

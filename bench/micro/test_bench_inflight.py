@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock._ext.inflight import InflightWindow
+from penstock._ext.hub.inflight import InflightWindow
 
 ROUNDS = 1_000
 

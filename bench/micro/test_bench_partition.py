@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bench.partition_bench import make_keys
-from penstock._ext import partition
+from penstock._ext.match import partition
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock._ext.pending import PendingList
+from penstock._ext.queue.pending import PendingList
 
 # One call is as short as it can be: on a busy machine only short rounds run undisturbed.
 LEAST_PAIRS = 10_000

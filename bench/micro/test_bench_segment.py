@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock._ext.segment import RecordPack, crc32c, read_batches, scan_batches
+from penstock._ext.record.segment import RecordPack, crc32c, read_batches, scan_batches
 
 VALUE = b"x" * 100
 COUNT = 500

@@ -14,8 +14,8 @@ from itertools import product
 
 import pytest
 
-from penstock._ext.retained import RetainedTree
-from penstock._ext.trie import Subscriber, Trie
+from penstock._ext.match.retained import RetainedTree
+from penstock._ext.match.trie import Subscriber, Trie
 
 FEW, MANY = 1_000, 1_000_000
 SITES = 1_000
@@ -23,7 +23,7 @@ TOPICS = 200_000
 
 MEASURE_MEMORY = """
 import sys
-from penstock._ext.trie import Subscriber, Trie
+from penstock._ext.match.trie import Subscriber, Trie
 
 def resident():
     with open("/proc/self/statm") as statm:

@@ -65,9 +65,11 @@ def build_wheel() -> None:
     # Modules that are newer than their sources are not compiled again.
     tag = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
     target = tree / "build" / f"lib.{tag}" / "penstock" / "_ext"
-    target.mkdir(parents=True)
-    for module in (ROOT / "src/penstock/_ext").glob("*.so"):
-        subprocess.run(["strip", "--strip-unneeded", "-o", str(target / module.name), str(module)], check=True)
+    built = ROOT / "src/penstock/_ext"
+    for module in built.glob("*/*.so"):
+        stripped = target / module.relative_to(built)
+        stripped.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["strip", "--strip-unneeded", "-o", str(stripped), str(module)], check=True)
     options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check")
     run("pip", "wheel", *options, f"--wheel-dir={DIST}", str(tree))
 

@@ -6,13 +6,18 @@ import errno
 import sys
 from collections.abc import Sequence
 
+from penstock.broker.starting import no_collections
 from penstock.core import exit_codes
 from penstock.core.errors import PenstockError
-from penstock.core.starting import no_collections
 
 # Of files, and for the user to mend; everything else that the system refuses is a fault of ours.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, *NO_ROOM)
+
+
+RESTORE = (
+    "Restore a backup (penstock restore), or move the store's directory away: docs/backup.md lists what that loses."
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +42,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, PermissionError):
             print("Run the command as the user whose it is, or give it (chown) to who runs it.", file=sys.stderr)
         return exit_codes.FAILURE
+    except Exception as error:
+        if not _is_of_store(error):
+            raise
+        print(f"penstock: a store in the data directory is damaged: {error}", file=sys.stderr)
+        print(RESTORE, file=sys.stderr)
+        return exit_codes.FAILURE
     return code
+
+
+def _is_of_store(error: BaseException) -> bool:
+    """Return whether LMDB raised the error. It checks little when it opens a file, so damage shows wherever a page is
+    first used."""
+    return type(error).__module__.partition(".")[0] == "lmdb"
 
 
 def _run(arguments: Sequence[str] | None) -> int:

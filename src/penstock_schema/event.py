@@ -27,6 +27,9 @@ class EventKind(IntEnum):
     DROPPED = 7
     DEAD_LETTERED = 8
     SESSION_ENDED = 9
+    REFUSED = 10
+    TAKEN_OVER = 11
+    DENIED = 12
 
 
 EVENT_FIELDS = (

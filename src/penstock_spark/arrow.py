@@ -11,7 +11,7 @@ from penstock_spark import schema
 from penstock_spark.errors import OptionError
 
 if TYPE_CHECKING:
-    from penstock._ext.columns import Decoder, Memory
+    from penstock._ext.record.columns import Decoder, Memory
 
 # Column: the decoder's text that holds its values, and the bits that say which rows have one.
 _TEXTS = {
@@ -123,7 +123,7 @@ def load_decoder(wanted: str = "auto") -> Callable[..., Decoder] | None:
     if wanted == "python":
         return None
     try:
-        from penstock._ext import columns  # noqa: PLC0415 - optional: jobs run without compiled code as well
+        from penstock._ext.record import columns  # noqa: PLC0415 - optional: jobs run without compiled code as well
     except ImportError:
         if wanted == "compiled":
             raise OptionError("decoder=compiled: penstock's compiled modules are not installed here") from None

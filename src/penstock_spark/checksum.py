@@ -30,7 +30,7 @@ def crc32c_in_python(data: bytes | memoryview, value: int = 0) -> int:
 
 crc32c: Callable[[bytes | memoryview, int], int] = crc32c_in_python
 try:
-    from penstock._ext import segment
+    from penstock._ext.record import segment
 except ImportError:
     pass
 else:

@@ -1,6 +1,6 @@
 """Rows in plain Python: for where the compiled decoder is not installed, and as what it is measured and tested against.
 
-Slow, and exactly the same rows: what `penstock._ext.envelope` refuses is refused here too.
+Slow, and exactly the same rows: what `penstock._ext.record.envelope` refuses is refused here too.
 """
 
 from __future__ import annotations

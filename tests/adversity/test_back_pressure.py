@@ -85,3 +85,23 @@ def test_fan_in_of_many_fast_publishers(broker, connect, topic):
         following[packet.topic] += 1
     for sender in senders:
         sender.join(60)
+
+
+def test_a_row_of_slow_readers_of_one_user_slows_a_publisher_once(start_broker, connect, topic, new_name):
+    """limits.backpressure_seconds is the patience with a user (here: an address), not with each of its connections."""
+    broker = start_broker({"limits.backpressure_seconds": 2})
+    publisher = connect(V5, broker=broker)
+    publisher.stream.settimeout(60)
+    took = []
+    readers = []
+    for _ in range(4):
+        reader = connect(V5, new_name("reader"), broker=broker)
+        reader.subscribe(topic)
+        readers.append(reader)
+        started = time.monotonic()
+        for _ in range(30):
+            publisher.send_publish(topic, bytes(200_000))
+        publisher.ping()
+        took.append(time.monotonic() - started)
+    assert took[0] >= 1.5
+    assert sum(took[1:]) < 1.5

@@ -71,6 +71,24 @@ def test_subscriptions_that_come_and_go(start_broker, connect):
     assert growth(broker, work, 20, warm_up=4) < 3 * MIB
 
 
+def test_long_filters_are_given_back(start_broker, connect):
+    """Not only free for others: what 4,000 filters of 30 KB took is no longer the process's."""
+    broker = start_broker(QUIET | {"limits.max_subscription_bytes": 100 * MIB})
+    before = broker.resident_bytes()
+    clients = [connect(V5, broker=broker) for _ in range(4)]
+    for number, client in enumerate(clients):
+        for part in range(0, 1_000, 20):
+            names = [f"{number}/{part + i}/".ljust(30_000, "x") for i in range(20)]
+            assert client.subscribe(*names) == [0] * 20
+    assert broker.resident_bytes() - before > 100 * MIB
+    for client in clients:
+        client.disconnect()
+    deadline = time.monotonic() + 60
+    while broker.resident_bytes() - before > 40 * MIB:
+        assert time.monotonic() < deadline, (broker.resident_bytes() - before) // MIB
+        time.sleep(0.1)
+
+
 def test_retained_messages_that_come_and_go(start_broker, connect):
     broker = start_broker(QUIET | {"limits.match_cache": 100})
     client = connect(V5, broker=broker)

@@ -9,10 +9,10 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from penstock.core.settings.redis import DeviceSettings, RedisSettings
-from penstock.stores.device import client_queue, result_of
-from penstock.stores.redis import RedisDeviceStore
-from penstock.stores.redis.keys import KeyMaker
+from penstock.settings.redis import DeviceSettings, RedisSettings
+from penstock.subscribers.device.store.base import client_queue, result_of
+from penstock.subscribers.device.store.redis import RedisDeviceStore
+from penstock.subscribers.device.store.redis.keys import KeyMaker
 from tests.contract.device_providers import Caller, run
 from tests.support.device_load import DeviceLoad
 from tests.support.redis_server import RedisCluster, RedisServer, RedisWithSentinel

@@ -55,3 +55,24 @@ def test_the_same_filter_many_times(start_broker, connect, retained):
     bystander = Bystander(broker)
     client.send_raw(pack_subscribe(V5, 1, [("r/#", 0)] * FILTERS))
     assert bystander.longest_wait(0.5) < LONGEST_WAIT
+
+
+def test_many_filters_that_look_at_every_retained_message(start_broker, connect):
+    """Each looks at all of them and finds none; in one packet, and in many."""
+    broker = start_broker()
+    publisher = connect(V5, broker=broker, keep_alive=0)
+    for number in range(20_000):
+        publisher.send_publish(f"r/{number % 100}/{number}", b"x", retain=True)
+    publisher.ping()
+    client = connect(V5, broker=broker, keep_alive=0)
+    bystander = Bystander(broker)
+    start = time.monotonic()
+    client.send_raw(pack_subscribe(V5, 1, [(f"+/+/+/{number}", 0) for number in range(500)]))
+    client.send_raw(b"".join(pack_subscribe(V5, 2, [(f"+/+/+/{number}/x", 0)]) for number in range(300)))
+    client.send_raw(pack_subscribe(V5, 3, [("r/7/#", 0)]))
+    longest = bystander.longest_wait(2.0)
+    client.await_packet(PacketType.SUBACK, 3)
+    took = time.monotonic() - start
+    assert longest < max(took / 4, 0.1)
+    found = client.receive_all(at_least=500)
+    assert sum(packet.type == PacketType.PUBLISH for packet in found) == 200

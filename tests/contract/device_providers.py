@@ -11,13 +11,22 @@ from typing import Any
 
 import uvloop
 
-from penstock._ext.queue_rows import chunk_count
-from penstock._ext.segment import RecordPack
-from penstock.core.settings.redis import DeviceSettings, RedisSettings
-from penstock.stores.device import Added, Addition, DeviceStore, Page, Queue, build_source, client_queue, result_of
-from penstock.stores.lmdb_device import LmdbDeviceStore
-from penstock.stores.lmdb_kv import LmdbStore
-from penstock.stores.redis import RedisDeviceStore
+from penstock._ext.device.rows import chunk_count
+from penstock._ext.record.segment import RecordPack
+from penstock.settings.redis import DeviceSettings, RedisSettings
+from penstock.storage.state.lmdb_kv import LmdbStore
+from penstock.subscribers.device.store.base import (
+    Added,
+    Addition,
+    DeviceStore,
+    Page,
+    Queue,
+    build_source,
+    client_queue,
+    result_of,
+)
+from penstock.subscribers.device.store.lmdb import LmdbDeviceStore
+from penstock.subscribers.device.store.redis import RedisDeviceStore
 from tests.support.redis_server import shared_redis, shared_redis_cluster
 
 # Opens the store with these settings; opened again it has what it had.
@@ -44,25 +53,59 @@ def lmdb_provider(directory: Path) -> OpenStore:
         path = directory / "device"
         async with opened(LmdbDeviceStore(path, DeviceSettings(**device))) as store:
             yield store
-        # Whatever was done to it, it knows how many messages it has.
-        assert store.statistics.stored == count_in_lmdb(path)
+        # Whatever was done to it, it knows how many messages it has, and how large they are.
+        assert (store.statistics.stored, store.statistics.stored_bytes) == count_in_lmdb(path)
 
     return open_one
 
 
-def count_in_lmdb(path: Path) -> int:
-    """The messages of all queues, looked at one by one."""
+def count_in_lmdb(path: Path) -> tuple[int, int]:
+    """The messages of all queues and their bytes, looked at one by one."""
     store = LmdbStore(path)
     chunks = store.space("chunks").database
     with store.begin(write=False) as transaction:
-        count = sum(chunk_count(chunk) for _, chunk in transaction.cursor(db=chunks))
+        found = [(chunk_count(chunk), len(chunk)) for _, chunk in transaction.cursor(db=chunks)]
     store.close()
-    return count
+    return sum(count for count, _ in found), sum(size for _, size in found)
+
+
+# Compares what is known of the bytes of each queue, and of all, with the messages themselves.
+COUNT_IN_REDIS = """
+local total, wrong = 0, {}
+for _, state in ipairs(redis.call('KEYS', ARGV[1] .. '*_state')) do
+  local counters = redis.call('HGET', state, 'n')
+  if #counters > 35 then
+    local bytes, counted, look_at = struct.unpack('<i8i8i8', counters, 35)
+    local messages, stored, is_exact = string.sub(state, 1, -6) .. 'messages', 0, true
+    for _, key in ipairs(redis.call('ZRANGE', messages, 0, -1)) do
+      stored = stored + redis.call('STRLEN', key)
+      is_exact = is_exact and redis.call('EXISTS', key) == 1
+    end
+    is_exact = is_exact and look_at > 0 and counted == redis.call('ZCARD', messages)
+    if bytes < stored or is_exact and bytes ~= stored then
+      wrong[#wrong + 1] = state .. ' says ' .. bytes .. ' and has ' .. stored
+    end
+    total = total + bytes
+  end
+end
+local known = tonumber(redis.call('GET', ARGV[1] .. 'stored_bytes') or 0)
+if known ~= total then
+  wrong[#wrong + 1] = 'the total is ' .. known .. ' and not ' .. total
+end
+return wrong
+"""
 
 
 def redis_provider(_: Path) -> OpenStore:
     settings = RedisSettings(addresses=shared_redis().address, prefix=f"{uuid.uuid4().hex[:8]}:")
-    return lambda **device: opened(RedisDeviceStore(settings, DeviceSettings(**device)))
+
+    @asynccontextmanager
+    async def open_one(**device: Any) -> AsyncIterator[DeviceStore]:
+        async with opened(RedisDeviceStore(settings, DeviceSettings(**device))) as store:
+            yield store
+        assert shared_redis().cli("EVAL", COUNT_IN_REDIS, "0", settings.prefix).strip() == ""
+
+    return open_one
 
 
 def cluster_provider(_: Path) -> OpenStore:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from penstock._ext.segment import Record, RecordPack
-from penstock.logs.base import Consumer, Log, TopicPartition
+from penstock._ext.record.segment import Record, RecordPack
+from penstock.storage.log.base import Consumer, Log, TopicPartition
 from tests.contract.providers import PROVIDERS, Provider
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logs.base import Log
-from penstock.logs.embedded import EmbeddedLog
-from penstock.logs.kafka import KafkaLog, KafkaSettings
-from penstock.logs.memory import MemoryLog
-from penstock.stores.lmdb_kv import LmdbStore
+from penstock.storage.log.base import Log
+from penstock.storage.log.embedded import EmbeddedLog
+from penstock.storage.log.kafka import KafkaLog, KafkaSettings
+from penstock.storage.log.memory import MemoryLog
+from penstock.storage.state.lmdb_kv import LmdbStore
 from tests.support.kafka_fixtures import shared_cluster
 
 

@@ -9,7 +9,17 @@ from collections.abc import Iterable
 
 import pytest
 
-from penstock.logs.base import EARLIEST, LATEST, Committed, Consumer, Fetched, Log, LogError, TopicPartition
+from penstock.storage.log.base import (
+    EARLIEST,
+    LATEST,
+    Committed,
+    Consumer,
+    Fetched,
+    Log,
+    LogError,
+    TopicPartition,
+    Watermarks,
+)
 from tests.contract.log_scenarios import numbered, pack_of, run
 from tests.contract.providers import Provider
 
@@ -388,5 +398,22 @@ def test_a_group_ends_with_its_last_topic(provider: Provider, topic: str, group:
         assert group in await log.admin.groups()
         await log.admin.delete(f"{topic}-2")
         assert group not in await log.admin.groups()
+
+    run(provider, scenario)
+
+
+def test_ends_of_a_topic_that_was_asked_for_before_it_was_there(provider: Provider, topic: str) -> None:
+    """The consumer must not remember that there was no such topic."""
+
+    async def scenario(log: Log) -> None:
+        consumer, partition = log.consumer(""), TopicPartition(topic, 0)
+        (known,) = await fill(log, f"{topic}-other", 1, 3)
+        assert await consumer.watermarks(known) == Watermarks(0, 3)
+        with pytest.raises(LogError):
+            await consumer.watermarks(partition)
+        await log.admin.create(topic, 1)
+        await log.producer.send(topic, 0, numbered(0, 3))
+        assert await consumer.watermarks(partition) == Watermarks(0, 3)
+        await consumer.close()
 
     run(provider, scenario)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.stores.device import Moved, client_queue, group_queue, result_of
+from penstock.subscribers.device.store.base import Moved, client_queue, group_queue, result_of
 from tests.contract.device_providers import PROVIDERS, Caller, OpenStore, run
 from tests.contract.test_device_store import now_ms
 
@@ -82,5 +82,28 @@ def test_what_came_through_the_group_is_known_to_its_member(open_store: OpenStor
             assert (await caller.add_pack(MEMBER, pack)).packet_ids == [0, 2]
             caller.next_offset = 0
             assert (await caller.add(MEMBER, b"own")).packet_ids == [3]
+
+    run(test())
+
+
+def test_some_messages_of_a_group_are_moved(open_store: OpenStore) -> None:
+    """In order, once, and none that has gone meanwhile, though another message has its packet id."""
+
+    async def test() -> None:
+        async with open_store() as store:
+            caller = Caller(store)
+            await caller.add(GROUP, b"a", b"b", b"c", b"d", b"e")
+            page = await result_of(store.fetch, GROUP, -1, 10)
+            placed = list(zip(page.packet_ids, page.scores, strict=True))
+            chosen = [placed[1], placed[3]]
+            assert await result_of(store.move_some, GROUP, MEMBER, b"+", chosen) == Moved(2)
+            assert await caller.values(MEMBER) == [b"b+", b"d+"]
+            assert await caller.values(GROUP) == [b"a", b"c", b"e"]
+            assert await result_of(store.move_some, GROUP, MEMBER, b"+", chosen) == Moved(0)
+            assert await result_of(store.move_some, GROUP, MEMBER, b"", [(placed[0][0], placed[4][1] + 1)]) == Moved(0)
+            assert await result_of(store.move_some, GROUP, MEMBER, b"", []) == Moved(0)
+            assert await caller.values(GROUP) == [b"a", b"c", b"e"]
+            assert await result_of(store.move, GROUP, MEMBER, b"", 10) == Moved(3)
+            assert await caller.values(MEMBER) == [b"b+", b"d+", b"a", b"c", b"e"]
 
     run(test())

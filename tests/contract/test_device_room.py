@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.settings.redis import DeviceSettings, RedisSettings
-from penstock.stores.device import Added, Addition, DeviceStore, result_of
-from penstock.stores.lmdb_device import LmdbDeviceStore
-from penstock.stores.redis import RedisDeviceStore
+from penstock.settings.redis import DeviceSettings, RedisSettings
+from penstock.subscribers.device.store.base import Added, Addition, DeviceStore, result_of
+from penstock.subscribers.device.store.lmdb import LmdbDeviceStore
+from penstock.subscribers.device.store.redis import RedisDeviceStore
 from tests.contract.device_providers import CLIENT, Caller, opened, run
 from tests.support.redis_server import shared_redis
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from penstock._ext.segment import RecordPack
-from penstock.stores.device import (
+from penstock._ext.record.segment import RecordPack
+from penstock.subscribers.device.store.base import (
     Added,
     Addition,
     Queue,

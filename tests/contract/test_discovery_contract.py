@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock._ext.segment import RecordPack
-from penstock.logs.base import Appended, Log, LogError, LogUnavailable
-from penstock.partition.discovery import LogDiscovery
-from penstock.partition.model import QueueKey, ServiceInfo, ServiceType
-from penstock.partition.service import HashPartitionService
-from penstock.partition.settings import QueueSettings
-from penstock.partition.topics import default_queues
+from penstock._ext.record.segment import RecordPack
+from penstock.services.discovery import LogDiscovery
+from penstock.services.model import QueueKey, ServiceInfo, ServiceType
+from penstock.services.service import HashPartitionService
+from penstock.services.settings import QueueSettings
+from penstock.services.topics import default_queues
+from penstock.storage.log.base import Appended, Log, LogError, LogUnavailable
 from tests.contract.providers import PROVIDERS, Provider
 from tests.support.waiting import until
 

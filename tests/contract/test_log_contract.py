@@ -1,4 +1,4 @@
-"""What every log does, whatever its provider: the port of penstock.logs.base, one test per promise."""
+"""What every log does, whatever its provider: the port of penstock.storage.log.base, one test per promise."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock._ext.segment import Record, RecordPack
-from penstock.logs.base import (
+from penstock._ext.record.segment import Record, RecordPack
+from penstock.storage.log.base import (
     EARLIEST,
     LATEST,
     Appended,
@@ -26,7 +26,7 @@ from penstock.logs.base import (
     parse_properties,
     read_state,
 )
-from penstock.logs.embedded import EmbeddedLog
+from penstock.storage.log.embedded import EmbeddedLog
 from tests.contract.log_scenarios import numbered, pack_of, read_from, read_partition, run, until
 from tests.contract.providers import Provider
 

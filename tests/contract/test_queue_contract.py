@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.logs.base import Fetched, Log
-from penstock.partition.consumers import ConsumerManager, ConsumerOptions
-from penstock.partition.discovery import LogDiscovery
-from penstock.partition.factory import QueueFactory
-from penstock.partition.messages import QueueMessage, decode_message
-from penstock.partition.model import (
+from penstock.services.consumers import ConsumerManager, ConsumerOptions
+from penstock.services.discovery import LogDiscovery
+from penstock.services.factory import QueueFactory
+from penstock.services.messages import QueueMessage, decode_message
+from penstock.services.model import (
     SYSTEM_TENANT,
     PartitionChange,
     QueueKey,
@@ -24,10 +23,11 @@ from penstock.partition.model import (
     ServiceType,
     TopicPartitionInfo,
 )
-from penstock.partition.producer import MessageTooLarge, QueueProducer
-from penstock.partition.service import HashPartitionService
-from penstock.partition.settings import QueueSettings, parse_settings
-from penstock.partition.topics import create_topics, default_queues, notification_bases
+from penstock.services.producer import MessageTooLarge, QueueProducer
+from penstock.services.service import HashPartitionService
+from penstock.services.settings import QueueSettings, parse_settings
+from penstock.services.topics import create_topics, default_queues, notification_bases
+from penstock.storage.log.base import Fetched, Log
 from tests.contract.providers import PROVIDERS, Provider
 from tests.support.waiting import until
 

@@ -11,12 +11,12 @@ from statistics import median
 import pytest
 import uvloop
 
-from penstock.logs.base import Log
-from penstock.rpc.errors import RemoteError, RequestTimeout, RequestTooLarge
-from penstock.rpc.responder import Responder
-from penstock.rpc.settings import ResponderSettings
-from penstock.rpc.template import RequestTemplate
-from penstock.rpc.wire import Request
+from penstock.services.rpc.errors import RemoteError, RequestTimeout, RequestTooLarge
+from penstock.services.rpc.responder import Responder
+from penstock.services.rpc.settings import ResponderSettings
+from penstock.services.rpc.template import RequestTemplate
+from penstock.services.rpc.wire import Request
+from penstock.storage.log.base import Log
 from tests.contract.providers import PROVIDERS, Provider
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.ports import SessionStore
-from penstock.stores.memory import MemorySessionStore
+from penstock.sessions.memory_store import MemorySessionStore
 
 
 @pytest.fixture(params=["memory"])

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from penstock.persistence.state_log import StateLog
-from penstock.stores.base import StateStore, StoreError
-from penstock.stores.lmdb_state import LmdbStateStore
-from penstock.stores.memory_state import MemoryStateStore
+from penstock.storage.state.base import StateStore, StoreError
+from penstock.storage.state.lmdb import LmdbStateStore
+from penstock.storage.state.memory import MemoryStateStore
+from penstock.storage.state.topic import StateLog
 from tests.contract.providers import PROVIDERS
 
 OpenStore = Callable[[], AbstractAsyncContextManager[StateStore]]

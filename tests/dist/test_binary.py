@@ -15,8 +15,8 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt import publish, subscribe
 
-from penstock.bench.system import cpu_seconds
 from penstock.cli.app import COMMANDS
+from penstock_bench.system import cpu_seconds
 from tests.support.broker import free_port
 from tests.support.deployment import ROOT, VERSION
 from tests.support.executable import BUILD_SECONDS, FREE_PORT, SECONDS, Alone
@@ -92,7 +92,7 @@ def test_bad_settings_are_named(unpacked: Alone) -> None:
 def test_spark_is_not_inside_and_says_so(unpacked: Alone) -> None:
     done = unpacked.run("spark", "sql", "SELECT 1")
     assert done.returncode == 1
-    assert "pip install 'penstock[spark]'" in done.stderr
+    assert ".whl[spark]'" in done.stderr
 
 
 def test_real_clients(alone: Alone) -> None:

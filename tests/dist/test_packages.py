@@ -75,7 +75,7 @@ def test_wheel_installs_where_there_is_nothing(wheel: Path, tmp_path: Path) -> N
     pip = [sys.executable, "-m", "pip", "--python", python, "install", *options, str(wheel)]
     subprocess.run(pip, timeout=SECONDS, check=True)
     script = (
-        "from importlib.metadata import requires, version; from penstock._ext.partition import partition_of;"
+        "from importlib.metadata import requires, version; from penstock._ext.match.partition import partition_of;"
         "assert partition_of(b'a', 16) < 16; print(version('penstock'), *requires('penstock'), sep='\\n')"
     )
     told = subprocess.run([python, "-I", "-c", script], capture_output=True, text=True, timeout=60, check=True)

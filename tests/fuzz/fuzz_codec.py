@@ -17,8 +17,8 @@ from typing import Any
 
 import atheris
 
-from penstock._ext import codec, packets
-from penstock._ext.packets import ProtocolViolation
+from penstock._ext.wire import codec, packets
+from penstock._ext.wire.packets import ProtocolViolation
 from tests.support.packet_table import CASES
 from tests.support.parse_any import GuardedMemory, attempt, parse_any
 

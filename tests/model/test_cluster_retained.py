@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock._ext.connection import Hub, Round
-from penstock._ext.segment import RecordPack
+from penstock._ext.hub.connection import Hub, Round
+from penstock._ext.record.segment import RecordPack
 
 TOPICS = ("a", "b", "c/d")
 steps = st.lists(

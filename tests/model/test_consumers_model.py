@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock._ext.segment import RecordPack
-from penstock.logs.base import Fetched
-from penstock.logs.memory import MemoryLog
-from penstock.partition.consumers import ConsumerManager, ConsumerOptions
-from penstock.partition.discovery import SingleNode
-from penstock.partition.model import TopicPartitionInfo
+from penstock._ext.record.segment import RecordPack
+from penstock.services.consumers import ConsumerManager, ConsumerOptions
+from penstock.services.discovery import SingleNode
+from penstock.services.model import TopicPartitionInfo
+from penstock.storage.log.base import Fetched
+from penstock.storage.log.memory import MemoryLog
 from tests.support.waiting import until
 
 PARTITIONS, NODES = 3, 2

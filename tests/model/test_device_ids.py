@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.settings.redis import DeviceSettings, RedisSettings
-from penstock.stores.device import DeviceStore, client_queue, result_of
-from penstock.stores.lmdb_device import LmdbDeviceStore
-from penstock.stores.redis import RedisDeviceStore
+from penstock.settings.redis import DeviceSettings, RedisSettings
+from penstock.subscribers.device.store.base import DeviceStore, client_queue, result_of
+from penstock.subscribers.device.store.lmdb import LmdbDeviceStore
+from penstock.subscribers.device.store.redis import RedisDeviceStore
 from tests.support.device_node import DeviceLog, DeviceNode
 from tests.support.lanes import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, LaneClient, Packet
 from tests.support.redis_server import shared_redis

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock._ext.inflight import InflightWindow, MessageQueue, PacketIdSet
+from penstock._ext.hub.inflight import InflightWindow, MessageQueue, PacketIdSet
 
 STATES = st.sampled_from([1, 2, 3])
 

@@ -9,8 +9,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock._ext.connection import Hub, Lane, Session, read_context, write_context
-from penstock._ext.segment import RecordPack
+from penstock._ext.hub.connection import Hub, Lane, Session, read_context, write_context
+from penstock._ext.record.segment import RecordPack
 from tests.support.lanes import (
     PAST,
     PUBACK,

@@ -8,8 +8,8 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.partition.model import QueueKey, ServiceInfo, ServiceType
-from penstock.partition.owners import recalculate
+from penstock.services.model import QueueKey, ServiceInfo, ServiceType
+from penstock.services.owners import recalculate
 
 profiles = st.sampled_from([UUID(int=i) for i in range(3)])
 rules = st.sampled_from(["round-robin", "rendezvous"])

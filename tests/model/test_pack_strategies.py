@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.partition.packs.message import PackMessage, State
-from penstock.partition.packs.pack import Pack
-from penstock.partition.packs.queues import AckSettings, AckStrategy, PackQueue, SubmitSettings, SubmitStrategy
+from penstock.services.packs.message import PackMessage, State
+from penstock.services.packs.pack import Pack
+from penstock.services.packs.queues import AckSettings, AckStrategy, PackQueue, SubmitSettings, SubmitStrategy
 
 MANY_ROUNDS = 2_000
 OUTCOMES = st.sampled_from("SFT")  # success, failure, timeout

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock._ext.pack import PackTracker
+from penstock._ext.application.pack import PackTracker
 
 PLANNED, SENT, RECEIVED, DONE = "planned", "sent", "received", "done"
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._ext import partition
+from penstock._ext.match import partition
 from tests.support import naive_partition
 
 functions = st.sampled_from(partition.FUNCTIONS)

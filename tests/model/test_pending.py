@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from penstock._ext.pending import (
+from penstock._ext.queue.pending import (
     CLAIMED,
     DEAD,
     MAX_DELIVERIES,

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock._ext.query import Block
+from penstock._ext.query.evaluator import Block
 from tests.support.queries import ERROR, path, value_of
 
 NAMES = st.sampled_from(["a", "b", "c", "", "long name of a member", "é", 'q"\\', "\n"])

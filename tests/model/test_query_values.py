@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.datasub.plan import Expression
+from penstock.subscribers.query.plan import Expression
 from tests.support.queries import (
     BIGINT,
     BOOLEAN,

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.datasub import wire
-from penstock.datasub.errors import NotAMember, StaleEpoch
+from penstock_client import wire
+from penstock_client.errors import NotAMember, StaleEpoch
 from tests.support.datasub_world import ALICE, DataWorld
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock._ext.retained import RetainedTree
+from penstock._ext.match.retained import RetainedTree
 from tests.support.naive_topics import filter_matches
 
 names = st.sampled_from([b"", b"a", b"b", b"$s", b"a-level-name-longer-than-a-node-holds"])

@@ -7,7 +7,7 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.delivery.shares import share_out
+from penstock.subscribers.application.shared.shares import share_out
 
 NAMES = st.sets(st.sampled_from("abcdefgh"), max_size=6)
 

@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock._ext.acl import SUBSCRIBE, AclProgram
-from penstock._ext.trie import Subscriber, Trie
+from penstock._ext.match.acl import SUBSCRIBE, AclProgram
+from penstock._ext.match.trie import Subscriber, Trie
 from tests.support.naive_topics import filter_matches, split_share
 
 QOS_NONE = 0xFF
@@ -47,6 +47,7 @@ class TrieMachine(RuleBasedStateMachine):
         self.denied: dict[int, bytes] = {}
         # in the order of subscribing, as share groups keep it
         self.model: dict[tuple[int, bytes], tuple[int, int]] = {}
+        self.walked: bytes | None = None
 
     def everywhere(self):
         return zip(self.tries, self.subscribers, strict=True)
@@ -89,6 +90,26 @@ class TrieMachine(RuleBasedStateMachine):
         for trie, subscribers in self.everywhere():
             subscribers[i].acl = AclProgram(rules)
             trie.bump()
+
+    @rule(topic=topics)
+    def start_walk(self, topic: bytes) -> None:
+        """A match in slices: whatever changes until it is done, it then finds what a match at once finds."""
+        self.walked = topic
+        for trie in self.tries:
+            trie.start_walk(topic)
+
+    @precondition(lambda self: self.walked is not None)
+    @rule(limit=st.sampled_from([1, 1, 2, 100]))
+    def continue_walk(self, limit: int) -> None:
+        topic = self.walked
+        assert topic is not None
+        done = [trie.continue_walk(limit) for trie in self.tries]
+        assert len(set(done)) == 1
+        if done[0]:
+            self.walked = None
+            before = [trie.steps for trie in self.tries]
+            self.match(topic)
+            assert [trie.steps for trie in self.tries] == before
 
     @rule(topic=topics)
     def match(self, topic: bytes) -> None:
@@ -146,10 +167,13 @@ class TrieMachine(RuleBasedStateMachine):
             assert trie.filter_count == len(used)
             assert trie.group_count == len(shared)
             assert trie.subscription_count == len(self.model)
+            assert trie.subscription_bytes == sum(map(trie.weight, subscribers))
             assert trie.node_count == len(nodes) + len(shared)
             for i, subscriber in enumerate(subscribers):
                 mine = {(path, *given) for (owner, path), given in self.model.items() if owner == i}
                 assert trie.count(subscriber) == len(mine)
+                # a share's name is a node of its own, without `$share`
+                assert trie.weight(subscriber) == sum(trie.weigh(path.removeprefix(b"$share/")) for path, _, _ in mine)
                 assert set(trie.subscriptions(subscriber)) == mine
         assert self.tries[0].cache_size <= 3
         assert self.tries[1].cache_size == 0

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import _ext
-from penstock._ext.columns import Decoder, match_filter
-from penstock._ext.envelope import encode
-from penstock._ext.segment import RecordPack
+from penstock._ext import record
+from penstock._ext.record.columns import Decoder, match_filter
+from penstock._ext.record.envelope import encode
+from penstock._ext.record.segment import RecordPack
 from penstock_schema import publish_pb2
 from penstock_schema.fields import PUBLISH_FIELDS, Field
 from penstock_schema.publish_pb2 import build_file, build_messages
@@ -120,8 +120,8 @@ def test_which_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asks for the compiled one and has it not is told so, whichever log is read."""
     assert load_decoder("auto") is load_decoder("compiled") is Decoder
     assert load_decoder("python") is None
-    monkeypatch.delattr(_ext, "columns")
-    monkeypatch.setitem(sys.modules, "penstock._ext.columns", None)
+    monkeypatch.delattr(record, "columns")
+    monkeypatch.setitem(sys.modules, "penstock._ext.record.columns", None)
     assert load_decoder("auto") is None
     with pytest.raises(OptionError, match="compiled modules are not installed"):
         load_decoder("compiled")

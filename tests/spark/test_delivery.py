@@ -188,7 +188,7 @@ def test_events_of_a_real_broker(spark: SparkSession, connect: Connect, tmp_path
 
 def write_events(data_dir: Path, given: list[Event | bytes]) -> None:
     async def work() -> None:
-        from penstock._ext.segment import RecordPack  # noqa: PLC0415 - compiled, only for writing
+        from penstock._ext.record.segment import RecordPack  # noqa: PLC0415 - compiled, only for writing
 
         async with opened(data_dir) as log:
             await log.admin.create(EVENTS, 1, {"retention.ms": "-1"})

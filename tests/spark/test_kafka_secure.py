@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.cli.spark_kafka import java_options
-from penstock.cli.spark_options import Chosen
+from penstock.cli.spark.kafka import java_options
+from penstock.cli.spark.options import Chosen
 from penstock.core.errors import PenstockError
-from penstock.core.settings.kafka import KafkaSettings
+from penstock.settings.kafka import KafkaSettings
 from tests.spark.support.records import telemetry, write_kafka
 from tests.support.kafka_secure import PASSWORD, SecureKafka
 

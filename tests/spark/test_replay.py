@@ -13,9 +13,9 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from pyspark.sql import SparkSession
 
-from penstock._ext.partition import partition_of
-from penstock.cli.spark_options import Chosen
-from penstock.cli.spark_sinks import make_sink
+from penstock._ext.match.partition import partition_of
+from penstock.cli.spark.options import Chosen
+from penstock.cli.spark.sinks import make_sink
 from penstock_schema.decode import Publish, decode
 from penstock_schema.encode import encode
 from penstock_spark import read_messages

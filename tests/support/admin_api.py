@@ -12,17 +12,17 @@ from typing import Any
 
 import uvloop
 
-from penstock._ext.connection import Hub, Session
-from penstock.admin.server import AdminServer
+from penstock._ext.hub.connection import Hub, Session
 from penstock.core.errors import ConflictError, NotFoundError
-from penstock.core.settings.model import AdminSettings
-from penstock.persistence.sessions import SessionKeeper
-from penstock.session.control import SessionControl
-from penstock.session.registry import Opening, SessionRegistry
-from penstock.session.retained_control import RetainedControl
-from penstock.stores.device import DeviceStore
-from penstock.stores.memory import MemorySessionStore
-from penstock.stores.memory_state import MemoryStateStore
+from penstock.operate.http.server import AdminServer
+from penstock.operate.retained import RetainedControl
+from penstock.operate.sessions import SessionControl
+from penstock.sessions.keeper import SessionKeeper
+from penstock.sessions.memory_store import MemorySessionStore
+from penstock.sessions.registry import Opening, SessionRegistry
+from penstock.settings.model import AdminSettings
+from penstock.storage.state.memory import MemoryStateStore
+from penstock.subscribers.device.store.base import DeviceStore
 
 TOKEN = "a-token-for-the-tests"
 

@@ -87,6 +87,10 @@ class Subscriber:
             with contextlib.suppress(OSError):
                 cast(socket.socket, self._client.stream).shutdown(socket.SHUT_RDWR)
 
+    def id_of(self, payload: bytes) -> int | None:
+        """The packet id under which the message came first."""
+        return self._ids.get(payload)
+
     def await_payloads(self, payloads: Iterable[bytes], seconds: float) -> None:
         """Until all of these were delivered; what is missing then is told by the check."""
         wanted = set(payloads)
@@ -105,10 +109,13 @@ class Subscriber:
                     self._acknowledge(client, len(self._held))
             except (OSError, ClosedByServer, NothingCame):
                 self._held.clear()
-                time.sleep(0.05)
+                self._rest()
             except AssertionError as error:  # a packet that no server may send
                 self.errors.append(str(error))
                 return
+
+    def _rest(self) -> None:
+        time.sleep(0.05)
 
     def _connect(self, client: RawClient) -> None:
         client.send_connect(self.client_id, **persistent(self.version))

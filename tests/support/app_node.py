@@ -7,17 +7,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from penstock._ext.connection import Hub, Session
-from penstock._ext.envelope import encode
-from penstock._ext.segment import RecordPack
-from penstock.core.settings.application import ApplicationSettings
+from penstock._ext.hub.connection import Hub, Session
+from penstock._ext.record.envelope import encode
+from penstock._ext.record.segment import RecordPack
 from penstock.dispatch.persistent_clients import PersistentClients
-from penstock.logs.base import Log
-from penstock.logs.memory import MemoryLog
-from penstock.logs.topics import now_ms
-from penstock.persistence.application_names import ApplicationNames
-from penstock.stores.base import Change, OnStored
-from penstock.stores.memory_state import MemoryStateStore
+from penstock.settings.application import ApplicationSettings
+from penstock.storage.log.base import Log
+from penstock.storage.log.memory import MemoryLog
+from penstock.storage.log.topics import now_ms
+from penstock.storage.state.base import Change, OnStored
+from penstock.storage.state.memory import MemoryStateStore
+from penstock.subscribers.application.names import ApplicationNames
 from tests.support.lanes import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, LaneClient, Packet, record
 
 INGEST = "tbmq.msg.all"

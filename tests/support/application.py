@@ -22,10 +22,10 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from penstock._ext.envelope import Envelope, decode
-from penstock.core.settings.kafka import KafkaSettings
-from penstock.logs.base import EARLIEST, TopicNotFound, TopicPartition
-from penstock.logs.embedded import open_reader
+from penstock._ext.record.envelope import Envelope, decode
+from penstock.settings.kafka import KafkaSettings
+from penstock.storage.log.base import EARLIEST, TopicNotFound, TopicPartition
+from penstock.storage.log.embedded import open_reader
 from tests.support.broker import IS_MOSQUITTO, REPOSITORY, Broker, free_port, toml_value
 from tests.support.forked import run
 from tests.support.kafka_cluster import KafkaCluster
@@ -40,6 +40,10 @@ APPLICATIONS = ("app*",)
 COMMON = {"sys.interval": 0, "ingest.partitions": 4}
 # Kafka takes a killed member for dead after its session timeout; a test does not wait ten seconds for that.
 QUICK_KAFKA = {"kafka.session_timeout_ms": 2000, "kafka.heartbeat_interval_ms": 500, "kafka.statistics_interval_ms": 0}
+
+
+PlacedRecord = tuple[int, int, Envelope]
+"""Partition, offset and what is stored there."""
 
 
 def topic_of(client_id: str) -> str:
@@ -156,6 +160,10 @@ class AppBroker(Broker):
 
     def records(self, topic: str) -> list[Envelope]:
         """Everything in the topic, as it is stored."""
+        return [envelope for _, _, envelope in self.placed_records(topic)]
+
+    def placed_records(self, topic: str) -> list[PlacedRecord]:
+        """Everything in the topic with its partition and offset."""
         only_penstock()
         if self.cluster is not None:
             return asyncio.run(_read_kafka(self.cluster.bootstrap, topic))
@@ -189,8 +197,8 @@ class AppBroker(Broker):
     def await_records(self, topic: str, count: int) -> list[Envelope]:
         return until(lambda: len(found := self.records(topic)) >= count and found, 60.0, f"{count} records in {topic}")
 
-    def command(self, *words: str, options: Sequence[str] = (), fails: int = 0) -> str:
-        """`penstock words…` with the settings of this broker; gives what it prints."""
+    def command(self, *words: str, options: Sequence[str] = (), fails: int | None = 0) -> str:
+        """`penstock words…` with the settings of this broker; gives what it prints. `fails`: exit code, None: any."""
         settings = {"server.data_dir": str(self.data_dir), "admin.address": f"127.0.0.1:{self.admin_port}"}
         assignments: list[str] = []
         for name, value in (settings | self.settings).items():
@@ -201,7 +209,7 @@ class AppBroker(Broker):
             cwd=self.directory,
             timeout=60,
         )
-        assert done.returncode == fails, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert fails is None or done.returncode == fails, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stderr if fails else done.stdout
 
     def command_json(self, *words: str) -> Any:
@@ -261,7 +269,7 @@ class AppBroker(Broker):
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
 
-def _read_embedded(data_dir: Path, topic: str) -> Iterator[Envelope]:
+def _read_embedded(data_dir: Path, topic: str) -> Iterator[PlacedRecord]:
     reader = open_reader(data_dir, topic)
     try:
         for partition in range(reader.partitions):
@@ -271,14 +279,14 @@ def _read_embedded(data_dir: Path, topic: str) -> Iterator[Envelope]:
                 pack = reader.read(partition, offset)
                 if not pack.count:
                     break
-                yield from (decode(record.value or b"") for record in pack)
+                yield from ((partition, record.offset, decode(record.value or b"")) for record in pack)
                 offset = pack.next_offset
     finally:
         reader.close()
 
 
-async def _read_kafka(bootstrap: str, topic: str) -> list[Envelope]:
-    from penstock.logs.kafka import KafkaLog  # noqa: PLC0415 - who tests the embedded log does not wait for librdkafka
+async def _read_kafka(bootstrap: str, topic: str) -> list[PlacedRecord]:
+    from penstock.storage.log.kafka import KafkaLog  # noqa: PLC0415 - who tests the embedded log does not wait for librdkafka
 
     log = KafkaLog(KafkaSettings(bootstrap_servers=bootstrap, statistics_interval_ms=0))
     await log.start()
@@ -291,11 +299,12 @@ async def _read_kafka(bootstrap: str, topic: str) -> list[Envelope]:
         consumer.assign(assigned)
         for one in assigned:
             await consumer.seek(one, EARLIEST)
-        found: list[Envelope] = []
+        found: list[PlacedRecord] = []
         async with asyncio.timeout(60):
             while len(found) < left:
                 for fetched in await consumer.poll(1000, 0.5):
-                    found += [decode(value) for value in fetched.pack.values()]
+                    at = fetched.partition
+                    found += [(at, record.offset, decode(record.value or b"")) for record in fetched.pack]
         await consumer.close()
         return found
     finally:

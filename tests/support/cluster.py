@@ -11,10 +11,10 @@ from typing import Any
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from penstock.core.settings.kafka import KafkaSettings
-from penstock.logs.base import read_state
-from penstock.logs.kafka import KafkaLog
-from penstock.persistence.log_names import dispatch_group
+from penstock.services.log_names import dispatch_group
+from penstock.settings.kafka import KafkaSettings
+from penstock.storage.log.base import read_state
+from penstock.storage.log.kafka import KafkaLog
 from tests.support.application import AppBroker, until
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_fixtures import shared_cluster

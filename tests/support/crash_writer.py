@@ -15,7 +15,7 @@ from pathlib import Path
 
 import uvloop
 
-from penstock.logs.base import Appended, LogError, TopicPartition
+from penstock.storage.log.base import Appended, LogError, TopicPartition
 from tests.support.embedded import numbered, opened
 
 

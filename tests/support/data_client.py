@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from penstock._ext.block import Block
+from penstock._ext.query.block import Block
 
 
 class DataFailure(Exception):

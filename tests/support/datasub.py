@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from penstock.datasub import Admin, Consumer, DataError, Message
-from penstock.datasub.client.admin import Result
+from penstock_client import Admin, Consumer, DataError, Message
+from penstock_client.admin import Result
 from tests.support.application import AppBroker
 from tests.support.broker import IS_MOSQUITTO, REPOSITORY
 from tests.support.kafka_fixtures import shared_cluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from penstock.datasub import Consumer
+from penstock_client import Consumer
 
 
 def main(config: str, topic: str) -> None:

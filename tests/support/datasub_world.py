@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from penstock._ext.acl import AclProgram
+from penstock._ext.match.acl import AclProgram
 from penstock.access.acl_file import AclFile
-from penstock.datasub import wire
-from penstock.datasub.catalogue import QueryTopic
-from penstock.datasub.errors import Unavailable
-from penstock.datasub.groups.coordinator import GroupCoordinator
-from penstock.datasub.groups.group import Group
-from penstock.datasub.groups.limits import GroupSettings
-from penstock.datasub.making import Parts, make_service
-from penstock.datasub.ports import Identity
-from penstock.stores.memory_state import MemoryStateStore
+from penstock.storage.state.memory import MemoryStateStore
+from penstock.subscribers.query.catalogue import QueryTopic
+from penstock.subscribers.query.groups.coordinator import GroupCoordinator
+from penstock.subscribers.query.groups.group import Group
+from penstock.subscribers.query.groups.limits import GroupSettings
+from penstock.subscribers.query.making import Parts, make_service
+from penstock.subscribers.query.ports import Identity
+from penstock_client import wire
+from penstock_client.errors import Unavailable
 from tests.support.manual_clock import ManualClock
 
 ALICE = Identity(user="alice", client_id="c1", address="127.0.0.1:5001")

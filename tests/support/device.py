@@ -17,11 +17,11 @@ from typing import Any
 import lmdb
 import pytest
 
-from penstock._ext.queue_rows import chunk_count
-from penstock.core.settings.redis import DeviceSettings, RedisSettings
-from penstock.stores.device import DeviceStore, client_queue, result_of
-from penstock.stores.lmdb_device import LmdbDeviceStore
-from penstock.stores.redis import RedisDeviceStore
+from penstock._ext.device.rows import chunk_count
+from penstock.settings.redis import DeviceSettings, RedisSettings
+from penstock.subscribers.device.store.base import DeviceStore, client_queue, result_of
+from penstock.subscribers.device.store.lmdb import LmdbDeviceStore
+from penstock.subscribers.device.store.redis import RedisDeviceStore
 from tests.support.app_checker import Subscriber
 from tests.support.application import AppBroker, only_penstock, shared_cluster, until
 from tests.support.broker import IS_MOSQUITTO
@@ -108,7 +108,7 @@ class DeviceBroker(AppBroker):
 
 @contextlib.contextmanager
 def look_into_lmdb(path: Path) -> Iterator[lmdb.Environment]:
-    """The store of a broker that runs; its tables are described in penstock.stores.lmdb_queues."""
+    """The store of a broker that runs; its tables are described in penstock.subscribers.device.store.lmdb_rows."""
     environment = lmdb.open(str(path), map_size=LARGEST_MAP, max_dbs=16, readonly=True, create=False, max_spare_txns=0)
     try:
         yield environment

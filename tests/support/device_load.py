@@ -6,8 +6,16 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from penstock._ext.segment import RecordPack
-from penstock.stores.device import Added, Addition, DeviceStore, StoreError, build_source, client_queue, result_of
+from penstock._ext.record.segment import RecordPack
+from penstock.subscribers.device.store.base import (
+    Added,
+    Addition,
+    DeviceStore,
+    StoreError,
+    build_source,
+    client_queue,
+    result_of,
+)
 from tests.support.waiting import until
 
 

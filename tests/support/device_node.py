@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from penstock._ext.connection import Hub, Round, Session
-from penstock._ext.envelope import encode
-from penstock._ext.segment import RecordPack
-from penstock.core.settings.redis import DeviceSettings
-from penstock.delivery.device import DeviceDelivery
-from penstock.logs.topics import now_ms
-from penstock.stores.device import DeviceStore, StoreUnavailable
+from penstock._ext.hub.connection import Hub, Round, Session
+from penstock._ext.record.envelope import encode
+from penstock._ext.record.segment import RecordPack
+from penstock.settings.redis import DeviceSettings
+from penstock.storage.log.topics import now_ms
+from penstock.subscribers.device.delivery import DeviceDelivery
+from penstock.subscribers.device.store.base import DeviceStore, StoreUnavailable
 from tests.support.lanes import LaneClient
 
 EXPIRY = 3_600
@@ -32,7 +32,7 @@ class FaultyStore:
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._store, name)
-        if name not in ("add", "fetch", "remove", "release", "remove_all", "move"):
+        if name not in ("add", "fetch", "remove", "release", "remove_all", "move", "move_some"):
             return call
 
         def faulty(*arguments: Any) -> None:
@@ -40,7 +40,7 @@ class FaultyStore:
             if name not in self.failing:
                 call(*arguments)
                 return
-            is_batch = name not in ("fetch", "move")
+            is_batch = name not in ("fetch", "move", "move_some")
             error = StoreUnavailable("as the test wants it")
             result = [error] * len(arguments[0]) if is_batch else error
             asyncio.get_running_loop().call_soon(arguments[-1], result)

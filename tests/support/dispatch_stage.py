@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from penstock._ext.connection import Feed, Hub, Session
-from penstock._ext.envelope import decode, encode
-from penstock._ext.segment import RecordPack
+from penstock._ext.hub.connection import Feed, Hub, Session
+from penstock._ext.record.envelope import decode, encode
+from penstock._ext.record.segment import RecordPack
 from penstock.dispatch.dispatcher import Dispatcher
-from penstock.logs.base import Appended, Committed, LogError, TopicPartition
-from penstock.logs.memory import MemoryLog
-from penstock.logs.sending import send
-from penstock.logs.topics import now_ms
-from penstock.persistence.log_names import DISPATCH_GROUP
+from penstock.services.log_names import DISPATCH_GROUP
+from penstock.storage.log.base import Appended, Committed, LogError, TopicPartition
+from penstock.storage.log.memory import MemoryLog
+from penstock.storage.log.sending import send
+from penstock.storage.log.topics import now_ms
 
 INGEST = "tbmq.msg.all"
 PARTITIONS = 2
@@ -88,7 +88,7 @@ class Stage:
         for payload in payloads:
             pack.append(encode(topic, payload, qos, received_at=now_ms()))
         self.log.topics[INGEST].partitions[partition].add(pack)
-        self.log.watchers.wake([TopicPartition(INGEST, partition)])
+        self.log.watchers.wake(INGEST, [partition])
 
     def payloads(self, name: str) -> list[bytes]:
         """What is in the client's log."""

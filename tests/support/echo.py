@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from penstock._ext.websocket import WsDecoder, build_frame
+from penstock._ext.wire.websocket import WsDecoder, build_frame
 
 BINARY, CLOSE, PONG = 2, 8, 10
 

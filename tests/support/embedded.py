@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock._ext.segment import Record, RecordPack
-from penstock.logs.base import TopicPartition
-from penstock.logs.embedded import EmbeddedLog
-from penstock.logs.embedded.files import escape_topic, list_segments, log_directory, segment_path
-from penstock.stores.lmdb_kv import LmdbStore
+from penstock._ext.record.segment import Record, RecordPack
+from penstock.storage.log.base import TopicPartition
+from penstock.storage.log.embedded import EmbeddedLog
+from penstock.storage.log.embedded.files import escape_topic, list_segments, log_directory, segment_path
+from penstock.storage.state.lmdb_kv import LmdbStore
 
 
 @asynccontextmanager

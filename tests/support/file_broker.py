@@ -76,6 +76,12 @@ class FileBroker(Broker):
             time.sleep(0.01)
         return found
 
+    def find_data_port(self) -> int:
+        """The port of the data listener."""
+        events = self.await_events("listening", 2 + len(self.listeners))
+        (address,) = [event["address"] for event in events if event["listener"] == "data"]
+        return int(address.rpartition(":")[2])
+
     def reload(self, *, refused: bool = False) -> dict[str, Any]:
         """SIGHUP; gives the line of the log that tells what came of it."""
         start = self.log_size()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from penstock._ext import packets
-from penstock._ext.connection import Connection, Hub, Session
-from penstock._ext.envelope import encode
-from penstock._ext.segment import RecordPack
+from penstock._ext.hub.connection import Connection, Hub, Session
+from penstock._ext.record.envelope import encode
+from penstock._ext.record.segment import RecordPack
+from penstock._ext.wire import packets
 
 CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = 2, 3, 4, 5, 6, 7
 PAST = 1_000  # ms since the epoch: whatever expired then
@@ -75,6 +75,7 @@ class Packet(NamedTuple):
     retain: bool = False
     reason: int = 0
     properties: Any = None
+    topic: str = ""
 
 
 class Handler:
@@ -85,6 +86,7 @@ class Handler:
 
     def on_open(self, connection: Connection) -> None: ...
 
+    def on_denied(self, connection: Connection, topic: bytes, held: int) -> None: ...
     def on_closed(self, connection: Connection, session: Session | None) -> None: ...
 
     def on_disconnect(self, connection: Connection, flags: int, body: bytes) -> None:
@@ -104,6 +106,7 @@ class LaneClient:
         *,
         version: int = 4,
         receive_maximum: int = 65_535,
+        maximum_packet_size: int = 0,
         turn: Callable[[], None] | None = None,
     ) -> None:
         self.version = version
@@ -115,7 +118,13 @@ class LaneClient:
         self._turn = turn or (lambda: None)
         self._read = 0
         self.connection.connection_made(self.transport)
-        session.attach(self.connection, version=version, keeps=True, receive_maximum=receive_maximum)
+        session.attach(
+            self.connection,
+            version=version,
+            keeps=True,
+            receive_maximum=receive_maximum,
+            maximum_packet_size=maximum_packet_size,
+        )
         self.connection.accept(session, packets.build_connack(version, True))
 
     def take(self) -> list[Packet]:
@@ -145,7 +154,7 @@ class LaneClient:
             return Packet(kind, int.from_bytes(body[:2]), reason=reason)
         found = packets.parse_publish_packet(first & 15, body, self.version)
         return Packet(
-            kind, found.packet_id, found.payload, found.qos, found.dup, found.retain, properties=found.properties
+            kind, found.packet_id, found.payload, found.qos, found.dup, found.retain, 0, found.properties, found.topic
         )
 
     def say(self, kind: int, packet_id: int, reason: int = 0) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import uvloop
 
-from penstock.core.settings.model import ListenerSettings
-from penstock.frontends.mqtt.listener import Listener
+from penstock.listen.listener import Listener
+from penstock.settings.model import ListenerSettings
 from tests.support.certificates import Identity
 from tests.support.echo import EchoConnection
 
@@ -34,7 +34,7 @@ class Started:
         self.clients: list[asyncio.StreamWriter] = []
         self.listener = Listener(settings, lambda: EchoConnection(self.made), on_refused=self._count, **options)
 
-    def _count(self, cause: str) -> None:
+    def _count(self, cause: str, *_: str) -> None:
         self.refused[cause] += 1
         self._refusal.set()
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock._ext.envelope import Envelope, decode
-from penstock.logs.embedded import open_reader
+from penstock._ext.record.envelope import Envelope, decode
+from penstock.storage.log.embedded import open_reader
 from tests.support.broker import Broker, free_port
 
 TOPIC = "tbmq.msg.all"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 
-from penstock._ext.segment import RecordPack
-from penstock.logs.base import EARLIEST, Appended, Log, LogError, TopicPartition
+from penstock._ext.record.segment import RecordPack
+from penstock.storage.log.base import EARLIEST, Appended, Log, LogError, TopicPartition
 
 
 def pack_of(*values: bytes) -> RecordPack:

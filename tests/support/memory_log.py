@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from penstock.logs.memory import MemoryLog
+from penstock.storage.log.memory import MemoryLog
 
 
 def with_memory_log(scenario: Callable[[MemoryLog], Awaitable[None]]) -> None:

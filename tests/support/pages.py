@@ -186,6 +186,7 @@ NOT_HERE: dict[str, Rule] = {
 # what is done instead.
 IN_SENTENCES = {
     "make annotate": "compiles everything anew, for minutes",
+    "make asan": "compiles everything with sanitizers, for ten minutes; the storms it runs are in tests/adversity",
     "make bench-check": TREE,
     "make bench-micro": TREE,
     "make conformance": TREE,
@@ -199,9 +200,9 @@ IN_SENTENCES = {
     "python -m penstock": "most brokers of the tests are started so",
     "python -m tests.support.kafka_cluster run": "until Ctrl-C; tests with a Kafka start theirs by the same class",
     "python -m tests.support.kafka_secure run": "until Ctrl-C; tests with such a Kafka start theirs by the same class",
-    "python -m penstock.core.metrics_document": TREE,
-    "python -m penstock.core.settings.document": TREE,
-    "python -m penstock.core.settings.document > docs/settings.md": TREE,
+    "python -m penstock.operate.metrics_document": TREE,
+    "python -m penstock.settings.document": TREE,
+    "python -m penstock.settings.document > docs/settings.md": TREE,
     "python bench/rpc_bench.py": TREE,
     "python bench/session_bench.py": TREE,
     "python bench/spark_bench.py --large --save": "a Spark of its own, minutes; tests/spark has what it measures",

@@ -5,7 +5,7 @@ import mmap
 from collections.abc import Callable
 from typing import Any
 
-from penstock._ext import codec, packets
+from penstock._ext.wire import codec, packets
 
 Body = bytes | memoryview
 

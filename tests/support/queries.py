@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from penstock._ext import envelope
-from penstock._ext.query import Block, QuerySet
-from penstock._ext.segment import RecordPack
-from penstock.datasub.plan import Expression, Plan
-from penstock.datasub.types import SqlType
+from penstock._ext.query.evaluator import Block, QuerySet
+from penstock._ext.record import envelope
+from penstock._ext.record.segment import RecordPack
+from penstock.subscribers.query.plan import Expression, Plan
+from penstock_client.types import SqlType
 
 NULL, BOOLEAN, BIGINT, DOUBLE, VARCHAR, TIMESTAMP, BLOB, JSON, PROPERTIES = (int(kind) for kind in SqlType)
 RECEIVED_AT = 1_700_000_000_123

@@ -1,4 +1,4 @@
-"""A slow evaluator with the interface of penstock._ext.query, so that what is around it is tested without it.
+"""A slow evaluator with the interface of penstock._ext.query.evaluator, so that what is around it is tested without it.
 
 A plan's `where` is None or ("ge", 1, ("json", 7, (name,)), ("literal", 2, number)), its column ("json", 7, (name,)).
 """
@@ -9,9 +9,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from penstock._ext.envelope import decode
-from penstock._ext.segment import RecordPack
-from penstock.datasub.plan import Plan
+from penstock._ext.record.envelope import decode
+from penstock._ext.record.segment import RecordPack
+from penstock.subscribers.query.plan import Plan
 from tests.support.naive_topics import filter_matches
 
 

@@ -8,20 +8,20 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
-from penstock._ext.connection import Hub, Session
-from penstock._ext.envelope import encode
-from penstock._ext.packets import encode_publish_properties
-from penstock._ext.segment import RecordPack
-from penstock.core.settings.queues import QueueManagerSettings
-from penstock.logs.memory import MemoryLog
-from penstock.queues.control import QueueControl
-from penstock.queues.definitions import QueueDefinition
-from penstock.queues.group import Group
-from penstock.queues.manager import QueueManager
-from penstock.queues.queue import Queue
-from penstock.session.registry import Opening, SessionRegistry
-from penstock.stores.memory import MemorySessionStore
-from penstock.stores.memory_state import MemoryStateStore
+from penstock._ext.hub.connection import Hub, Session
+from penstock._ext.record.envelope import encode
+from penstock._ext.record.segment import RecordPack
+from penstock._ext.wire.packets import encode_publish_properties
+from penstock.sessions.memory_store import MemorySessionStore
+from penstock.sessions.registry import Opening, SessionRegistry
+from penstock.settings.queues import QueueManagerSettings
+from penstock.storage.log.memory import MemoryLog
+from penstock.storage.state.memory import MemoryStateStore
+from penstock.subscribers.queue.control import QueueControl
+from penstock.subscribers.queue.definitions import QueueDefinition
+from penstock.subscribers.queue.group import Group
+from penstock.subscribers.queue.manager import QueueManager
+from penstock.subscribers.queue.queue import Queue
 
 NOW = 1_700_000_000.0
 

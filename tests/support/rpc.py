@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from penstock._ext.segment import RecordPack
-from penstock.logs.base import Log, LogError, OnAppended
-from penstock.logs.memory import MemoryLog
-from penstock.partition.names import responses_group, responses_topic
-from penstock.rpc.responder import Responder
-from penstock.rpc.template import RequestTemplate
-from penstock.rpc.wire import Request
+from penstock._ext.record.segment import RecordPack
+from penstock.services.names import responses_group, responses_topic
+from penstock.services.rpc.responder import Responder
+from penstock.services.rpc.template import RequestTemplate
+from penstock.services.rpc.wire import Request
+from penstock.storage.log.base import Log, LogError, OnAppended
+from penstock.storage.log.memory import MemoryLog
 
 BASE = "js_eval"
 REQUESTS = f"{BASE}.requests"

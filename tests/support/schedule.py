@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 TOGETHER = ("tests/spark", "tests/contract", "tests/wire/cluster", "tests/wire/datasub", "tests/wire/queues")
 OF_UNITS = {
     # A Kafka of three brokers, beside tests/contract.
-    "tests/unit/logs/test_kafka_cluster.py": "tests/contract",
+    "tests/unit/storage/log/test_kafka_cluster.py": "tests/contract",
     # Those with the executable, which the first of them makes.
     "tests/dist/test_binary_cluster.py": "tests/dist/test_binary.py",
     "tests/dist/test_service.py": "tests/dist/test_binary.py",
@@ -46,6 +46,7 @@ LONG = {
     "tests/adversity/test_device_crash.py": 68,
     "tests/adversity/test_memory.py": 47,
     "tests/adversity/test_queue_crash.py": 127,
+    "tests/adversity/test_share_crash.py": 30,
     "tests/dist/test_binary.py": 90,
     "tests/dist/test_binary_cluster.py": 15,
     "tests/dist/test_packages.py": 25,

@@ -2,7 +2,11 @@
 
 import pytest
 
-from tests.support.packets import V5, V311, Reason, Will
+from tests.support.broker import Listener
+from tests.support.data_client import DataClient
+from tests.support.packets import V5, V311, PacketType, Reason, Will, pack_auth
+from tests.support.raw_client import RawClient
+from tests.support.streams import open_tcp, open_tls
 
 OPEN = '[[rules]]\neffect = "allow"\ntopics = ["#"]\n'
 CLOSED = '[[rules]]\neffect = "deny"\ntopics = ["private/#"]\n' + OPEN
@@ -135,6 +139,106 @@ def test_passwords(*, start_file_broker, penstock_command, password_file, tmp_pa
     assert str(path) in event["error"]
     assert "plain text" not in broker.log()
     connect(V311, broker=broker, username="alice", password=b"new").disconnect()
+
+
+@pytest.mark.parametrize("is_disconnected", [True, False])
+def test_removed_users(
+    *, start_file_broker, penstock_command, password_file, tmp_path, connect, version, is_disconnected
+):
+    """They are disconnected at once, unless the settings say otherwise; nobody else is."""
+    path = tmp_path / "passwords"
+    path.write_bytes(password_file.read_bytes())
+    access = {"password_file": str(path), "anonymous": "allow"}
+    broker = start_file_broker({"access": access if is_disconnected else {**access, "disconnect_removed_users": False}})
+    alice = connect(version, broker=broker, username="alice", password=b"alice-secret")
+    bob = connect(version, broker=broker, username="bob", password=b"bob-secret", will=Will("bob/gone", b"gone"))
+    nobody = connect(version, broker=broker)
+    alice.subscribe("bob/#")
+    assert penstock_command("passwd", "-D", str(path), "bob").returncode == 0
+    bob.ping()
+    broker.reload()
+    if not is_disconnected:
+        bob.ping()
+        return
+    if version == V5:
+        assert bob.expect(PacketType.DISCONNECT, timeout=1.0).reason == Reason.NOT_AUTHORIZED
+    bob.expect_closed()
+    alice.expect_publish("bob/gone", b"gone")
+    nobody.ping()
+    assert "clients of removed users were disconnected" in broker.log()
+
+
+def test_a_removed_user_keeps_its_session(*, start_file_broker, password_file, tmp_path, connect, client_id):
+    """Until it expires: the user may come back."""
+    path = tmp_path / "passwords"
+    path.write_bytes(password_file.read_bytes())
+    broker = start_file_broker({"access": {"password_file": str(path)}})
+    options = {"clean_start": False, "properties": {"session_expiry_interval": 60}}
+    bob = connect(V5, client_id, broker=broker, username="bob", password=b"bob-secret", **options)
+    bob.subscribe("a/b", qos=1)
+    path.write_text(password_file.read_text().splitlines()[0] + "\n")
+    broker.reload()
+    assert bob.expect(PacketType.DISCONNECT, timeout=1.0).reason == Reason.NOT_AUTHORIZED
+    connect(V5, broker=broker).publish("a/b", b"x", qos=1)
+    path.write_bytes(password_file.read_bytes())
+    broker.reload()
+    bob = connect(V5, client_id, broker=broker, username="bob", password=b"bob-secret", **options)
+    assert bob.connack.session_present
+    bob.expect_publish("a/b", b"x", ack=True)
+
+
+@pytest.mark.parametrize("is_disconnected", [True, False])
+def test_removed_users_at_the_data_listener(start_file_broker, password_file, tmp_path, is_disconnected):
+    path = tmp_path / "passwords"
+    path.write_bytes(password_file.read_bytes())
+    access = {"password_file": str(path), "disconnect_removed_users": is_disconnected}
+    broker = start_file_broker({"access": access})
+    port = broker.find_data_port()
+    alice, bob = DataClient(port, hello=False), DataClient(port, hello=False)
+    for name, client in (("alice", alice), ("bob", bob)):
+        client.ask("hello", {"protocol": 1, "user": name, "password": f"{name}-secret"})
+    path.write_text(password_file.read_text().splitlines()[0] + "\n")
+    broker.reload()
+    if not is_disconnected:
+        bob.execute("SHOW TOPICS")
+        return
+    assert bob.receive()[1]["message"] == "the user was removed"
+    assert bob.socket.recv(1) == b""
+    alice.execute("SHOW TOPICS")
+
+
+def test_names_from_certificates_need_no_password(start_file_broker, authority, password_file):
+    """Who is known by a certificate is not removed with the password file's users."""
+    identity = authority.issue("localhost")
+    options = {
+        "certificate": str(identity.certificate),
+        "key": str(identity.key),
+        "client_ca": str(authority.path),
+        "client_certificate": "required",
+        "certificate_username": "cn",
+    }
+    tls = Listener("tls", options)
+    broker = start_file_broker({"access": {"password_file": str(password_file)}}, [tls])
+    client = RawClient(open_tls(tls.host_and_port, authority.client_context(authority.issue("carol"))), V5)
+    client.connect("carols")
+    broker.reload()
+    client.ping()
+    client.disconnect()
+
+
+def test_names_from_enhanced_authentication_need_no_password(start_file_broker, password_file, connect):
+    """The method knows its users; the password file need not."""
+    method = {"challenge": "tests.support.enhanced_auth:Challenge"}
+    broker = start_file_broker({"access": {"password_file": str(password_file), "enhanced": method}})
+    client = RawClient(open_tcp(broker.address), V5)
+    client.send_connect("c", properties={"authentication_method": "challenge"})
+    client.expect(PacketType.AUTH)
+    answer = {"authentication_method": "challenge", "authentication_data": b"right"}
+    client.send_raw(pack_auth(Reason.CONTINUE_AUTHENTICATION, answer))
+    client.expect(PacketType.CONNACK, reason=0)
+    broker.reload()
+    client.ping()
+    client.disconnect()
 
 
 def test_rules_that_come_later_trust_no_unproven_name(start_file_broker, connect, acl_file):

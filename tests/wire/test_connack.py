@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5
+from tests.support.packets import V5, PacketType, Reason, Will
 
 # Each value may be left out only if it is what the specification assumes when it is absent.
 CAPABILITIES = [
@@ -61,3 +61,46 @@ def test_connack_fits_the_clients_maximum_packet_size(connect):
 def test_no_authentication_method_without_one_in_connect(connect):
     """[MQTT-4.12.0-6]"""
     assert "authentication_method" not in connect(V5).connack.properties
+
+
+def test_only_what_differs_from_the_default_is_sent(connect):
+    """3.2.2.3: a property that has its default value says nothing, and small clients have little room."""
+    client = connect(V5)
+    assert set(client.connack.properties) == {"receive_maximum", "maximum_packet_size", "topic_alias_maximum"}
+    assert len(client.connack.raw) == 16
+
+
+@pytest.mark.parametrize("expiry", [0, 60])
+@pytest.mark.parametrize("limit", [1, 2, 5, 12])
+def test_a_client_that_no_connack_fits_is_disconnected(open_client, connect, client_id, limit, expiry):
+    """[MQTT-3.1.2-24]: nothing larger than the client's maximum is sent, and nobody is left waiting for an answer."""
+    stored = connect(V5, client_id, properties={"session_expiry_interval": 60})
+    stored.disconnect()
+    client = open_client(V5)
+    properties = {"maximum_packet_size": limit, "session_expiry_interval": expiry}
+    client.send_connect(client_id, clean_start=True, properties=properties)
+    client.expect_closed()
+    # The session that was there has not been touched.
+    again = connect(V5, client_id, clean_start=False, properties={"session_expiry_interval": 60})
+    assert again.connack.session_present
+
+
+@pytest.mark.parametrize("limit", [13, 15, 16, 20, 25])
+def test_a_small_client_is_served(connect, topic, limit):
+    """It does without topic aliases where there is no room to tell it of them."""
+    client = connect(V5, properties={"maximum_packet_size": limit, "session_expiry_interval": 60})
+    assert len(client.connack.raw) <= limit
+    assert ("topic_alias_maximum" in client.connack.properties) == (limit >= 16)
+    client.subscribe("s", qos=1)
+    client.publish("s", b"x", qos=1)
+    client.ack(client.expect_publish("s", b"x"))
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 5])
+def test_a_refusal_keeps_the_clients_maximum_packet_size(open_client, limit):
+    """[MQTT-3.1.2-24]: the CONNACK that refuses a client has five bytes."""
+    client = open_client(V5)
+    client.send_connect("c", will=Will("$SYS/x", b"x"), properties={"maximum_packet_size": limit})
+    if limit >= 5:
+        client.expect(PacketType.CONNACK, reason=Reason.NOT_AUTHORIZED)
+    client.expect_closed()

@@ -14,6 +14,7 @@ from tests.support.packets import (
     pack_connect,
     pack_publish,
     pack_subscribe,
+    pack_unsubscribe,
 )
 
 ALLOWED_CHARACTERS = string.digits + string.ascii_letters
@@ -137,6 +138,30 @@ def test_empty_client_id_in_mqtt_31_is_refused(open_client):
     client = open_client(V31)
     client.send_connect("")
     client.expect_refused_connect(Reason.CLIENT_ID_INVALID, code=2)
+
+
+def test_mqtt_31_marks_repeated_packets_with_dup(connect, client_id, topic):
+    """MQTT 3.1, 2.1: DUP is legal in PUBREL, SUBSCRIBE and UNSUBSCRIBE, which 3.1.1 forbids."""
+    client = connect(V31, client_id)
+    for first_byte in (0x82, 0x8A):
+        client.send_raw(bytes((first_byte,)) + pack_subscribe(V31, 7, [(topic, 2)])[1:])
+        assert client.await_packet(PacketType.SUBACK, 7).reasons == [2]
+    client.send_publish(topic, b"once", qos=2, packet_id=5)
+    client.await_packet(PacketType.PUBREC, 5)
+    for first_byte in (0x62, 0x6A):
+        client.send_raw(bytes((first_byte, 2, 0, 5)))
+        client.await_packet(PacketType.PUBCOMP, 5)
+    client.expect_payloads([b"once"])
+    client.send_raw(bytes((0xAA,)) + pack_unsubscribe(V31, 8, [topic])[1:])
+    client.await_packet(PacketType.UNSUBACK, 8)
+
+
+@pytest.mark.parametrize("version", [V311, V5])
+def test_dup_in_pubrel_is_malformed_later(connect, version):
+    """[MQTT3-3.6.1-1] [MQTT-3.6.1-1]"""
+    client = connect(version)
+    client.send_raw(bytes((0x6A, 2, 0, 5)))
+    client.expect_disconnect(Reason.MALFORMED)
 
 
 def test_a_client_id_given_is_not_assigned_again(connect):

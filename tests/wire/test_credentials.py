@@ -1,12 +1,16 @@
 """Who may connect: passwords, anonymous clients, and listeners that the network can reach."""
 
+import select
+import socket
 import subprocess
 
+import msgspec
 import pytest
 
 from tests.support.broker import Listener, free_port
+from tests.support.data_client import DataClient
 from tests.support.file_broker import running_broker
-from tests.support.packets import V5, V31, V311, PacketType, Reason
+from tests.support.packets import V5, V31, V311, PacketType, Reason, pack_connect
 from tests.support.raw_client import RawClient
 from tests.support.streams import open_tcp
 from tests.wire.conftest import PASSWORDS
@@ -90,16 +94,19 @@ def test_packets_behind_a_connect_wait_for_the_verdict(guarded, open_client, cli
             watcher.expect_nothing(0.1)
 
 
-def test_session_belongs_to_its_user(guarded, connect, client_id, topic):
-    """Another user with the same client id gets a new session, not the first one's messages."""
+def test_session_belongs_to_its_user(guarded, connect, open_client, client_id, topic):
+    """Another user with the same client id is refused, and the first one loses nothing."""
     options = {"clean_start": False, "properties": {"session_expiry_interval": 60}}
     client = connect(V5, client_id, broker=guarded, **ALICE, **options)
     client.subscribe(topic, qos=1)
     client.close()
-    other = connect(V5, client_id, broker=guarded, **BOB, **options)
-    assert not other.connack.session_present
-    other.publish(topic, b"for alice", qos=1)
-    other.expect_nothing(0.1)
+    other = open_client(V5, broker=guarded)
+    other.send_connect(client_id, **BOB, **options)
+    other.expect_refused_connect(Reason.CLIENT_ID_INVALID)
+    connect(V5, broker=guarded, **BOB).publish(topic, b"for alice", qos=1)
+    client = connect(V5, client_id, broker=guarded, **ALICE, **options)
+    assert client.connack.session_present
+    client.expect_publish(topic, b"for alice", ack=True)
 
 
 def test_many_verifications_at_once(guarded, open_client, new_name):
@@ -185,3 +192,41 @@ def test_mosquitto_pub_with_a_password(guarded):
     refused = subprocess.run([*command, "wrong"], check=False, capture_output=True, timeout=60)
     assert refused.returncode != 0
     assert b"bad user name or password" in refused.stderr.lower()
+
+
+class Flood:
+    """Wrong passwords with ever new user names, all from one address."""
+
+    def __init__(self, port, say):
+        self.sockets = []
+        for number in range(120):
+            self.sockets.append(socket.create_connection(("127.0.0.1", port), 30, source_address=("127.0.0.2", 0)))
+            self.sockets[-1].sendall(say(number))
+
+    def count_answered(self):
+        return len(select.select(self.sockets, [], [], 0)[0])
+
+    def close(self):
+        for each in self.sockets:
+            each.close()
+
+
+def hello_of(number):
+    body = msgspec.msgpack.encode([1, "hello", {"protocol": 1, "user": f"nobody{number}", "password": "guess"}])
+    return len(body).to_bytes(4, "big") + body
+
+
+@pytest.mark.parametrize("listener", ["mqtt", "data"])
+def test_wrong_passwords_of_one_address_delay_no_other_address(start_file_broker, password_file, listener):
+    """A password takes 20 ms and more to check, so the flood fills the line: a first login from elsewhere is next."""
+    broker = start_file_broker({"access": {"anonymous": "deny", "password_file": str(password_file)}})
+    if listener == "mqtt":
+        flood = Flood(broker.port, lambda n: pack_connect(V5, f"c{n}", username=f"nobody{n}", password=b"guess"))
+        RawClient(open_tcp(broker.address), V5).connect("first", **ALICE)
+    else:
+        port = broker.find_data_port()
+        flood = Flood(port, hello_of)
+        DataClient(port, hello=False).ask("hello", {"protocol": 1, "user": "alice", "password": "alice-secret"})
+    answered = flood.count_answered()
+    flood.close()
+    assert answered < 60, f"{answered} of 120 were checked first"

@@ -13,6 +13,7 @@ from tests.support.packets import (
     V5,
     V311,
     PacketType,
+    Reason,
     Will,
     pack_disconnect,
     pack_publish,
@@ -125,7 +126,8 @@ def test_clean_sessions_leave_nothing(broker, connect, version):
         client.expect_nothing(0.05)
 
 
-def test_another_user_does_not_get_a_kept_session(start_log_broker, password_file, connect, client_id):
+def test_another_user_does_not_get_a_kept_session(*, start_log_broker, password_file, connect, open_client, client_id):
+    """The stored record says whose it is: others are refused."""
     broker = start_log_broker({"access.password_file": str(password_file), "access.anonymous": "allow"})
     alice = {"username": "alice", "password": b"alice-secret"}
     connect(V5, client_id, broker=broker, **persistent(V5), **alice).subscribe("t")
@@ -133,7 +135,10 @@ def test_another_user_does_not_get_a_kept_session(start_log_broker, password_fil
     client = connect(V5, client_id, broker=broker, **persistent(V5), **alice)
     assert present(client)
     client.close()
-    assert not present(connect(V5, client_id, broker=broker, **persistent(V5)))
+    other = open_client(V5, broker=broker)
+    other.send_connect(client_id, **persistent(V5))
+    other.expect_refused_connect(Reason.CLIENT_ID_INVALID)
+    assert present(connect(V5, client_id, broker=broker, **persistent(V5), **alice))
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])

@@ -6,13 +6,13 @@ from tests.support.packets import V5, PacketType, Reason, pack_auth, pack_connec
 
 AUTH, CONNACK = PacketType.AUTH, PacketType.CONNACK
 METHODS = {"challenge": "Challenge", "slow": "SlowChallenge"}
+SETTINGS = {f"access.enhanced.{name}": f"tests.support.enhanced_auth:{kind}" for name, kind in METHODS.items()}
 
 
 @pytest.fixture
 def challenged(share_broker, open_client, client_id):
     """A client that has sent CONNECT with the method and got the question."""
-    settings = {f"access.enhanced.{name}": f"tests.support.enhanced_auth:{kind}" for name, kind in METHODS.items()}
-    broker = share_broker("enhanced", settings)
+    broker = share_broker("enhanced", SETTINGS)
 
     def begin(method):
         client = open_client(V5, broker=broker)
@@ -105,3 +105,14 @@ def test_authenticating_again_with_another_method(challenged):
     client.expect(CONNACK, reason=0)
     client.send_raw(answer("slow", b"again", Reason.REAUTHENTICATE))
     client.expect_disconnect((Reason.BAD_AUTHENTICATION_METHOD, Reason.PROTOCOL_ERROR))
+
+
+@pytest.mark.parametrize("limit", [10, 26, 27])
+def test_a_question_keeps_the_clients_maximum_packet_size(share_broker, open_client, client_id, limit):
+    """[MQTT-3.1.2-24]: a client that the AUTH does not fit is disconnected."""
+    client = open_client(V5, broker=share_broker("enhanced", SETTINGS))
+    client.send_connect(client_id, properties={"authentication_method": "challenge", "maximum_packet_size": limit})
+    if limit == 27:
+        assert len(client.expect(AUTH).raw) == limit
+    else:
+        client.expect_closed()

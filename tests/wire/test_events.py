@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from penstock.logs.embedded import open_reader
+from penstock.storage.log.embedded import open_reader
 from penstock_schema.event import TOPIC, EventKind, decode_event
 from tests.support.log_broker import LogBroker
 from tests.support.packets import V5, V311

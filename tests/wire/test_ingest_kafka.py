@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from penstock._ext import envelope
-from penstock.core.settings.kafka import KafkaSettings
-from penstock.logs.base import EARLIEST, TopicPartition
-from penstock.logs.kafka import KafkaLog
+from penstock._ext.record import envelope
+from penstock.settings.kafka import KafkaSettings
+from penstock.storage.log.base import EARLIEST, TopicPartition
+from penstock.storage.log.kafka import KafkaLog
 from tests.support.broker import IS_MOSQUITTO, free_port
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_fixtures import shared_cluster
@@ -97,6 +97,38 @@ def test_kafka_goes_away_and_comes_back(start_broker, connect):
         payloads = [publish.payload for publish in logged(cluster.bootstrap, "ingest.away", 2)]
         assert payloads[0] == b"before"
         assert payloads[-1] == b"after"
+    finally:
+        cluster.stop()
+
+
+def test_a_qos_2_publish_waits_for_kafka(start_broker, connect):
+    """Refused, it would be sent again, and Kafka may have it. So it waits, longer than an append of QoS 1 does."""
+    cluster = KafkaCluster(1).start()
+    try:
+        broker = start_broker(settings_for(cluster, "ingest.waits"))
+        client = connect(V5, "sender", broker=broker, properties={"session_expiry_interval": 300})
+        client.publish("t", b"before", qos=1)
+        cluster.kill(0)
+        client.send_raw(pack_publish(V5, "t", b"waits", qos=2, packet_id=9))
+        client.send_raw(pack_publish(V5, "t", b"too", qos=1, packet_id=10))
+        time.sleep(7)
+        client.ping()  # nothing else has come
+        client.send_raw(pack_publish(V5, "t", b"waits", qos=2, packet_id=9, dup=True))
+        cluster.restart(0)
+        answer = client.expect(PacketType.PUBREC, timeout=90)
+        assert answer.packet_id == 9
+        assert (answer.reason or 0) < 0x80
+        answer = client.expect(PacketType.PUBACK, timeout=90)
+        assert answer.packet_id == 10
+        assert (answer.reason or 0) < 0x80
+        answer = client.expect(PacketType.PUBREC, timeout=90)
+        assert answer.packet_id == 9
+        assert (answer.reason or 0) < 0x80
+        client.send_ack(PacketType.PUBREL, 9)
+        client.expect(PacketType.PUBCOMP)
+        client.publish("t", b"after", qos=1)
+        payloads = [publish.payload for publish in logged(cluster.bootstrap, "ingest.waits", 4)]
+        assert payloads == [b"before", b"waits", b"too", b"after"]
     finally:
         cluster.stop()
 

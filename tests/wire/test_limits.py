@@ -2,7 +2,7 @@
 
 import time
 
-from tests.support.packets import V5, V311, PacketType, Reason
+from tests.support.packets import V5, V311, PacketType, Reason, Will
 from tests.support.raw_client import ClosedByServer
 
 
@@ -17,6 +17,25 @@ def test_subscriptions_per_client(start_broker, connect, topic):
     assert client.subscribe(names[4]) == [0]
     old = connect(V311, broker=broker)
     assert old.subscribe(*names) == [0, 0, 0, 0x80, 0x80]
+
+
+def test_bytes_of_subscriptions(start_broker, connect):
+    """limits.max_subscription_bytes and limits.max_total_subscription_bytes: long filters are bounded, too."""
+    settings = {"limits.max_subscription_bytes": 100_000, "limits.max_total_subscription_bytes": 250_000}
+    broker = start_broker(settings)
+    clients = [connect(V5, broker=broker) for _ in range(4)]
+    reasons = [client.subscribe(*(str(number).ljust(30_000, "x") for number in range(4))) for client in clients]
+    assert [sum(reason == 0 for reason in codes) for codes in reasons] == [3, 3, 2, 0]
+    assert {reason for codes in reasons for reason in codes} == {0, 0x97}
+    # one that is there may be changed, and what is given back is free for others
+    assert clients[0].subscribe("0".ljust(30_000, "x"), qos=1) == [1]
+    clients[0].unsubscribe("0".ljust(30_000, "x"))
+    assert clients[3].subscribe("y" * 30_000) == [0]
+    clients[1].disconnect()
+    assert clients[3].subscribe("z" * 30_000) == [0]
+    log = broker.log()
+    assert log.count("subscription refused") == 2
+    assert "limits.max_total_subscription_bytes" in log
 
 
 def test_topic_levels_and_length(start_broker, connect):
@@ -109,6 +128,21 @@ def test_user_properties_per_packet(start_broker, connect, topic):
     client.expect_publish(topic, b"x", properties=few)
     client.send_publish(topic, b"x", qos=1, packet_id=1, properties={"user_property": [("n", "v")] * 6})
     assert client.receive().reason in (Reason.QUOTA_EXCEEDED, Reason.MALFORMED, Reason.PACKET_TOO_LARGE)
+
+
+def test_user_properties_of_a_connect_are_limited_by_its_size_only(connect):
+    """The broker keeps none of them."""
+    connect(V5, properties={"user_property": [("n", "v")] * 1_000})
+
+
+def test_a_will_with_too_many_user_properties_is_refused_with_a_reason(open_client, client_id, topic):
+    """limits.max_user_properties: those of a will are sent to its subscribers."""
+    client = open_client(V5)
+    will = Will(topic, b"gone", properties={"user_property": [("n", "v")] * 65})
+    client.send_connect(client_id, will=will, properties={"maximum_packet_size": 100})
+    connack = client.expect(PacketType.CONNACK, reason=Reason.QUOTA_EXCEEDED)
+    assert "64 user properties" in connack.properties["reason_string"]
+    client.expect_closed()
 
 
 def test_retained_messages(start_broker, connect, topic):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, V311, PacketType, Reason, pack_publish, pack_unsubscribe
+from tests.support.packets import V5, V311, PacketType, Reason, pack_publish, pack_subscribe, pack_unsubscribe
 from tests.support.wire_types import varint
 
 SERVER_MAXIMUM = 1024 * 1024
@@ -129,3 +129,18 @@ def test_message_that_fits_without_a_topic_alias_is_sent(connect, topic):
         publisher.publish(topic, payload)
     publishes = [client.expect_publish(payload=payload) for _ in range(3)]
     assert publishes[0].topic == topic
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        pack_subscribe(V5, 1, [(f"f/{number}", 0) for number in range(40)]),
+        pack_unsubscribe(V5, 1, [f"f/{number}" for number in range(40)]),
+    ],
+    ids=["SUBACK", "UNSUBACK"],
+)
+def test_an_answer_that_does_not_fit_ends_the_connection(connect, bystander, packet):
+    """[MQTT-3.1.2-24]: the answer cannot be shortened; the client gets a DISCONNECT with the reason instead."""
+    client = connect(V5, properties={"maximum_packet_size": 30})
+    client.send_raw(packet)
+    client.expect_disconnect(Reason.PACKET_TOO_LARGE)

@@ -21,9 +21,9 @@ from pathlib import Path
 import pytest
 
 from penstock.__main__ import main
-from penstock.cli.top_figures import Figures, Reading
-from penstock.cli.top_view import as_text, count, duration, size
-from penstock.datasub import Consumer, connect
+from penstock.cli.top.figures import Figures, Reading
+from penstock.cli.top.view import as_text, count, duration, size
+from penstock_client import Consumer, connect
 from tests.support.application import AppBroker, persistent, running_app_broker, until
 from tests.support.broker import REPOSITORY
 from tests.support.packets import V5
@@ -261,7 +261,7 @@ def test_an_interval_that_is_none_is_bad_usage(interval: str, capsys: pytest.Cap
 def test_an_address_where_somebody_else_listens(
     kind: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.cli.top.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("penstock.cli.top.app.LOOK_SECONDS", 0.2)
     with stranger(kind) as port:
         assert main(["top", "--once", "--url", f"http://127.0.0.1:{port}", "--token", "x"]) == 1
     message, hint = capsys.readouterr().err.splitlines()

@@ -62,9 +62,9 @@ def test_long_topics(connect, new_name, version, length):
 
 
 def test_deepest_topic_and_one_deeper(connect, new_name):
-    """limits.max_topic_levels is 128: more are refused, in a filter with a reason code, in a topic name, too."""
+    """limits.max_topic_levels is 32: more are refused, in a filter with a reason code, in a topic name, too."""
     name = new_name("deep")
-    deepest, deeper = "/".join([name] * 128), "/".join([name] * 129)
+    deepest, deeper = "/".join([name] * 32), "/".join([name] * 33)
     client = connect(V5)
     assert client.subscribe(deepest, deeper) == [0, 0x8F]
     publisher = connect(V5)

@@ -110,6 +110,15 @@ def test_close_is_answered(stream):
     assert stream.read_frame() is None
 
 
+def test_a_close_reason_that_is_not_utf_8_is_refused(stream):
+    """RFC 6455 8.1: the connection fails with 1007."""
+    RawClient(stream, V5).connect("client")
+    stream.send_frame(CLOSE, b"\x03\xe8\xff\xfe")
+    opcode, payload = stream.read_frame()
+    assert (opcode, payload) == (CLOSE, b"\x03\xef")
+    assert stream.read_frame() is None
+
+
 def test_large_payloads(stream, topic):
     """RFC 6455 5.2: lengths of 7, 16 and 64 bits, both ways."""
     client = RawClient(stream, V5)

@@ -11,7 +11,8 @@
 %c and %u are the client id and user name, as text within their level: whatever they contain, they never act as a
 wildcard or as a separator. A topic with %u is none for clients without a user name. %% is a percent sign.
 
-Beside the rules there may be [[types]] entries, see client_types.py, and [[data]] entries, see data_rules.py.
+Beside the rules there may be [[types]] entries, see client_types.py, [[data]] entries, see data_rules.py, and
+[[client_ids]] entries, see client_ids.py.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from penstock._ext import acl
+from penstock._ext.match import acl
+from penstock.access.client_ids import ClientIdRule, may_use, parse_client_id_rule
 from penstock.access.client_types import TypeRule, parse_type_rule
 from penstock.access.data_rules import DataRule, parse_data_rule
 from penstock.access.entries import check_keys, read_anonymous, read_texts
 from penstock.core.errors import AccessFileError
-from penstock.core.settings.model import ClientType
+from penstock.settings.model import ClientType
 
 MOST_RULES = 10_000
 MOST_SHARED = 1_024
 ACTIONS = {"publish": acl.PUBLISH, "subscribe": acl.SUBSCRIBE}
-SECTIONS = ("rules", "types", "data")
+SECTIONS = ("rules", "types", "data", "client_ids")
 KEYS = ("effect", "actions", "users", "clients", "anonymous", "topics")
 
 _PLACEHOLDER = re.compile(r"%([cu%])")
@@ -65,10 +67,17 @@ class Rule:
 class AclFile:
     """The rules of one file. Never changes: a reload makes a new one."""
 
-    def __init__(self, rules: Iterable[Rule], types: Iterable[TypeRule] = (), data: Iterable[DataRule] = ()) -> None:
+    def __init__(
+        self,
+        rules: Iterable[Rule],
+        types: Iterable[TypeRule] = (),
+        data: Iterable[DataRule] = (),
+        client_ids: Iterable[ClientIdRule] = (),
+    ) -> None:
         self.rules = tuple(rules)
         self.types = tuple(types)
         self.data = tuple(data)
+        self.client_ids = tuple(client_ids)
         # Programs without %c are the same for many clients; one object serves them all.
         self._shared: OrderedDict[tuple[tuple[int, ...], str | None], acl.AclProgram] = OrderedDict()
 
@@ -91,7 +100,7 @@ class AclFile:
         for section, found in entries.items():
             if unknown or not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
                 raise AccessFileError(
-                    f"{name}: an ACL file has [[rules]], [[types]] and [[data]] entries, nothing else"
+                    f"{name}: an ACL file has [[rules]], [[types]], [[data]] and [[client_ids]] entries, nothing else"
                 )
             if len(found) > MOST_RULES:
                 raise AccessFileError(
@@ -101,6 +110,10 @@ class AclFile:
             [_parse_rule(rule, f"{name}: rule {number}") for number, rule in enumerate(entries["rules"], 1)],
             [parse_type_rule(entry, f"{name}: type {number}") for number, entry in enumerate(entries["types"], 1)],
             [parse_data_rule(entry, f"{name}: data {number}") for number, entry in enumerate(entries["data"], 1)],
+            [
+                parse_client_id_rule(entry, f"{name}: client id {number}")
+                for number, entry in enumerate(entries["client_ids"], 1)
+            ],
         )
 
     def client_type(self, client_id: str, username: str | None, *, from_certificate: bool = False) -> ClientType | None:
@@ -110,12 +123,28 @@ class AclFile:
                 return rule.client_type
         return None
 
+    def may_use_client_id(self, client_id: str, username: str | None) -> bool:
+        """Return whether the [[client_ids]] entries let this user connect with the client id."""
+        return may_use(self.client_ids, client_id, username)
+
     def data_access(self, client_id: str, username: str | None, action: str, topic: str) -> bool | None:
         """What the first [[data]] entry for this action says; None when there is none."""
         for rule in self.data:
             if rule.applies_to(client_id, username, action, topic):
                 return rule.allow
         return None
+
+    def explain(self, client_id: str, username: str | None, action: str, topic: bytes) -> str:
+        """Say why a client that may not publish to this topic, or subscribe to this filter, may not."""
+        applicable = [index for index, rule in enumerate(self.rules) if rule.applies_to(client_id, username)]
+        program = self._compile(applicable, client_id, username)
+        decided = program.find_publish(topic) if action == "publish" else program.find_subscribe(topic)
+        if decided is None:
+            return "no rule allows it"
+        decisive = [index for index in applicable for _ in self._usable(self.rules[index], username)][decided]
+        if self.rules[decisive].allow:
+            return "no rule denies it: the answer to the client says why"
+        return f"rule {decisive + 1} denies it"
 
     def compile_for(self, client_id: str, username: str | None) -> acl.AclProgram:
         """The program that answers for this client; called once when it connects."""
@@ -138,11 +167,15 @@ class AclFile:
             [
                 (rule.allow, rule.actions, tuple(_fill_level(level, client_id, username or "") for level in levels))
                 for rule in map(self.rules.__getitem__, applicable)
-                for levels in rule.topics
-                # Only this topic is left out: a rule that denies others as well must go on denying them.
-                if username is not None or not _uses_user(levels)
+                for levels in self._usable(rule, username)
             ]
         )
+
+    @staticmethod
+    def _usable(rule: Rule, username: str | None) -> list[Levels]:
+        """Return the topics of a rule, for clients without a user name those without %u. Only these topics are left
+        out: a rule that denies others as well must continue to deny them."""
+        return [levels for levels in rule.topics if username is not None or not _uses_user(levels)]
 
 
 def _uses_user(levels: Levels) -> bool:

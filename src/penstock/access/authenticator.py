@@ -6,8 +6,11 @@ import asyncio
 import secrets
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 
+from penstock.access.fair_line import FairLine
 from penstock.access.passwords import LONGEST_PASSWORD, PasswordFile
 
 SERVER_BUSY = 0x89
@@ -17,6 +20,16 @@ class AuthenticatorBusy(Exception):
     """Too many clients are waiting to be checked: this one is told to come back later (Server busy)."""
 
     reason_code = SERVER_BUSY
+
+
+@dataclass(slots=True, eq=False)
+class _Check:
+    """A verification that waits or runs, and the future that its clients wait for."""
+
+    digest: bytes
+    username: str
+    password: bytes
+    done: asyncio.Future[bool]
 
 
 class Authenticator:
@@ -30,12 +43,15 @@ class Authenticator:
         self, passwords: PasswordFile, *, threads: int = 2, max_pending: int = 256, max_remembered: int = 10_000
     ) -> None:
         self._passwords = passwords
-        self._max_pending = max_pending
+        self._threads = threads
+        self._line: FairLine[_Check] = FairLine(max(1, max_pending - threads))
         self._max_remembered = max_remembered
         self._secret = secrets.token_bytes(32)
         self._remembered: OrderedDict[bytes, None] = OrderedDict()
         # Clients that share one user name often come all at once: they wait for one verification.
-        self._running: dict[bytes, asyncio.Future[bool]] = {}
+        self._checks: dict[bytes, _Check] = {}
+        self._running = 0
+        self._is_closed = False
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="penstock-password")
 
     def replace(self, passwords: PasswordFile) -> None:
@@ -44,35 +60,62 @@ class Authenticator:
         self._remembered.clear()
 
     def close(self) -> None:
+        """Refuse everything that waits in the line, and start nothing more."""
+        self._is_closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
+        while (check := self._line.take()) is not None:
+            del self._checks[check.digest]
+            check.done.set_exception(AuthenticatorBusy())
 
     def try_remembered(self, username: str, password: bytes) -> bool:
         """Whether this pair was verified before and still holds; costs a microsecond, never blocks."""
         return self._recall(self._digest(username, password))
 
-    async def authenticate(self, username: str, password: bytes) -> bool:
-        """Whether the password is right; raises AuthenticatorBusy when too many are waiting."""
+    async def authenticate(self, username: str, password: bytes, address: str = "") -> bool:
+        """Whether the password is right; raises AuthenticatorBusy when too many are waiting.
+
+        Addresses, and user names of one address, are checked in turn.
+        """
         if len(password) > LONGEST_PASSWORD:
             return False
         digest = self._digest(username, password)
         if self._recall(digest):
             return True
-        running = self._running.get(digest)
-        if running is None:
-            if len(self._running) >= self._max_pending:
+        check = self._checks.get(digest)
+        if check is None:
+            check = _Check(digest, username, password, asyncio.get_running_loop().create_future())
+            left = self._line.put(address, username, check)
+            if left is check:
                 raise AuthenticatorBusy
-            loop = asyncio.get_running_loop()
-            running = loop.run_in_executor(self._pool, self._passwords.verify, username, password)
-            self._running[digest] = running
-            running.add_done_callback(lambda done: self._on_verified(digest, done))
+            self._checks[digest] = check
+            if left is not None:
+                del self._checks[left.digest]
+                left.done.set_exception(AuthenticatorBusy())
+            self._start_next()
         # A client that goes away while it waits must not take the verification from the others.
-        return await asyncio.shield(running)
+        is_right = await asyncio.shield(check.done)
+        # A reload meanwhile may have removed the user, or changed the password.
+        return is_right and self._digest(username, password) == digest
 
-    def _on_verified(self, digest: bytes, done: asyncio.Future[bool]) -> None:
-        self._running.pop(digest, None)
-        if done.cancelled() or done.exception() is not None or not done.result():
-            return
-        self._remembered[digest] = None
+    def _start_next(self) -> None:
+        while not self._is_closed and self._running < self._threads and (check := self._line.take()) is not None:
+            self._running += 1
+            loop = asyncio.get_running_loop()
+            verified = loop.run_in_executor(self._pool, self._passwords.verify, check.username, check.password)
+            verified.add_done_callback(partial(self._on_verified, check))
+
+    def _on_verified(self, check: _Check, verified: asyncio.Future[bool]) -> None:
+        self._running -= 1
+        self._checks.pop(check.digest, None)
+        self._start_next()
+        if verified.cancelled():
+            check.done.set_exception(AuthenticatorBusy())  # `close` has cancelled it before it began
+        elif (error := verified.exception()) is not None:
+            check.done.set_exception(error)
+        else:
+            check.done.set_result(verified.result())
+            if verified.result():
+                self._remembered[check.digest] = None
         if len(self._remembered) > self._max_remembered:
             self._remembered.popitem(last=False)
 

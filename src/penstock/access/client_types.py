@@ -12,12 +12,13 @@ A client must fit every key that is there. In clients and certificates a * stand
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 from penstock.access.entries import check_keys, read_anonymous, read_texts
 from penstock.core.errors import AccessFileError
-from penstock.core.settings.model import ClientType
+from penstock.settings.model import ClientType
 
 TYPES = get_args(ClientType)
 KEYS = ("type", "users", "certificates", "clients", "anonymous")
@@ -25,9 +26,14 @@ KEYS = ("type", "users", "certificates", "clients", "anonymous")
 
 def matches_glob(pattern: str, text: str) -> bool:
     """Whether the text is the pattern, with * for any text. Takes time in proportion to the text, whatever is in it."""
-    first, *rest = pattern.split("*")
+    return matches_parts(pattern.split("*"), text)
+
+
+def matches_parts(parts: Sequence[str], text: str) -> bool:
+    """Return whether the text consists of these parts in their order, with any text between two of them."""
+    first, *rest = parts
     if not rest:
-        return text == pattern
+        return text == first
     *middle, last = rest
     if not text.startswith(first) or not text.endswith(last) or len(text) < len(first) + len(last):
         return False

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock._ext.acl import AclProgram
+from penstock._ext.match.acl import AclProgram
 from penstock.access.acl_file import AclFile
 from penstock.access.authenticator import Authenticator
 from penstock.access.passwords import PasswordFile
-from penstock.core.settings import AccessSettings
-from penstock.core.settings.model import ClientType
+from penstock.settings import AccessSettings
+from penstock.settings.model import ClientType
 
 
 class AccessFiles(NamedTuple):
@@ -53,6 +53,10 @@ class AccessControl:
         else:
             self._authenticator.replace(passwords)
 
+    def knows_user(self, username: str) -> bool:
+        """Return whether the password file has the user; False without one."""
+        return self._files.passwords is not None and username in self._files.passwords
+
     def close(self) -> None:
         if self._authenticator is not None:
             self._authenticator.close()
@@ -61,13 +65,26 @@ class AccessControl:
         """Whether the pair was verified lately: an answer without waiting, for the usual reconnect."""
         return self._authenticator is not None and self._authenticator.try_remembered(username, password)
 
-    async def authenticate(self, username: str, password: bytes) -> bool:
-        """Whether the password file knows this pair; without a file nobody. Raises AuthenticatorBusy."""
-        return self._authenticator is not None and await self._authenticator.authenticate(username, password)
+    async def authenticate(self, username: str, password: bytes, address: str = "") -> bool:
+        """Return whether the password file has this pair; False without a file. Raises AuthenticatorBusy if the address
+        or the user name already has its share of the waiting line."""
+        return self._authenticator is not None and await self._authenticator.authenticate(username, password, address)
+
+    def explain(self, client_id: str, username: str | None, action: str, topic: bytes) -> str:
+        """Say why the client may not publish to the topic, or subscribe to the filter."""
+        if action == "publish" and (topic == b"$SYS" or topic.startswith(b"$SYS/")):
+            return "$SYS belongs to the broker"
+        if self._files.acl is None:
+            return "no ACL file is loaded"
+        return self._files.acl.explain(client_id, username, action, topic)
 
     def program_for(self, client_id: str, username: str | None) -> AclProgram | None:
         """The client's access program; None = no ACL file, everything is allowed."""
         return None if self._files.acl is None else self._files.acl.compile_for(client_id, username)
+
+    def may_use_client_id(self, client_id: str, username: str | None) -> bool:
+        """Return whether the user may connect with this client id; always without an ACL file."""
+        return self._files.acl is None or self._files.acl.may_use_client_id(client_id, username)
 
     @property
     def has_acl(self) -> bool:

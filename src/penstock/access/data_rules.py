@@ -8,7 +8,7 @@
     clients = ["report-*"]                      # client ids, * for any text; default: all
     anonymous = true                            # only clients without (false: with) a user name, default: both
 
-Where no entry fits, owners and what was given by GRANT decide (penstock.datasub.privileges).
+Where no entry fits, owners and what was given by GRANT decide (penstock.subscribers.query.privileges).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatc
 
 from penstock.access.client_types import checked_type
 from penstock.core.errors import AccessFileError, UsageError
-from penstock.core.settings.model import ClientType
+from penstock.settings.model import ClientType
 
 LARGEST_FILE = 64 * 1024 * 1024
 LONGEST_PASSWORD = 65_535  # what a CONNECT can carry

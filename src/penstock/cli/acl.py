@@ -12,9 +12,9 @@ from penstock.access.acl_file import AclFile
 from penstock.access.data_rules import ACTIONS
 from penstock.access.mosquitto import convert_acl
 from penstock.cli.app import make_app
-from penstock.cli.client_runner import counted
 from penstock.core import exit_codes
 from penstock.core.errors import UsageError
+from penstock.core.text import counted
 
 app = make_app()
 
@@ -42,12 +42,22 @@ def check(
     *,
     client: Annotated[str, typer.Option("-i", "--client", help="Client id to ask for.")] = "",
     user: Annotated[str | None, typer.Option("-u", "--user", help="User name to ask for; none = anonymous.")] = None,
-    publish: Annotated[str | None, typer.Option("--publish", help="Topic: may it publish there?")] = None,
-    subscribe: Annotated[str | None, typer.Option("--subscribe", help="Filter: may it subscribe to it?")] = None,
-    data: Annotated[
-        str | None,
-        typer.Option("--data", metavar="ACTION:TOPIC", help="May it create, subscribe to or drop that query topic?"),
+    publish: Annotated[
+        list[str] | None, typer.Option("--publish", metavar="TOPIC", help="May it publish to this topic? Repeatable.")
     ] = None,
+    subscribe: Annotated[
+        list[str] | None,
+        typer.Option("--subscribe", metavar="FILTER", help="May it subscribe to this filter? Repeatable."),
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data",
+            metavar="ACTION:TOPIC",
+            help="May it create, subscribe to or drop this query topic? Repeatable.",
+        ),
+    ] = None,
+    connect: Annotated[bool, typer.Option("--connect", help="May it connect with its client id?")] = False,
     ask_type: Annotated[bool, typer.Option("--type", help="Say whether it is a DEVICE or an APPLICATION.")] = False,
     certificate: Annotated[
         bool, typer.Option("--certificate", help="The user name was taken from a client certificate.")
@@ -56,27 +66,31 @@ def check(
     """Read an ACL file and, if asked, say what a client may do; exit code 1 when it may not. With --type also which
     type of client it is, as far as the [[types]] entries of the file say."""
     rules = AclFile.load(file)
-    if publish is None and subscribe is None and data is None and not ask_type:
+    if not publish and not subscribe and not data and not ask_type and not connect:
         _print_summary(file, rules)
         return
     if ask_type:
         found = rules.client_type(client, user, from_certificate=certificate)
         typer.echo(f"type: {found or _who_decides(user)}")
     program = rules.compile_for(client, user)
-    answers: list[tuple[str, str, bool]] = []
-    if publish is not None:
-        answers.append(("publish to", publish, program.may_publish(publish.encode())))
-    if subscribe is not None:
-        answers.append(("subscribe to", subscribe, program.may_subscribe(subscribe.encode())))
-    if data is not None:
-        answers.append(_ask_data(rules, client, user, data))
-    for action, topic, is_allowed in answers:
-        typer.echo(f"{'allowed' if is_allowed else 'denied'}: {action} {topic}")
-    if not all(is_allowed for _, _, is_allowed in answers):
+    # What was asked, whether it is allowed, and why if it is not.
+    answers: list[tuple[str, bool, str]] = []
+    if connect:
+        answers.append((f"connect with client id {client}", rules.may_use_client_id(client, user), ""))
+    for topic in publish or ():
+        why = rules.explain(client, user, "publish", topic.encode())
+        answers.append((f"publish to {topic}", program.may_publish(topic.encode()), why))
+    for topic in subscribe or ():
+        why = rules.explain(client, user, "subscribe", topic.encode())
+        answers.append((f"subscribe to {topic}", program.may_subscribe(topic.encode()), why))
+    answers += [_ask_data(rules, client, user, question) for question in data or ()]
+    for action, is_allowed, why in answers:
+        typer.echo(f"allowed: {action}" if is_allowed else f"denied: {action}{f' ({why})' if why else ''}")
+    if not all(is_allowed for _, is_allowed, _ in answers):
         raise typer.Exit(exit_codes.FAILURE)
 
 
-def _ask_data(rules: AclFile, client: str, user: str | None, question: str) -> tuple[str, str, bool]:
+def _ask_data(rules: AclFile, client: str, user: str | None, question: str) -> tuple[str, bool, str]:
     action, colon, topic = question.partition(":")
     if action not in ACTIONS or not colon:
         raise UsageError(f"--data {question} is not allowed: use ACTION:TOPIC with {', '.join(ACTIONS)}")
@@ -84,13 +98,14 @@ def _ask_data(rules: AclFile, client: str, user: str | None, question: str) -> t
     if found is None:
         typer.echo("no entry of [[data]] is about this: its owner may, and whoever was granted it", err=True)
     verb = "subscribe to" if action == "subscribe" else action
-    return f"{verb} the query topic", topic, found is True
+    return f"{verb} the query topic {topic}", found is True, ""
 
 
 def _print_summary(file: Path, rules: AclFile) -> None:
     types = f", {counted(len(rules.types), 'type')}" if rules.types else ""
     data = f", {counted(len(rules.data), 'data rule')}" if rules.data else ""
-    typer.echo(f"{file}: {counted(len(rules.rules), 'rule')}{types}{data}, no errors")
+    ids = f", {counted(len(rules.client_ids), 'client id rule')}" if rules.client_ids else ""
+    typer.echo(f"{file}: {counted(len(rules.rules), 'rule')}{types}{data}{ids}, no errors")
     if not rules.rules:
         print("penstock: without rules no client may publish or subscribe to anything", file=sys.stderr)
 

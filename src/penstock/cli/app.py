@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from penstock.core.starting import no_collections
+from penstock.broker.starting import no_collections
 
 COMMANDS = {
     "serve": ("penstock.cli.serve", "Run the broker."),
@@ -17,19 +17,31 @@ COMMANDS = {
     "sub": ("penstock.cli.sub", "Subscribe and print messages, with the flags of mosquitto_sub."),
     "passwd": ("penstock.cli.passwd", "Create and change password files."),
     "acl": ("penstock.cli.acl", "Check ACL files and import those of mosquitto."),
-    "log": ("penstock.cli.log", "Look into the logs of messages: topics, records, offsets; append, truncate, repair."),
+    "log": (
+        "penstock.cli.log.app",
+        "Look into the logs of messages: topics, records, offsets; append, truncate, repair.",
+    ),
     "app": ("penstock.cli.application", "Look at APPLICATION clients of a running broker; reset and delete them."),
     "session": ("penstock.cli.session", "Look at sessions of a running broker; disconnect their clients, delete them."),
     "retained": ("penstock.cli.retained", "Look at retained messages of a running broker; delete them."),
-    "queue": ("penstock.cli.queue", "Look at durable queues of a running broker; make, change, move, replay, delete."),
+    "queue": (
+        "penstock.cli.queue.app",
+        "Look at durable queues of a running broker; make, change, move, replay, delete.",
+    ),
     "sql": ("penstock.cli.sql", "Make topics that are queries over messages, show and drop them: SQL statements."),
     "subscribe": ("penstock.cli.subscribe", "Print the rows of query topics, alone or as member of a consumer group."),
-    "bench": ("penstock.cli.bench", "Load tests of any MQTT broker, with checks and reports; comparisons of brokers."),
-    "top": ("penstock.cli.top", "Watch a running broker: clients, rates, queues, lag, drops."),
+    "bench": (
+        "penstock.cli.bench.app",
+        "Load tests of any MQTT broker, with checks and reports; comparisons of brokers.",
+    ),
+    "top": ("penstock.cli.top.app", "Watch a running broker: clients, rates, queues, lag, drops."),
     "doctor": ("penstock.cli.doctor", "Check the machine, files, Kafka and Redis, and say what to change."),
     "backup": ("penstock.cli.backup", "Save the data directory of a broker, while it runs."),
     "restore": ("penstock.cli.restore", "Put a backup back into a data directory."),
-    "spark": ("penstock.cli.spark", "Work on the logged messages with Spark: jobs, SQL, packages for a cluster."),
+    "spark": (
+        "penstock.cli.spark.app",
+        "Work on the logged messages with Spark: jobs, SQL, packages for a cluster.",
+    ),
     "check-config": ("penstock.cli.check_config", "Show the effective settings and where each came from."),
 }
 

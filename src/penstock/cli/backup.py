@@ -19,10 +19,15 @@ from typing import IO, Annotated
 import msgspec
 import typer
 
-from penstock.admin.server import package_version
-from penstock.cli.admin_client import AdminClient, Json, Token, Url, find_admin
+from penstock.cli.admin_options import Json, Token, Url, find_admin
 from penstock.cli.app import make_app
-from penstock.cli.backup_archive import (
+from penstock.cli.cleaning_up import cleaning_up
+from penstock.cli.progress import Progress
+from penstock.cli.settings_options import Config, DataDir, Set, load_from_flags
+from penstock.cli.tables import print_json
+from penstock.core.data_dir import check_restored
+from penstock.core.text import counted
+from penstock.operate.backup.archive import (
     FORMAT,
     LOST_AND_FOUND,
     MANIFEST,
@@ -36,17 +41,13 @@ from penstock.cli.backup_archive import (
     open_sink,
     remove_abandoned,
 )
-from penstock.cli.cleaning_up import cleaning_up
-from penstock.cli.client_runner import counted
-from penstock.cli.progress import Progress
-from penstock.cli.settings_options import Config, DataDir, Set, load_from_flags
-from penstock.cli.tables import print_json
-from penstock.core.data_dir import check_restored
-from penstock.core.settings import Settings
-from penstock.logs.embedded import files
-from penstock.logs.embedded.backup import CutTooOld, StagedTopic, Staging
-from penstock.logs.embedded.topic_writer import TopicCut
-from penstock.stores.lmdb_copy import Snapshots, find_environments
+from penstock.operate.client import AdminClient
+from penstock.operate.http.server import package_version
+from penstock.settings import Settings
+from penstock.storage.log.embedded import files
+from penstock.storage.log.embedded.backup import CutTooOld, StagedTopic, Staging
+from penstock.storage.log.embedded.topic_writer import TopicCut
+from penstock.storage.state.lmdb_copy import Snapshots, find_environments
 
 app = make_app()
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from shutil import which
 
-from penstock.core.settings import AccessSettings, ListenerSettings
-from penstock.core.settings.address import parse_address
-from penstock.core.settings.checks import is_anonymous_allowed
+from penstock.settings import AccessSettings, ListenerSettings
+from penstock.settings.address import parse_address
+from penstock.settings.checks import is_anonymous_allowed
 
 _DEFAULT_PORT = 1883
 

@@ -13,8 +13,8 @@ import typer
 from penstock.access.control import AccessControl
 from penstock.cli.app import make_app
 from penstock.cli.settings_options import Load, with_all_flags
-from penstock.core.settings import Loaded, flatten
-from penstock.core.settings.schema import without_secrets
+from penstock.settings import Loaded, flatten
+from penstock.settings.schema import without_secrets
 
 app = make_app()
 
@@ -29,7 +29,7 @@ def check_config(
     """Check settings, certificates, password and ACL files as `serve` would; exit code 78 when something is wrong."""
     loaded = load()
     AccessControl(loaded.settings.access).close()
-    import_module("penstock.app").check(loaded.settings)  # what only the parts themselves can judge
+    import_module("penstock.broker.app").check(loaded.settings)  # what only the parts themselves can judge
     for warning in loaded.warnings:
         print(f"penstock: warning: {warning}", file=sys.stderr)
     rows = list(_rows(loaded))

@@ -14,12 +14,12 @@ from urllib.parse import unquote, urlsplit
 import typer
 from typer.core import TyperCommand
 
-from penstock._ext import packets
-from penstock.cli.client import ConnectRequest
+from penstock._ext.wire import packets
 from penstock.cli.option_groups import with_options
 from penstock.cli.properties import join_arguments, parse_properties
-from penstock.cli.stream import Target
 from penstock.core.errors import UsageError
+from penstock.mqtt.client.session import ConnectRequest
+from penstock.mqtt.client.stream import Target
 
 VERSIONS = {"mqttv31": 3, "31": 3, "mqttv311": 4, "311": 4, "mqttv5": 5, "5": 5}
 NEVER = 0xFFFFFFFF

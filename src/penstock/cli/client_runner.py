@@ -46,11 +46,6 @@ async def _until_signal(work: Coroutine[Any, Any, int], *, is_endless: bool) -> 
         return code_of_signal
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 record`, `2,000 records`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def warn(text: str, *, quiet: bool) -> None:
     if not quiet:
         print(f"penstock: {text}", file=sys.stderr)

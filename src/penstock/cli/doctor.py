@@ -14,23 +14,25 @@ from typing import Annotated
 
 import typer
 
-from penstock.admin.token import ADDRESS_FILE
-from penstock.cli.admin_client import Json, admin_of
+from penstock.cli.admin_options import Json
 from penstock.cli.app import make_app
 from penstock.cli.backup import is_log_open
-from penstock.cli.checks.access import check_access
-from penstock.cli.checks.backends import check_kafka, check_redis
-from penstock.cli.checks.certificates import check_certificates
-from penstock.cli.checks.finding import Finding, State, ok, problem, warning
-from penstock.cli.checks.network import check_network
-from penstock.cli.checks.storage import check_storage
-from penstock.cli.checks.system import ClockWatch, check_backlog, check_cores, check_files, check_memory
 from penstock.cli.settings_options import Config, DataDir, Listen, Port, Set, load_from_flags
 from penstock.cli.tables import print_json, shown
 from penstock.core import exit_codes
 from penstock.core.errors import PenstockError, SettingsError
-from penstock.core.settings import Settings
-from penstock.logs.embedded import files
+from penstock.operate.client import admin_of
+from penstock.operate.doctor.access import check_access
+from penstock.operate.doctor.backends import check_kafka, check_redis
+from penstock.operate.doctor.certificates import check_certificates
+from penstock.operate.doctor.finding import Finding, State, ok, problem, warning
+from penstock.operate.doctor.network import check_network
+from penstock.operate.doctor.queues import check_queues
+from penstock.operate.doctor.storage import check_storage
+from penstock.operate.doctor.system import ClockWatch, check_backlog, check_cores, check_files, check_memory
+from penstock.operate.http.token import ADDRESS_FILE
+from penstock.settings import Settings
+from penstock.storage.log.embedded import files
 
 app = make_app()
 
@@ -70,7 +72,7 @@ def doctor(
     code = exit_codes.OK
     try:
         loaded = load_from_flags(config, **flags)  # type: ignore[arg-type] # each has the type of its parameter
-        import_module("penstock.app").check(loaded.settings)  # what only the parts themselves can judge
+        import_module("penstock.broker.app").check(loaded.settings)  # what only the parts themselves can judge
         tell(warning("settings", text, "see docs/settings.md") for text in loaded.warnings)
         tell([ok("settings", "all of them can be used together")])
         settings: Settings | None = loaded.settings
@@ -119,6 +121,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
         yield from check_kafka(settings)
     if settings.device.store == "redis":
         yield from check_redis(settings)
+    if pid is not None:
+        yield from check_queues(settings, ANSWER_SECONDS)
     yield from clock.check()
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from penstock.cli.client import Message
 from penstock.core.errors import UsageError
+from penstock.mqtt.client.session import Message
 
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "a": b"\a", "e": b"\x1b", "v": b"\v", "\\": b"\\"}
 

@@ -20,9 +20,9 @@ from penstock.access.passwords import (
     parse_stored,
 )
 from penstock.cli.app import make_app
-from penstock.cli.client_runner import counted
 from penstock.core.errors import PenstockError, UsageError
-from penstock.core.settings.model import ClientType
+from penstock.core.text import counted
+from penstock.settings.model import ClientType
 
 app = make_app()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -12,10 +13,16 @@ from typing import Annotated, NamedTuple, Self
 
 import typer
 
-from penstock.cli.admin_client import Json
+from penstock.cli.admin_options import Json
 from penstock.cli.app import make_app
 from penstock.cli.backup import is_log_open
-from penstock.cli.backup_archive import (
+from penstock.cli.cleaning_up import cleaning_up
+from penstock.cli.progress import Progress
+from penstock.cli.settings_options import Config, DataDir, Set, load_from_flags
+from penstock.cli.tables import print_json
+from penstock.core.data_dir import RESTORING
+from penstock.core.text import counted
+from penstock.operate.backup.archive import (
     LARGEST_MANIFEST,
     LOST_AND_FOUND,
     MANIFEST,
@@ -27,18 +34,13 @@ from penstock.cli.backup_archive import (
     held_directory,
     parse_manifest,
     read_backup,
+    read_manifest,
     sync,
     write_file,
 )
-from penstock.cli.cleaning_up import cleaning_up
-from penstock.cli.client_runner import counted
-from penstock.cli.progress import Progress
-from penstock.cli.settings_options import Config, DataDir, Set, load_from_flags
-from penstock.cli.tables import print_json
-from penstock.core.data_dir import RESTORING
-from penstock.logs.embedded import files
-from penstock.logs.embedded.verify import verify_segment
-from penstock.stores.lmdb_copy import check_environment, find_environments
+from penstock.storage.log.embedded import files
+from penstock.storage.log.embedded.verify import verify_segment
+from penstock.storage.state.lmdb_copy import check_environment, find_environments
 
 app = make_app()
 
@@ -156,12 +158,14 @@ class Owner(NamedTuple):
     def describe(self) -> str:
         if self.is_another:
             return f"all of it belongs to {self.name}, as {self.whose} does"
-        return "all of it belongs to root: for a broker that runs as another user, give it away (chown -R USER:GROUP)"
+        return "all files belong to root: if the broker runs as another user, chown them (chown -R USER:GROUP)"
 
 
 def _restore(source: Path, target: Path, occupied: list[str], owner: Owner) -> tuple[Manifest, Path | None]:
     if not source.exists():
         raise BackupError(f"there is no {source}")
+    with explain_errors(source):
+        _check_room(read_manifest(source), target)
     _make(target, owner)
     # As long as it is there, no broker starts on the target.
     with held_directory(target / RESTORING, f"another restore into {target.resolve()} is at work") as staging:
@@ -175,6 +179,18 @@ def _restore(source: Path, target: Path, occupied: list[str], owner: Owner) -> t
                 moves.move(path, target / path.name)
             sync(target)
     return manifest, aside
+
+
+def _check_room(manifest: Manifest, target: Path) -> None:
+    """Raise BackupError if the files of the backup do not fit on the disk."""
+    needed = sum(file.size for file in manifest.files)
+    existing = next(path for path in (target.absolute(), *target.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    if needed > free:
+        raise BackupError(
+            f"the backup needs {needed:,} bytes, and {existing} has {free:,} free",
+            "Make room, or name a directory on a larger disk with --data-dir.",
+        )
 
 
 class _Moves:
@@ -235,7 +251,7 @@ def _extract(source: Path, staging: Path) -> Manifest:
             write_file(path, limited)  # type: ignore[arg-type] # a RawIOBase reads bytes, which is all that is asked of it
             found[name] = (size, limited.digest)
     if manifest is None:
-        raise BackupError(f"{source} has no {MANIFEST}: it is no backup, or not whole")
+        raise BackupError(f"{source} has no {MANIFEST}: it is not a backup, or not whole")
     expected = {file.name: (file.size, file.sha256) for file in manifest.files}
     wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     if wrong:

@@ -6,10 +6,10 @@ from importlib import import_module
 
 import typer
 
+from penstock.broker.starting import no_collections
 from penstock.cli.app import make_app
 from penstock.cli.settings_options import Load, with_all_flags
 from penstock.core.logging import configure_logging, get_logger
-from penstock.core.starting import no_collections
 
 app = make_app()
 

@@ -8,11 +8,11 @@ import sys
 
 import uvloop
 
-from penstock.app import Broker
+from penstock.broker.app import Broker
+from penstock.broker.closing import end_soon
+from penstock.broker.service_manager import ServiceManager
 from penstock.cli.banner import render_banner
-from penstock.core.closing import end_soon
-from penstock.core.service_manager import ServiceManager
-from penstock.core.settings.loader import Loaded
+from penstock.settings.loader import Loaded
 
 
 def run(loaded: Loaded) -> int:

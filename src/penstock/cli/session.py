@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.admin_client import AdminClient, Broker, Json, Yes, escape, with_broker
+from penstock.cli.admin_options import Broker, Json, Yes, with_broker
 from penstock.cli.app import make_app
-from penstock.cli.client_runner import counted
 from penstock.cli.tables import ask, describe_expiry, print_entries, print_fields, print_json, shown
+from penstock.core.text import counted
+from penstock.operate.client import AdminClient, escape
 
 app = make_app()
 

@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli.option_groups import with_options
 from penstock.core.errors import UsageError
-from penstock.core.settings import Loaded, load_settings
+from penstock.settings import Loaded, load_settings
 
 Config = Annotated[
     Path | None,

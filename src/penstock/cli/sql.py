@@ -16,15 +16,15 @@ from penstock.cli.data_options import DEFAULT_SERVER, DataConnection
 from penstock.cli.statements import Statement, place_in_file, point_at, split_statements
 from penstock.cli.tables import print_table
 from penstock.core.errors import PenstockError, UsageError
-from penstock.datasub.client.admin import Admin, Result
-from penstock.datasub.errors import SqlError
+from penstock_client.admin import Admin, Result
+from penstock_client.errors import SqlError
 
 app = make_app()
 
 EXAMPLES = """
 \b
 Statements:
-  CREATE TABLE meters FROM 'meters/+/state' (site VARCHAR TAG LEVEL 2, watt DOUBLE)
+  CREATE TABLE meters FROM 'meters/+/state' (watt DOUBLE, site VARCHAR FROM TOPIC LEVEL 2 TAG)
   CREATE TOPIC hot AS SELECT ts, client_id, payload.temp AS t FROM "sensors/+/data" WHERE payload.temp > 30
   CREATE TOPIC everything AS DATABASE "#"
   RELOAD TOPIC hot AS SELECT …          DROP TOPIC [IF EXISTS] [FORCE] hot

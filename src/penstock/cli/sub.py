@@ -11,12 +11,12 @@ import typer
 
 from penstock.cli import client_options as shared
 from penstock.cli.app import make_app
-from penstock.cli.client import Client, Message
 from penstock.cli.client_options import Connect, Connection, MosquittoCommand, make_connection, pick, with_connection
 from penstock.cli.client_runner import run, warn
 from penstock.cli.output import make_printer
 from penstock.core import exit_codes
 from penstock.core.errors import UsageError
+from penstock.mqtt.client.session import Client, Message
 
 app = make_app()
 Settle = Annotated[

@@ -17,16 +17,17 @@ from penstock.cli.app import make_app
 from penstock.cli.client_options import pick
 from penstock.cli.client_runner import run, warn
 from penstock.cli.data_options import DEFAULT_SERVER, DataConnection
-from penstock.cli.log_records import as_text
 from penstock.cli.tables import shown
 from penstock.core import exit_codes
 from penstock.core.errors import UsageError
-from penstock.datasub.client.consumer import AsyncConsumer
-from penstock.datasub.client.failures import TopicRefused
-from penstock.datasub.client.messages import Block, Message
-from penstock.datasub.client.partitions import TopicPartition
+from penstock.operate.inspect.records import as_text
+from penstock_client.consumer import AsyncConsumer
+from penstock_client.failures import TopicRefused
+from penstock_client.messages import Block, Message
+from penstock_client.partitions import TopicPartition
 
 app = make_app()
+SUBSCRIBE_MS = 10_000  # a user at a terminal should learn that the broker is unreachable
 _ROWS = msgspec.json.Decoder(list[msgspec.Raw])
 _VALUES = msgspec.json.Decoder(list[dict[str, Any]])
 
@@ -90,11 +91,12 @@ def subscribe(
     config: dict[str, Any] = {
         **pick(DataConnection, ctx.params).config(),
         "group.id": group or f"penstock-cli-{secrets.token_hex(4)}",
-        "client.id": client_id or "penstock subscribe",
+        "client.id": client_id,
         "auto.offset.reset": start,
         "auto.commit.interval.ms": 1_000,
         "enable.auto.commit": group is not None and commit == "auto" and not replay,
         "enable.replay": replay,
+        "subscribe.timeout.ms": SUBSCRIBE_MS,
         **_parse(options or []),
     }
     run(_run(config, Wishes(topics, count, timeout, as_json, quiet)), quiet=quiet)
@@ -157,7 +159,8 @@ def _print_message(consumer: AsyncConsumer, message: Message, printer: TablePrin
         printer.print(block, rows)
         printed += rows
         if rows < block.nrows() or printed == most:
-            position = block.offsets()[rows - 1] + 1
+            offsets = block.offsets()  # a message may have several rows: it is done when the last of them is
+            position = offsets[rows] if rows < len(offsets) else offsets[-1] + 1
             break
     else:
         position = message.next_offset()

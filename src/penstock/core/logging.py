@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import re
 import sys
@@ -329,3 +330,10 @@ class RateLimited:
         if len(self._seen) > self._max_keys:
             self._seen.popitem(last=False)
         return suppressed
+
+    def hold_back(self, key: Hashable, count: int) -> None:
+        """Count warnings that were held back elsewhere: the next one of the key that passes has them, too."""
+        passed, suppressed = self._seen.get(key, (-math.inf, 0))
+        self._seen[key] = (passed, suppressed + count)
+        if len(self._seen) > self._max_keys:
+            self._seen.popitem(last=False)

@@ -75,6 +75,7 @@ class QueueSample(NamedTuple):
     unsettled: int
     consumers: int
     dead_letters: int
+    held_back: int = 0
 
 
 EXACT: dict[str, Meaning] = {
@@ -84,6 +85,9 @@ EXACT: dict[str, Meaning] = {
     "sessions_expired": Meaning("sessions_expired", "counter", "Sessions that ended because their client stayed away."),
     "subscriptions": Meaning("subscriptions", "gauge", "Subscriptions of all sessions."),
     "shared_subscriptions": Meaning("shared_subscriptions", "gauge", "Subscriptions that are members of a shared one."),
+    "subscription_bytes": Meaning(
+        "subscription_bytes", "gauge", "Bytes that the filters of all subscriptions count for."
+    ),
     "retained_messages": Meaning("retained_messages", "gauge", "Retained messages held."),
     "retained_bytes": Meaning("retained_bytes", "gauge", "Bytes of the retained messages held."),
     "bytes_received": Meaning("received_bytes", "counter", "Bytes of MQTT read from clients."),
@@ -101,6 +105,12 @@ EXACT: dict[str, Meaning] = {
     "sessions_taken_over": Meaning("sessions_taken_over", "counter", "Connections that took a session over."),
     "publishers_paused": Meaning("publishers_paused", "counter", "Times a publisher was made to wait."),
     "congested_subscribers": Meaning("congested_subscribers", "gauge", "Subscribers their publishers wait for now."),
+    "match_steps": Meaning("match_steps", "counter", "Filter nodes and subscriptions looked at to match topics."),
+    "match_pauses": Meaning(
+        "match_pauses", "counter", "Times a publisher waited for its turn because matching its topics takes long."
+    ),
+    "match_long": Meaning("long_matches", "counter", "Matches over limits.match_steps, made in slices."),
+    "match_waiting": Meaning("match_waiting", "gauge", "Publishers waiting for their turn to match a topic."),
     "socket_reads": Meaning("socket_reads", "counter", "Reads from sockets."),
     "socket_writes": Meaning("socket_writes", "counter", "Writes to sockets."),
     "flushes": Meaning("flushes", "counter", "Loop iterations that had output."),
@@ -172,6 +182,9 @@ EXACT: dict[str, Meaning] = {
     "device_stored_messages": Meaning(
         "device_stored_messages", "gauge", "Messages in the store now, for all of them; not known of Redis."
     ),
+    "device_stored_bytes": Meaning(
+        "device_stored_bytes", "gauge", "Bytes of these messages; unknown with a Redis Cluster."
+    ),
     "device_fetched": Meaning("device_fetched", "counter", "Messages read from their store."),
     "device_removed": Meaning("device_removed", "counter", "Messages removed from it because they were acknowledged."),
     "device_trimmed": Meaning("device_trimmed", "counter", "Messages that gave way to newer ones over the limit."),
@@ -190,6 +203,9 @@ EXACT: dict[str, Meaning] = {
         "dispatch_open_rounds", "gauge", "Rounds of which something is neither acknowledged nor stored yet."
     ),
     "queues": Meaning("queues", "gauge", "Durable queues, dead letters and ephemeral ones included."),
+    "queues_held_back": Meaning(
+        "queues_held_back", "gauge", "Queues whose slowest group has unsettled messages and no connected consumer."
+    ),
     "queue_groups": Meaning("queue_groups", "gauge", "Groups of consumers of durable queues."),
     "queue_consumers": Meaning("queue_consumers", "gauge", "Consumers of durable queues."),
     "queue_relays": Meaning("queue_relays", "gauge", "Subscriptions to queues that another broker serves for us."),
@@ -394,6 +410,9 @@ BY_QUEUE: dict[str, Meaning] = {
     "unsettled": Meaning("queue_unsettled", "gauge", "Messages of the queue delivered and not settled.", "queue"),
     "consumers": Meaning("queue_members", "gauge", "Consumers of the queue, of all its groups.", "queue"),
     "dead_letters": Meaning("queue_dead", "counter", "Messages of the queue that became dead letters.", "queue"),
+    "held_back": Meaning(
+        "queue_held_back", "gauge", "1 while the slowest group of the queue has no consumer.", "queue"
+    ),
 }
 LONGEST_LABEL = 128
 

@@ -14,11 +14,11 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
-from penstock._ext.connection import Feed, Hub, Round, refill
-from penstock._ext.segment import RecordPack
+from penstock._ext.hub.connection import Feed, Hub, Round, refill
+from penstock._ext.record.segment import RecordPack
 from penstock.core.logging import RateLimited, get_logger
-from penstock.delivery.device import DeviceDelivery
-from penstock.logs.base import (
+from penstock.services.log_names import DISPATCH_GROUP
+from penstock.storage.log.base import (
     Committed,
     Consumer,
     Fetched,
@@ -29,8 +29,8 @@ from penstock.logs.base import (
     TopicNotFound,
     TopicPartition,
 )
-from penstock.logs.lag_watch import LagWatch
-from penstock.persistence.log_names import DISPATCH_GROUP
+from penstock.storage.log.lag_watch import LagWatch
+from penstock.subscribers.device.delivery import DeviceDelivery
 
 log = get_logger("penstock.dispatch")
 
@@ -268,9 +268,11 @@ class Dispatcher:
             is_replay = item.pack.base_offset < self._replayed_to.get(place, 0)
             self.damaged += self._hub.dispatch(item.pack, item.partition, dispatched, is_replay)
             while self._hub.dispatch_position >= 0:
-                # A subscriber here cannot take what other brokers send as fast: the log can wait, for a while.
+                # A subscriber here cannot take what other brokers send as fast, or matching takes long: the log can
+                # wait, for a while.
                 position = self._hub.dispatch_position
                 await self._hand_over(dispatched)
+                await asyncio.sleep(0)
                 while self._hub.is_stalled:  # noqa: ASYNC110  # the compiled side has no events
                     await asyncio.sleep(STALL_SECONDS)
                 self.damaged += self._hub.dispatch(item.pack, item.partition, dispatched, is_replay, position)
@@ -350,13 +352,20 @@ class Dispatcher:
     async def filling(self, feeds: SharedFeeds, starts: Mapping[int, int]) -> AsyncIterator[None]:
         """Between two rounds, with all that `refill` writes written: feeds that begin within the context miss nothing
         from `starts` on. Raises LogError."""
+        async with self.between_rounds():
+            await self.refill(feeds, starts)
+            yield
+
+    @contextlib.asynccontextmanager
+    async def between_rounds(self) -> AsyncIterator[None]:
+        """Pause dispatch within the context; everything dispatched before is in the logs of the clients. Raises
+        LogError."""
         try:
             async with asyncio.timeout(TURN_SECONDS):
                 await self._turn.acquire()
         except TimeoutError:
             raise LogUnavailable("dispatch has been busy for too long with what is before") from None
         try:
-            await self.refill(feeds, starts)
             yield
         finally:
             self._turn.release()

@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import partial
 
-from penstock._ext.connection import Hub, Session
+from penstock._ext.hub.connection import Hub, Session
 from penstock.core.errors import NotFoundError
 from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler
-from penstock.core.settings.application import ApplicationSettings
-from penstock.delivery.application import ApplicationDelivery
-from penstock.delivery.contexts import Contexts
-from penstock.delivery.control import ApplicationOverview
-from penstock.delivery.device import DeviceDelivery
 from penstock.dispatch.dispatcher import Dispatcher
-from penstock.logs.base import Log, LogError
-from penstock.persistence.application_names import ApplicationNames
-from penstock.persistence.housekeeper import CLIENT, DELETED, SHARE, Housekeeper
-from penstock.stores.base import StateStore
+from penstock.services.housekeeper import CLIENT, DELETED, SHARE, Housekeeper
+from penstock.settings.application import ApplicationSettings
+from penstock.storage.log.base import Log, LogError
+from penstock.storage.log.waiting import until_available
+from penstock.storage.state.base import StateStore
+from penstock.subscribers.application.contexts import Contexts
+from penstock.subscribers.application.control import ApplicationOverview
+from penstock.subscribers.application.delivery import ApplicationDelivery
+from penstock.subscribers.application.names import ApplicationNames
+from penstock.subscribers.device.delivery import DeviceDelivery
 
 log = get_logger("penstock.application")
 
@@ -52,6 +54,7 @@ class PersistentClients:
     ) -> None:
         self._hub = hub
         self._log = log_provider
+        self._ingest_topic = ingest_topic
         self._on_type = on_type
         # The dispatch groups of brokers that may have members of shares whose members are here, too.
         self.other_groups: Callable[[], Iterable[str]] = list
@@ -73,6 +76,11 @@ class PersistentClients:
         for kind in (CLIENT, DELETED, SHARE):
             housekeeper.serve(kind, self.delivery.tidy)
 
+    def rules_changed(self) -> None:
+        """Every session has its new access rules."""
+        if self.devices is not None:
+            self.devices.rules_changed()
+
     async def _make_again(self, topic: str) -> bool:
         return await self.delivery.make_again(topic)
 
@@ -89,12 +97,12 @@ class PersistentClients:
     async def restore(self, sessions: Iterable[Session]) -> None:
         """After the sessions are back: their feeds, and the dispatcher from its last commit on."""
         sessions = list(sessions)
-        count = await self.delivery.restore(sessions)
+        count = await until_available(partial(self.delivery.restore, sessions), "restore APPLICATION clients")
         if self.devices is not None:
             count += self.devices.restore(sessions, self._connected_until)
         if count:
             self._is_fresh = False
-            await self.dispatcher.activate(from_now=False)
+            await until_available(partial(self.dispatcher.activate, from_now=False), "begin to dispatch")
 
     async def stop(self) -> None:
         if self._changer is not None:
@@ -173,10 +181,15 @@ class PersistentClients:
         if not feeds:
             return {}
         lowest = dict(starts)
-        for offsets in await asyncio.gather(*map(self._log.admin.group_offsets, self.other_groups())):
-            for place, committed in offsets.items():
-                lowest[place.partition] = min(lowest.get(place.partition, committed.offset), committed.offset)
+        for offsets in await asyncio.gather(*map(self.dispatched_by, self.other_groups())):
+            for partition, offset in offsets.items():
+                lowest[partition] = min(lowest.get(partition, offset), offset)
         return await self.dispatcher.refill(feeds, lowest) if lowest else {}
+
+    async def dispatched_by(self, group: str) -> dict[int, int]:
+        """Return how far a broker has dispatched each partition of the log of all messages. Raises LogError."""
+        committed = await self._log.admin.group_offsets(group, [self._ingest_topic])
+        return {place.partition: offset.offset for place, offset in committed.items()}
 
     # ---- CONNECT ----
 
@@ -208,6 +221,13 @@ class PersistentClients:
         if session is not None and session.feed is not None and client_type != "application" and not clean:
             return await self._change_type(session)
         return client_type
+
+    async def evict(self, session: Session, end: Callable[[], None]) -> None:
+        """End the session of another user, by calling `end`, before the client id gets a new one, so that the new
+        session cannot read what was written for the old one. Raises LogError."""
+        async with self.dispatcher.between_rounds():
+            end()
+        await self.delivery.cleared(session.client_id)
 
     def given_up(self, client_id: str) -> None:
         """What was prepared is for nobody: the connection ended meanwhile."""

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock._ext.envelope import encode
-from penstock._ext.segment import RecordPack
-from penstock.logs.base import Log
-from penstock.logs.kafka import KafkaLog
-from penstock.logs.kafka.settings import KafkaSettings
+from penstock._ext.record.envelope import encode
+from penstock._ext.record.segment import RecordPack
+from penstock.storage.log.base import Log
+from penstock.storage.log.kafka import KafkaLog
+from penstock.storage.log.kafka.settings import KafkaSettings
 from tests.support.embedded import opened
 
 TOPIC = "tbmq.msg.all"

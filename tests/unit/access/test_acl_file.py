@@ -145,8 +145,8 @@ def test_the_shared_programs_are_bounded():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = 1\n", r"has \[\[rules\]\], \[\[types\]\] and \[\[data\]\] entries, nothing else"),
-        ("rules = 1\n", r"has \[\[rules\]\], \[\[types\]\] and \[\[data\]\] entries"),
+        ("x = 1\n", r"has \[\[rules\]\], \[\[types\]\], \[\[data\]\] and \[\[client_ids\]\] entries, nothing else"),
+        ("rules = 1\n", r"has \[\[rules\]\], \[\[types\]\], \[\[data\]\] and \[\[client_ids\]\] entries"),
         ("[[rules]]\ntopics = ['a']\n", r"rule 1: effect = None is not allowed: use \"allow\" or \"deny\""),
         ("[[rules]]\neffect = 'permit'\ntopics = ['a']\n", r"rule 1: effect = 'permit' is not allowed"),
         ("[[rules]]\neffect = 'allow'\n", r"rule 1: topics is missing"),

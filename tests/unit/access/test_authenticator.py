@@ -108,7 +108,7 @@ def test_a_verification_that_ends_after_a_reload_does_not_count_for_the_new_file
         await asyncio.sleep(0.05)
         authenticator.replace(PasswordFile({"alice": hash_password(b"new")}))
         users.gate.set()
-        await waiting
+        assert not await waiting
         assert not authenticator.try_remembered("alice", b"secret")
         assert not await authenticator.authenticate("alice", b"secret")
 
@@ -172,5 +172,60 @@ def test_the_loop_goes_on_while_a_password_is_checked(make):
         # The machine may be busy, so it is the time of this thread that counts: the verification alone takes more.
         assert longest < 0.02
         assert turns > 2
+
+    asyncio.run(scenario())
+
+
+def test_a_flood_from_one_address_keeps_nobody_else_out(make, users):
+    """Wrong passwords fill the share of their address: a right first login from elsewhere waits for its turn only."""
+
+    async def scenario():
+        authenticator = make(max_pending=8)
+        users.gate.clear()
+        flood = [
+            asyncio.create_task(authenticator.authenticate(f"nobody{n}", b"guess", "127.0.0.2")) for n in range(100)
+        ]
+        await asyncio.sleep(0.05)
+        carol = asyncio.create_task(authenticator.authenticate("alice", b"secret", "127.0.0.3"))
+        await asyncio.sleep(0.05)
+        users.gate.set()
+        assert await carol is True
+        results = await asyncio.gather(*flood, return_exceptions=True)
+        assert sum(isinstance(result, AuthenticatorBusy) for result in results) >= 92
+        assert len(authenticator._line) == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_flood_of_one_user_name_keeps_no_other_name_out(make, users):
+    async def scenario():
+        authenticator = make(max_pending=8)
+        users.gate.clear()
+        flood = [asyncio.create_task(authenticator.authenticate("bob", b"%d" % n, "127.0.0.2")) for n in range(100)]
+        await asyncio.sleep(0.05)
+        carol = asyncio.create_task(authenticator.authenticate("alice", b"secret", "127.0.0.2"))
+        await asyncio.sleep(0.05)
+        users.gate.set()
+        assert await carol is True
+        await asyncio.gather(*flood, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_closing_refuses_everything_that_waits(make, users):
+    """A reload without a password file closes it while clients wait in the line, and they must not wait for ever."""
+
+    async def scenario():
+        authenticator = make(threads=1)
+        users.gate.clear()
+        waiting = [asyncio.create_task(authenticator.authenticate("alice", b"%d" % n)) for n in range(3)]
+        while users.calls == 0:  # noqa: ASYNC110  # the first is on its thread, which has no events for the loop
+            await asyncio.sleep(0.01)
+        authenticator.close()
+        users.gate.set()
+        async with asyncio.timeout(10):
+            results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert results[0] is False
+        assert [type(result) for result in results[1:]] == [AuthenticatorBusy, AuthenticatorBusy]
 
     asyncio.run(scenario())

@@ -11,7 +11,7 @@ from penstock.access import AccessControl, AclFile, PasswordFile
 from penstock.access.client_types import matches_glob
 from penstock.access.passwords import hash_password
 from penstock.core.errors import AccessFileError
-from penstock.core.settings import AccessSettings
+from penstock.settings import AccessSettings
 
 TYPES = {
     "types": [

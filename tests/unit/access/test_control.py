@@ -7,7 +7,7 @@ import pytest
 from penstock.access import AccessControl, PasswordFile
 from penstock.access.passwords import hash_password
 from penstock.core.errors import AccessFileError
-from penstock.core.settings import AccessSettings
+from penstock.settings import AccessSettings
 
 
 @pytest.fixture

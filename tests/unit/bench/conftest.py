@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench.brokers import COMMANDS, Broker
+from penstock_bench.brokers import COMMANDS, Broker
 
 ROOT = Path(__file__).resolve().parents[3]
 

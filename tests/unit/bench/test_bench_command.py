@@ -20,16 +20,16 @@ from typing import Any
 import pytest
 
 from penstock.__main__ import main
-from penstock.bench.charts import round_within, ticks_to
-from penstock.bench.html_report import render_report
-from penstock.bench.machine import package_version
-from penstock.bench.neighbours import Neighbours
-from penstock.bench.result import document_of, remarks_of
-from penstock.bench.runner import Moment, run_scenario
-from penstock.bench.scenarios import SCENARIOS, Request
-from penstock.bench.system import cpu_seconds, listening_processes
-from penstock.bench.units import round_latency
-from penstock.cli.bench_view import describe
+from penstock.cli.bench.view import describe
+from penstock_bench.charts import round_within, ticks_to
+from penstock_bench.html_report import render_report
+from penstock_bench.machine import package_version
+from penstock_bench.neighbours import Neighbours
+from penstock_bench.result import document_of, remarks_of
+from penstock_bench.runner import Moment, run_scenario
+from penstock_bench.scenarios import SCENARIOS, Request
+from penstock_bench.system import cpu_seconds, listening_processes
+from penstock_bench.units import round_latency
 from tests.support.broker import Broker, Listener
 from tests.support.certificates import Authority
 from tests.unit.bench.faulty_broker import FaultyBroker, Packets
@@ -282,7 +282,7 @@ def test_a_busy_machine_is_told(
 ) -> None:
     """As a comparison tells it."""
     html, json_file = tmp_path / "report.html", tmp_path / "result.json"
-    monkeypatch.setattr("penstock.bench.neighbours.Neighbours.cores", lambda self: busy)
+    monkeypatch.setattr("penstock_bench.neighbours.Neighbours.cores", lambda self: busy)
     options = ["--undelivered", "20", "--html", str(html), "--json", str(json_file)]
     assert bench("p2p", places.port, *options) == 0, "it is no fault of the broker"
     assert json.loads(json_file.read_text())["other_cores"] == busy
@@ -317,7 +317,7 @@ def test_a_file_that_vanishes_meanwhile_does_not_take_the_table_with_it(
     places: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "gone"
-    monkeypatch.setattr("penstock.cli.bench.check_target", lambda *_: None)
+    monkeypatch.setattr("penstock.cli.bench.app.check_target", lambda *_: None)
     assert bench("idle", places.port, "-c", "1", "--json", str(folder / "result.json")) == 1
     shown = capsys.readouterr()
     assert "connects/s" in shown.out
@@ -371,7 +371,7 @@ def test_open_files_are_asked_for_as_many_as_there_are_connections(
     scenario: str, files: int, places: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr("penstock.bench.runner.allow_open_files", asked.append)
+    monkeypatch.setattr("penstock_bench.runner.allow_open_files", asked.append)
     run_scenario(Request(scenario, port=places.port, clients=100, duration=0.1, warmup=0, undelivered=5))
     assert asked == [files]
 
@@ -443,7 +443,7 @@ def test_the_table_of_several_stages_fits_a_terminal(places: Broker) -> None:
 def test_progress_elsewhere_is_a_line_now_and_then(
     places: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.cli.bench_view.LINE_EVERY", 0.3)
+    monkeypatch.setattr("penstock.cli.bench.view.LINE_EVERY", 0.3)
     assert bench("p2p", places.port, "-d", "1.5", "--undelivered", "20") == 0
     lines = capsys.readouterr().err.splitlines()
     assert 2 <= len(lines) <= 8

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench.system import process_tree
+from penstock_bench.system import process_tree
 from tests.support.broker import Broker
 
 SOON = 60.0
@@ -58,10 +58,10 @@ def test_under_nohup_a_closed_terminal_does_not_end_it(tmp_path: Path) -> None:
         wait_until(lambda: broker.log().count('"client connected"') >= 2)
         ignored = re.search(r"^SigIgn:\s*([0-9a-f]+)$", Path(f"/proc/{bench.pid}/status").read_text(), re.MULTILINE)
         bench.terminate()
-        bench.communicate(timeout=SOON)
+        shown, errors = bench.communicate(timeout=SOON)
         assert ignored is not None
         assert int(ignored[1], 16) & 1 << signal.SIGHUP - 1
-        assert bench.returncode == 128 + signal.SIGTERM
+        assert bench.returncode == 128 + signal.SIGTERM, shown + errors
     finally:
         broker.stop()
 

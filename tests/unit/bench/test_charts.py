@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from penstock.bench.charts import (
+from penstock_bench.charts import (
     HEIGHT,
     LEFT,
     PLOT_HEIGHT,
@@ -18,8 +18,8 @@ from penstock.bench.charts import (
     histogram_chart,
     line_chart,
 )
-from penstock.bench.html_report import render_charts
-from penstock.bench.units import latency, round_latency
+from penstock_bench.html_report import render_charts
+from penstock_bench.units import latency, round_latency
 
 NAME = "{http://www.w3.org/2000/svg}"
 SECONDS = [number / 4 for number in range(25)]

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from bench import compare
-from penstock.bench.brokers import COMMANDS, Broker, BrokerError
-from penstock.bench.comparison import Measurement
-from penstock.bench.machine import describe_machine, describe_versions
-from penstock.bench.summary import Run
-from penstock.bench.system import cpu_seconds, process_tree
+from penstock_bench.brokers import COMMANDS, Broker, BrokerError
+from penstock_bench.comparison import Measurement
+from penstock_bench.machine import describe_machine, describe_versions
+from penstock_bench.summary import Run
+from penstock_bench.system import cpu_seconds, process_tree
 
 needs_mosquitto = pytest.mark.skipif(not shutil.which("mosquitto"), reason="mosquitto is not installed")
 BRIEF = ["--reps", "1", "--secs", "0.3", "--warm", "0", "--quiet", "0"]

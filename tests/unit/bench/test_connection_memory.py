@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from penstock.__main__ import main
-from penstock.bench import connection_memory
-from penstock.bench.brokers import Broker
-from penstock.bench.connection_memory import Opening, describe_memory, file_slots, judge_memory
-from penstock.bench.contest import remarks_of
-from penstock.bench.runner import run_scenario
-from penstock.bench.scenarios import Request
+from penstock_bench import connection_memory
+from penstock_bench.brokers import Broker
+from penstock_bench.connection_memory import Opening, describe_memory, file_slots, judge_memory
+from penstock_bench.contest import remarks_of
+from penstock_bench.runner import run_scenario
+from penstock_bench.scenarios import Request
 
 CLIENTS, BEFORE_KB, EACH_KB = 1_000, 10_000, 2
 SPARED = "the broker had memory to spare, from its start or from earlier work; restart it and take more --clients"

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from penstock.__main__ import main
-from penstock.bench import contest, machine
-from penstock.bench.brokers import COMMANDS, Broker, BrokerError
-from penstock.bench.configurations import configuration_of
-from penstock.bench.contest import check_failed, remarks_of, run_of, summarise, table_of
-from penstock.bench.runner import Outcome
-from penstock.bench.scenarios import SCENARIOS, Request
 from penstock.core.errors import PenstockError
+from penstock_bench import contest, machine
+from penstock_bench.brokers import COMMANDS, Broker, BrokerError
+from penstock_bench.configurations import configuration_of
+from penstock_bench.contest import check_failed, remarks_of, run_of, summarise, table_of
+from penstock_bench.runner import Outcome
+from penstock_bench.scenarios import SCENARIOS, Request
 
 BROKERS = ["mosquitto", "penstock", "third"]
 
@@ -163,7 +163,7 @@ def test_programs_of_the_system_are_found_by_ordinary_users(tmp_path: Path, monk
     program = tmp_path / "sbin-only"
     program.write_text("#!/bin/sh\necho mosquitto version 9.8.7\n")
     program.chmod(0o755)
-    monkeypatch.setattr("penstock.bench.system.SYSTEM_PROGRAMS", (str(tmp_path),))
+    monkeypatch.setattr("penstock_bench.system.SYSTEM_PROGRAMS", (str(tmp_path),))
     monkeypatch.setenv("PATH", "/nonexistent")
     assert machine.mosquitto_version("sbin-only") == "9.8.7"
     with pytest.raises(BrokerError, match=r"(?s)did not start: sbin-only \d+.*mosquitto version 9.8.7"):
@@ -171,7 +171,7 @@ def test_programs_of_the_system_are_found_by_ordinary_users(tmp_path: Path, monk
 
 
 def test_a_missing_mosquitto_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.bench.system.SYSTEM_PROGRAMS", ())
+    monkeypatch.setattr("penstock_bench.system.SYSTEM_PROGRAMS", ())
     monkeypatch.setitem(os.environ, "PATH", "/nonexistent")
     with pytest.raises(BrokerError) as raised:
         Broker("mosquitto", COMMANDS["mosquitto"]).start()

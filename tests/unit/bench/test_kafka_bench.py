@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.kafka_bench import FIGURES, Bench, compared
 from bench.summary import markdown_table, missed_targets, summarise_figure
-from penstock.logs.kafka import KafkaSettings
+from penstock.storage.log.kafka import KafkaSettings
 
 
 def test_settings_are_those_that_are_shipped() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from bench import headroom, load
 from bench.load import run_options
-from penstock._ext.load import Load
-from penstock.bench.brokers import Broker
-from penstock.bench.options import LoadOptions
+from penstock._ext.load.generator import Load
+from penstock_bench.brokers import Broker
+from penstock_bench.options import LoadOptions
 from tests.unit.bench.faulty_broker import FaultyBroker, Packets
 
 FIELDS = {

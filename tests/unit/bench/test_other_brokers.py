@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.bench.brokers import COMMANDS
-from penstock.bench.brokers import Broker as Peer
-from penstock.bench.result import headroom
-from penstock.bench.scenarios import SCENARIOS
+from penstock_bench.brokers import COMMANDS
+from penstock_bench.brokers import Broker as Peer
+from penstock_bench.result import headroom
+from penstock_bench.scenarios import SCENARIOS
 from tests.support.strangers import stranger
 from tests.unit.bench.faulty_broker import PUBLISH, FaultyBroker, Packets, split_packets
 from tests.unit.bench.test_bench_command import IN_BRIEF, NOT_RUN, bench
@@ -61,7 +61,7 @@ def test_a_port_of_another_service(
     kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that says nothing is not waited for as long as a broker with very many connections to open."""
-    monkeypatch.setattr("penstock.bench.runner.SILENT_SECONDS", 0.3)
+    monkeypatch.setattr("penstock_bench.runner.SILENT_SECONDS", 0.3)
     with stranger(kind) as port:
         assert bench("p2p", port) == NOT_RUN
     said, hint = capsys.readouterr().err.splitlines()

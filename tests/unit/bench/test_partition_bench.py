@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.partition_bench import FIGURES, make_keys, measure
 from bench.summary import missed_targets, summarise_figure
-from penstock._ext import partition
+from penstock._ext.match import partition
 
 
 def test_twenty_million_keys_per_cpu_second_and_thirty_times_python() -> None:

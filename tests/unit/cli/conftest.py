@@ -16,7 +16,7 @@ import penstock
 from penstock.__main__ import main
 from penstock.access import PasswordFile
 from penstock.access.passwords import hash_password
-from penstock.cli.checks import storage
+from penstock.operate.doctor import storage
 from tests.support.certificates import Authority
 from tests.support.forked import popen
 from tests.support.ports import free_port

@@ -89,7 +89,7 @@ def test_backup_and_restore(nobody, hidden, tmp_path):
 def test_settings_in_a_directory_that_may_not_be_entered(nobody, hidden, monkeypatch):
     """Who would start without them would start another broker."""
     (hidden / "penstock.toml").touch()
-    monkeypatch.setattr("penstock.core.settings.toml_file.DEFAULT_PATHS", (hidden / "penstock.toml",))
+    monkeypatch.setattr("penstock.settings.toml_file.DEFAULT_PATHS", (hidden / "penstock.toml",))
     said = f"cannot read the settings file {hidden}/penstock.toml: Permission denied"
     assert nobody("check-config") == (78, f"penstock: {said}\n")
     code, text = nobody("doctor", "--quiet")
@@ -114,7 +114,9 @@ def test_files_of_a_broker_that_root_had_started(nobody, tmp_path):
     assert f"chown -R USER: {data}" in said
     code, said = nobody("serve", "--data-dir", data, "--port", "1")
     assert code == 1, said
-    assert f"penstock: the store cannot be opened: {data}/state: Permission denied\nOf another user: chown" in said
+    assert (
+        f"penstock: the store cannot be opened: {data}/state: Permission denied\nIf it belongs to another user" in said
+    )
     (data / "state").chmod(0o700)
     code, said = nobody("serve", "--data-dir", data, "--port", "1")
     assert code == 1, said

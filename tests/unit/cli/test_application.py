@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from penstock.__main__ import main
-from penstock.cli.admin_client import AdminClient
 from penstock.core.errors import UsageError
+from penstock.operate.client import AdminClient
 from tests.support.admin_api import TOKEN, MemoryApplications, entry, serving
 
 SHARED = {

@@ -10,6 +10,7 @@ import json
 import lzma
 import os
 import resource
+import shutil
 import signal
 import tarfile
 from pathlib import Path
@@ -17,11 +18,12 @@ from pathlib import Path
 import pytest
 
 from penstock.__main__ import main
-from penstock._ext.segment import RecordPack
-from penstock.cli.backup_archive import open_sink
-from penstock.logs.base import Committed, TopicPartition
-from penstock.logs.embedded import EmbeddedLog, files, open_reader
-from penstock.stores.lmdb_kv import LmdbStore
+from penstock._ext.record.segment import RecordPack
+from penstock.cli import restore
+from penstock.operate.backup.archive import open_sink
+from penstock.storage.log.base import Committed, TopicPartition
+from penstock.storage.log.embedded import EmbeddedLog, files, open_reader
+from penstock.storage.state.lmdb_kv import LmdbStore
 from tests.support.broker import free_port
 
 TOPIC = "demo"
@@ -169,8 +171,8 @@ def spoil(archive, change):
         (lambda name, content: (name, content[:-1] + b"x") if name.endswith(".seg") else (name, content), "is damaged"),
         (lambda name, content: None if name.endswith("data.mdb") else (name, content), "is damaged: state/data.mdb"),
         (lambda name, content: None if name == "backup.json" else (name, content), "has no backup.json"),
-        (lambda name, content: (name.replace("log/demo", "log/.."), content), "is not of a backup"),
-        (lambda name, content: (f"/etc/{name}", content), "is not of a backup"),
+        (lambda name, content: (name.replace("log/demo", "log/.."), content), "is not part of a Penstock backup"),
+        (lambda name, content: (f"/etc/{name}", content), "is not part of a Penstock backup"),
         (
             lambda name, content: (name, content.replace(b'"format": 1', b'"format": 2')),
             "has the format 2, this version of Penstock knows 1",
@@ -187,7 +189,7 @@ def test_what_is_no_whole_backup_is_not_restored(change, said, data, tmp_path, c
     spoil("saved.tar", change)
     assert main(["restore", "saved.tar", "--data-dir", "again"]) == 1
     assert said in capsys.readouterr().err
-    assert not list((tmp_path / "again").iterdir())
+    assert not (tmp_path / "again").exists() or not list((tmp_path / "again").iterdir())
 
 
 def test_half_an_archive_and_none(data, tmp_path, capsys):
@@ -200,7 +202,7 @@ def test_half_an_archive_and_none(data, tmp_path, capsys):
     assert "there is no nothing.tar" in capsys.readouterr().err
     (tmp_path / "letter.txt").write_text("Dear operator,\n")
     assert main(["restore", "letter.txt", "--data-dir", "again"]) == 1
-    assert capsys.readouterr().err == "penstock: letter.txt is no backup: it is no archive\n"
+    assert capsys.readouterr().err == "penstock: letter.txt is not a backup: it is not an archive\n"
 
 
 @pytest.mark.parametrize("library", [bz2, gzip, lzma])
@@ -213,7 +215,7 @@ def test_an_archive_that_was_compressed_by_somebody_and_damaged(library, data, t
     (tmp_path / "saved").write_bytes(packed)
     assert main(["restore", "saved", "--data-dir", "other"]) == 1
     assert "penstock: saved" in capsys.readouterr().err
-    assert not list((tmp_path / "other").iterdir())
+    assert not (tmp_path / "other").exists()  # nothing is made for it
 
 
 def test_where_there_is_nothing_to_save_it_says_what_to_save(data, capsys):
@@ -274,14 +276,14 @@ def test_a_new_directory_belongs_to_the_owner_of_the_one_above(data, tmp_path, c
     assert (home / "deep/data").stat().st_mode & 0o777 == 0o700
     capsys.readouterr()
     assert main(["restore", "saved.tar", "--data-dir", "again"]) == 0
-    assert "all of it belongs to root: for a broker that runs as another user, give it away" in capsys.readouterr().out
+    assert "all files belong to root: if the broker runs as another user, chown them" in capsys.readouterr().out
 
 
 def test_sigterm_leaves_nothing_behind(data, tmp_path, monkeypatch):
     def be_ended(self):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr("penstock.logs.embedded.backup.StagedTopic.verify", be_ended)
+    monkeypatch.setattr("penstock.storage.log.embedded.backup.StagedTopic.verify", be_ended)
     before = signal.getsignal(signal.SIGTERM)
     assert main(["backup", "saved.tar"]) == 128 + signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) == before
@@ -423,3 +425,56 @@ def test_a_new_disk_is_empty_though_it_has_a_directory(data, tmp_path, capsys):
     assert main(["restore", "saved.tar", "--data-dir", "disk"]) == 0
     assert "lost+found" not in capsys.readouterr().err
     assert names_in(tmp_path / "disk") == ["log", "lost+found", "state"]
+
+
+def bomb(name, size, archive, *, is_sparse=False):
+    """An archive with one file of zeros, which packs to next to nothing."""
+    with tarfile.open(archive, "w:gz", format=tarfile.PAX_FORMAT) as tar:
+        entry = tarfile.TarInfo(name)
+        entry.size = size
+        if is_sparse:
+            entry.size = 0
+            entry.pax_headers = {"GNU.sparse.map": "0,0", "GNU.sparse.size": str(size), "GNU.sparse.numblocks": "0"}
+            tar.addfile(entry)
+        else:
+            tar.addfile(entry, io.BytesIO(bytes(size)))
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_an_archive_that_is_not_a_backup_writes_nothing(tmp_path, monkeypatch, capsys, is_sparse):
+    """However large it says that it is: the manifest is looked for before anything is written."""
+    monkeypatch.chdir(tmp_path)
+    bomb("log/demo/00000000000000000000.seg", 50_000_000, "bomb.tar.gz", is_sparse=is_sparse)
+    written = []
+    monkeypatch.setattr(restore, "write_file", lambda path, source: written.append(path))
+    assert main(["restore", "bomb.tar.gz", "--data-dir", "again"]) == 1
+    said = capsys.readouterr().err
+    assert ("is not part of a Penstock backup" if is_sparse else "has no backup.json") in said
+    assert not written
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_manifest_that_is_too_large_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    bomb("backup.json", 65 * 1_048_576, "bomb.tar.gz")
+    assert main(["restore", "bomb.tar.gz", "--data-dir", "again"]) == 1
+    assert "larger than" in capsys.readouterr().err
+
+
+def test_a_manifest_that_is_nested_deeply_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    contents = b'{"format": 1, "files": ' + b"[" * 100_000
+    with tarfile.open("nested.tar.gz", "w:gz") as tar:
+        entry = tarfile.TarInfo("backup.json")
+        entry.size = len(contents)
+        tar.addfile(entry, io.BytesIO(contents))
+    assert main(["restore", "nested.tar.gz", "--data-dir", "again"]) == 1
+    assert "backup.json of nested.tar.gz is damaged" in capsys.readouterr().err
+
+
+def test_a_backup_that_does_not_fit_is_refused_before_it_is_written(data, monkeypatch, capsys, tmp_path):
+    assert main(["backup", "saved.tar"]) == 0
+    monkeypatch.setattr(restore.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1_000, 1_000, 5))
+    assert main(["restore", "saved.tar", "--data-dir", "again"]) == 1
+    assert "has 5 free" in capsys.readouterr().err
+    assert not (tmp_path / "again").exists()

@@ -12,7 +12,7 @@ import pytest
 from penstock.__main__ import main
 from penstock.access import PasswordFile
 from penstock.cli.banner import render_banner
-from penstock.core.settings import AccessSettings, ListenerSettings
+from penstock.settings import AccessSettings, ListenerSettings
 from tests.support.ports import free_port
 from tests.unit.cli.conftest import clean_environment
 
@@ -294,6 +294,23 @@ def test_acl_check_answers(tmp_path, capsys):
     assert main(["acl", "check", str(file), "-i", "me", "--publish", "d/you/x"]) == 1
     assert "denied: publish to d/you/x" in capsys.readouterr().out
     assert main(["acl", "check", "nowhere"]) == 78
+
+
+def test_acl_check_answers_every_question_with_the_rule(tmp_path, capsys):
+    file = tmp_path / "acl.toml"
+    file.write_text(
+        "[[rules]]\neffect = 'allow'\nusers = ['eve']\ntopics = ['e']\n"
+        "[[rules]]\neffect = 'deny'\ntopics = ['d/secret']\n[[rules]]\neffect = 'allow'\ntopics = ['d/#']\n"
+    )
+    publishes = ["--publish", "d/x", "--publish", "d/secret", "--publish", "e"]
+    assert main(["acl", "check", str(file), *publishes, "--subscribe", "e", "--subscribe", "d/#"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "allowed: publish to d/x",
+        "denied: publish to d/secret (rule 2 denies it)",
+        "denied: publish to e (no rule allows it)",
+        "denied: subscribe to e (no rule allows it)",
+        "allowed: subscribe to d/#",
+    ]
 
 
 def test_acl_check_says_the_type(tmp_path, capsys):

@@ -19,16 +19,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from penstock.__main__ import main
-from penstock.cli.checks import backends, storage
-from penstock.cli.checks.certificates import parse_certificates
-from penstock.cli.checks.network import find_holder
-from penstock.cli.checks.system import ClockWatch
-from penstock.core.settings.kafka import KafkaSettings
-from penstock.core.settings.redis import DeviceSettings, RedisSettings
-from penstock.logs.kafka.inspect import KafkaReport, TopicReport
-from penstock.logs.kafka.log import KafkaLog
-from penstock.stores.redis import safety
-from penstock.stores.redis.store import RedisDeviceStore
+from penstock.operate.doctor import backends, storage
+from penstock.operate.doctor.certificates import parse_certificates
+from penstock.operate.doctor.network import find_holder
+from penstock.operate.doctor.system import ClockWatch
+from penstock.settings.kafka import KafkaSettings
+from penstock.settings.redis import DeviceSettings, RedisSettings
+from penstock.storage.log.kafka.inspect import KafkaReport, TopicReport
+from penstock.storage.log.kafka.log import KafkaLog
+from penstock.subscribers.device.store.redis import safety
+from penstock.subscribers.device.store.redis.store import RedisDeviceStore
 from tests.support.broker import free_port
 from tests.support.certificates import Authority
 from tests.support.kafka_fixtures import shared_cluster
@@ -173,7 +173,7 @@ def test_file_systems_and_a_directory_that_cannot_be_written(examine, tmp_path):
 def test_a_clock_that_jumps(monkeypatch):
     watch = ClockWatch()
     real = __import__("time").time()
-    monkeypatch.setattr("penstock.cli.checks.system.time.time", lambda: real + 3600)
+    monkeypatch.setattr("penstock.operate.doctor.system.time.time", lambda: real + 3600)
     assert any("the clock jumped by +3" in finding.what for finding in watch.check())
 
 
@@ -455,7 +455,7 @@ def test_an_address_of_redis_that_is_none(examine):
 
 
 def test_a_socket_whose_owner_accepts_nobody_does_not_keep_doctor_waiting(examine, tmp_path, monkeypatch):
-    monkeypatch.setattr("penstock.cli.checks.network.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("penstock.operate.doctor.network.ANSWER_SECONDS", 0.1)
     path = tmp_path / "socket"
     with contextlib.ExitStack() as stack:
         owner = stack.enter_context(socket.socket(socket.AF_UNIX))

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from penstock.cli.checks import storage, system
+from penstock.operate.doctor import storage, system
 
 
 def test_a_disk_that_is_nearly_full_and_one_that_the_log_may_fill(examine, monkeypatch):

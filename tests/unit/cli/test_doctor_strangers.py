@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from penstock.core.settings.redis import DeviceSettings, RedisSettings
-from penstock.stores.redis.store import RedisDeviceStore
+from penstock.settings.redis import DeviceSettings, RedisSettings
+from penstock.subscribers.device.store.redis.store import RedisDeviceStore
 from tests.support.broker import free_port
 from tests.support.certificates import Authority
 from tests.support.redis_server import RedisServer

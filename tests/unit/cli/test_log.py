@@ -12,12 +12,12 @@ from datetime import datetime, timedelta
 import pytest
 
 from penstock.__main__ import main
-from penstock._ext.envelope import encode
-from penstock._ext.segment import RecordPack
-from penstock.cli.log_append import NewRecord
-from penstock.logs.base import Committed, TopicPartition
-from penstock.logs.embedded import EmbeddedLog
-from penstock.stores.lmdb_kv import LmdbStore
+from penstock._ext.record.envelope import encode
+from penstock._ext.record.segment import RecordPack
+from penstock.cli.log.append import NewRecord
+from penstock.storage.log.base import Committed, TopicPartition
+from penstock.storage.log.embedded import EmbeddedLog
+from penstock.storage.state.lmdb_kv import LmdbStore
 from penstock_schema.event import Event, EventKind, encode_event
 from tests.support.forked import popen
 from tests.support.ports import free_port

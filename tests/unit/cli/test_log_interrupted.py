@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from penstock.cli.log_append import NewRecord, append_all
+from penstock.cli.log.append import NewRecord, append_all
 from penstock.core.errors import PenstockError
-from penstock.logs.base import Appended
+from penstock.storage.log.base import Appended
 from tests.support.application import until
 
 TOPIC = "demo"

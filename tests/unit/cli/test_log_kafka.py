@@ -11,10 +11,10 @@ import uuid
 import pytest
 
 from penstock.__main__ import main
-from penstock.logs.base import Committed, TopicPartition
-from penstock.logs.kafka.admin import KafkaAdmin
-from penstock.logs.kafka.log import KafkaLog
-from penstock.logs.kafka.settings import KafkaSettings
+from penstock.storage.log.base import Committed, TopicPartition
+from penstock.storage.log.kafka.admin import KafkaAdmin
+from penstock.storage.log.kafka.log import KafkaLog
+from penstock.storage.log.kafka.settings import KafkaSettings
 from tests.support import forked
 from tests.support.kafka_fixtures import shared_cluster
 from tests.support.pages import commands_of

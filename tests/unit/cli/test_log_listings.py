@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from penstock.__main__ import main
-from penstock._ext.segment import scan_batches
-from penstock.cli import log_embedded
-from penstock.logs.base import Committed, TopicPartition
-from penstock.logs.embedded import files
-from penstock.stores.lmdb_kv import LmdbStore
+from penstock._ext.record.segment import scan_batches
+from penstock.operate.inspect import outside_log as log_embedded
+from penstock.storage.log.base import Committed, TopicPartition
+from penstock.storage.log.embedded import files
+from penstock.storage.state.lmdb_kv import LmdbStore
 from tests.support.embedded import keyed, numbered, opened, segments_of, topic_directory
 from tests.unit.cli.conftest import clean_environment
 

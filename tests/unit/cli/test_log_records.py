@@ -9,15 +9,15 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from penstock._ext.connection import Hub, Session, write_context
-from penstock._ext.segment import RecordPack
-from penstock.cli.log_decoders import describe_own, find_decoder, render_own
-from penstock.cli.log_records import describe, render
-from penstock.core.settings import Settings
-from penstock.delivery.contexts import make_key
-from penstock.partition.messages import QueueMessage, encode_message, request_headers, stamped
-from penstock.persistence.received import ReceivedIds
-from penstock.persistence.session_records import FORM, SessionRecord, WillRecord, encode_subscriptions
+from penstock._ext.hub.connection import Hub, Session, write_context
+from penstock._ext.record.segment import RecordPack
+from penstock.ingest.received import ReceivedIds
+from penstock.operate.inspect.decoders import describe_own, find_decoder, render_own
+from penstock.operate.inspect.records import describe, render
+from penstock.services.messages import QueueMessage, encode_message, request_headers, stamped
+from penstock.sessions.records import FORM, SessionRecord, WillRecord, encode_subscriptions
+from penstock.settings import Settings
+from penstock.subscribers.application.contexts import make_key
 from penstock_schema.event import Event, EventKind, encode_event
 from tests.support.lanes import StepLoop
 

@@ -1,14 +1,16 @@
 """`penstock queue` with a running broker: tables for people, JSON for scripts, a question before a loss."""
 
+import io
 import json
 import os
 import sys
+import time
 import urllib.request
 
 import pytest
 
 from penstock.__main__ import main
-from penstock.cli.queue_options import path_of
+from penstock.cli.queue.options import SETTINGS, path_of
 from penstock.core.errors import UsageError
 from tests.support.application import until
 from tests.support.queues import open_queue_client, running_queue_broker
@@ -56,24 +58,103 @@ def test_look_at_queues(broker, run, client):
     client.take(b"one", b"two")
     run("create", ODD)
     lines = run("list").splitlines()
-    assert " ".join(lines[0].split()) == "name type durable paused depth pending group count consumers dead bytes"
-    *figures, size = lines[1].split()
-    assert figures == ["given", "classic", "yes", "no", "2", "2", "1", "1", "0"]
+    columns = "name type depth oldest held back by pending groups consumers dead paused durable origin bytes"
+    assert " ".join(lines[0].split()) == columns
+    name, kind, depth, oldest, *figures, size = lines[1].split()
+    assert (name, kind, depth) == ("given", "classic", "2")
+    assert oldest.endswith("s")
+    assert figures == ["-", "2", "1", "1", "0", "no", "yes", "config"]
     assert int(size) > 100
     assert lines[-1].endswith("queues")
     assert run("list", "-n", "1").splitlines()[-1].endswith("queues (there are more: --limit, --offset)")
     assert json.loads(run("list", "--offset", "1", "--json"))["queues"][0]["name"] != "given"
     assert json.loads(run("list", "giv*", "--json"))["matched"] == 1
     text = run("show", "given")
-    assert "retry               max_retries 1, initial_backoff 0.05" in text
-    assert "bindings            $queue/given/#" in text
+    fields = dict(line.split("  ", 1) for line in text.splitlines() if "  " in line)
+    assert fields["retry"].strip().startswith("max_retries 1, initial_backoff 50ms, max_backoff 50ms, multiplier 2")
+    assert fields["limits"].strip() == "max_message_size 10MiB, max_depth 100000, message_ttl 7d"
+    assert fields["group expires after"].strip() == "7d"
+    assert fields["bindings"].strip() == "$queue/given/#"
+    assert fields["refused"].strip() == "0"
     lines = run("groups", "given").splitlines()
     assert lines[1].split()[:6] == ["workers", "1", "0", "2", "2", "0"]
+    assert lines[1].endswith("in use")
     assert lines[3].split()[:2] == ["workers", "worker-1"]
     lines = run("pending", "given", "workers").splitlines()
     assert lines[1].split()[:4] == ["0", "worker-1", "1", "delivered"]
     assert lines[-1] == "2 of 2 unsettled messages"
     assert "there is no queue 'nobody'" in run("show", "nobody", code=1)
+
+
+def test_the_oldest_unsettled_message(broker, run, client):
+    run("create", "aging")
+    client.publish("$queue/aging/k", b"one", b"two")
+    time.sleep(1.1)
+    client.publish("$queue/aging/k", b"three")
+    client.consume("$queue/aging", "workers")
+    deliveries = client.take(b"one", b"two", b"three")
+    before = json.loads(run("show", "aging", "--json"))
+    assert 1 < before["oldest_age"] < 60
+    client.ack(deliveries[1])
+    assert json.loads(run("show", "aging", "--json"))["oldest_at"] == before["oldest_at"]
+    client.ack(deliveries[0])
+    [entry] = json.loads(run("list", "aging", "--json"))["queues"]
+    assert entry["oldest_at"] > before["oldest_at"]
+    client.ack(deliveries[2])
+    entry = json.loads(run("show", "aging", "--json"))
+    assert (entry["oldest_at"], entry["oldest_age"]) == (None, None)
+    client.close()
+    until(lambda: broker.group("aging", "workers")["idle_since"] is not None)
+    group = broker.group("aging", "workers")
+    assert group["last_used"] == group["idle_since"]
+    assert run("groups", "aging").splitlines()[1].endswith(" ago")
+
+
+@pytest.mark.parametrize("room", [60, 80, 120, 400])
+def test_a_list_fits_its_terminal(broker, run, monkeypatch, room):
+    long = "long-" * 40
+    run("create", long)
+    whole = next(line for line in run("list", "long*").splitlines() if line.startswith("long-"))
+    assert whole.startswith(long)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(room))
+    lines = run("list", "long*").splitlines()
+    assert max(map(len, lines)) <= room
+    assert lines[1].startswith(long if room == 400 else "long-lo")
+    assert ("…" in lines[1]) == (room < 400)
+    assert ("bytes" in lines[0]) == (room >= 120)
+    assert "depth" in lines[0]
+    assert json.loads(run("list", "long*", "--json"))["queues"][0]["name"] == long
+
+
+def test_a_queue_like_another(broker, run, tmp_path, monkeypatch):
+    """What `show --json` prints is what `create --from` takes."""
+    options = ["-o", "limits.max_depth=5", "-o", "retry.initial_backoff=250ms", "-t", "sensors/#", "--capture"]
+    run("create", "model", "--type", "stream", *options)
+    run("pause", "model")
+    printed = run("show", "model", "--json")
+    (tmp_path / "model.json").write_text(printed)
+    run("create", "model", "--from", "model.json")  # the same settings: nothing to do
+    run("create", "copy", "--from", "model.json", "-o", "limits.max_depth=6")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(json.loads(printed)["definition"])))
+    run("create", "copy2", "--from", "-", "-t", "other/#")
+    model, copy, copy2 = (broker.queue(name)["definition"] for name in ("model", "copy", "copy2"))
+    assert copy == {**model, "name": "copy", "paused": False, "limits": {**model["limits"], "max_depth": 6}}
+    assert copy2 == {**model, "name": "copy2", "paused": False, "topics": ["other/#"]}
+    (tmp_path / "bad.json").write_text("[1]")
+    assert "has no definition" in run("create", "x", "--from", "bad.json", code=2)
+    (tmp_path / "bad.json").write_text("name: x")
+    assert "is not JSON" in run("create", "x", "--from", "bad.json", code=2)
+    assert "No such file" in run("create", "x", "--from", "missing.json", code=2)
+
+
+def test_help_names_every_setting(capsys):
+    for command in ("create", "update"):
+        assert main(["queue", command, "--help"]) == 0
+        words = capsys.readouterr().out.split()
+        assert {"limits.message_ttl=7d", "limits.max_message_size=10MiB", "dlq.enabled=true"} <= set(words)
+        named = {word.partition("=")[0] for word in words if "=" in word}
+        assert SETTINGS.keys() - {"name", "type", "durable", "topics", "capture"} <= named
 
 
 def test_make_and_change(broker, run):

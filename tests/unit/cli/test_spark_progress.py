@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.cli import spark_progress
-from penstock.cli.spark_progress import SparkProgress, Told, describe
+from penstock.cli.spark import progress as spark_progress
+from penstock.cli.spark.progress import SparkProgress, Told, describe
 from penstock_spark.watch import Doing
 
 WRITING = Doing("writing messages", 1, 2, 450_000)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.cli.sql import EXAMPLES
 from penstock.cli.statements import place_in_file, point_at, split_statements
+from penstock.subscribers.query.sql.statements import parse_statement
 
 
 @pytest.mark.parametrize(
@@ -24,6 +26,15 @@ from penstock.cli.statements import place_in_file, point_at, split_statements
 )
 def test_split(text: str, statements: list[str]) -> None:
     assert [each.text for each in split_statements(text)] == statements
+
+
+def test_the_statements_of_the_help() -> None:
+    """One or more on a line, several spaces apart; those with an ellipsis or a choice are not whole."""
+    lines = [line.strip() for line in EXAMPLES.partition("Statements:")[2].partition("\n\n")[0].splitlines()]
+    statements = [text for line in lines for text in line.split("    ") if text and not set(text) & set("…[")]
+    assert len(statements) > 5
+    for text in statements:
+        parse_statement(text.strip())
 
 
 def test_places() -> None:

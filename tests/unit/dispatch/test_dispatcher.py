@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from penstock._ext.connection import Feed, Hub, Round, Session
-from penstock._ext.envelope import decode, encode
-from penstock._ext.segment import RecordPack
+from penstock._ext.hub.connection import Feed, Hub, Round, Session
+from penstock._ext.record.envelope import decode, encode
+from penstock._ext.record.segment import RecordPack
 from penstock.dispatch.dispatcher import Dispatcher
-from penstock.logs.base import LogUnavailable, TopicPartition
-from penstock.logs.topics import now_ms
-from penstock.persistence.log_names import DISPATCH_GROUP
+from penstock.services.log_names import DISPATCH_GROUP
+from penstock.storage.log.base import LogUnavailable
+from penstock.storage.log.topics import now_ms
 from tests.support.dispatch_stage import INGEST, OF_ANOTHER_BROKER, Stage, numbers, run
 from tests.support.lanes import LaneClient
 
@@ -273,7 +273,7 @@ def test_what_is_dispatched_before_a_stall_is_handed_over_at_once(monkeypatch: p
             pack = RecordPack()
             pack.append(encode(topic, payload, 1, received_at=now_ms()) + OF_ANOTHER_BROKER)
             stage.log.topics[INGEST].partitions[0].add(pack)
-        stage.log.watchers.wake([TopicPartition(INGEST, 0)])
+        stage.log.watchers.wake(INGEST, [0])
         await stage.until(lambda: hub.dispatch_position >= 0)
         devices.sweep()
         await stage.until(lambda: stage.payloads("a") == [b"1"])

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock._ext.segment import RecordPack
-from penstock.logs.base import LogUnavailable, RecordTooLarge
+from penstock._ext.record.segment import RecordPack
+from penstock.storage.log.base import LogUnavailable, RecordTooLarge
 from tests.support.dispatch_stage import Stage, numbers, run
 
 pytestmark = pytest.mark.usefixtures("quick_dispatch")
@@ -37,7 +37,7 @@ def test_an_append_that_fails_is_tried_again() -> None:
 
 
 def test_what_waits_in_the_log_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.logs.lag_watch.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("penstock.storage.log.lag_watch.LOOK_SECONDS", 0.01)
 
     async def scenario(stage: Stage) -> None:
         await stage.client("a")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.delivery.contexts import TABLE
 from penstock.dispatch import persistent_clients as module
-from penstock.logs.base import LogUnavailable
-from penstock.persistence.application_names import ApplicationNames
+from penstock.storage.log.base import LogUnavailable
+from penstock.subscribers.application.contexts import TABLE
+from penstock.subscribers.application.names import ApplicationNames
 from tests.support.app_node import EXPIRY, Node, Reader, restart, run
 from tests.support.lanes import PUBACK
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from penstock._ext.envelope import decode
-from penstock.logs.base import Committed, LogUnavailable, TopicPartition
-from penstock.logs.memory import MemoryLog
+from penstock._ext.record.envelope import decode
+from penstock.storage.log.base import Committed, LogUnavailable, TopicPartition
+from penstock.storage.log.memory import MemoryLog
 from tests.support.app_node import INGEST, Node, Reader, run
 
 FILTER = b"$share/g/s/#"
@@ -128,7 +128,7 @@ def test_what_is_dispatched_while_the_group_begins_is_not_missing(monkeypatch: p
 
 def test_nobody_becomes_a_member_when_it_cannot_be_read() -> None:
     async def scenario(node: Node) -> None:
-        async def away(_: str) -> dict[TopicPartition, Committed]:
+        async def away(*_: object) -> dict[TopicPartition, Committed]:
             raise LogUnavailable("away")
 
         client = await node.connect("a")

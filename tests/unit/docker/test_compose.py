@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock.app import check
-from penstock.core.settings import Settings, load_settings
+from penstock.broker.app import check
+from penstock.settings import Settings, load_settings
 from tests.support.compose_plugin import docker, environment_of_v2
 from tests.support.deployment import (
     COMPOSITIONS,

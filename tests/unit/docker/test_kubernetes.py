@@ -11,8 +11,8 @@ import pytest
 import yaml
 from kubernetes_validate import ValidationError, latest_version, validate
 
-from penstock.app import check
-from penstock.core.settings import load_settings
+from penstock.broker.app import check
+from penstock.settings import load_settings
 from tests.support.deployment import DOCKER, VERSION, image_environment, load_dockerfile, load_yaml, run_tool
 
 FOLDER = DOCKER / "kubernetes"

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from penstock.admin.collector import MetricsPage
-from penstock.logs.memory import MemoryLog
-from penstock.partition.node import ClusterNode
-from penstock.partition.settings import parse_settings
-from penstock.rpc.instances import InstanceCalls
+from penstock.operate.collector import MetricsPage
+from penstock.services.node import ClusterNode
+from penstock.services.rpc.instances import InstanceCalls
+from penstock.services.settings import parse_settings
+from penstock.storage.log.memory import MemoryLog
 from tests.support.broker import Listener
 from tests.support.deployment import DOCKER, ROOT, load_yaml, run_tool
 from tests.support.file_broker import FileBroker

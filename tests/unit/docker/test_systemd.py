@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core import exit_codes
-from penstock.core.settings import Settings, load_settings
+from penstock.settings import Settings, load_settings
 from tests.support.deployment import DOCKER, parse_penstock, run_tool
 
 UNIT = DOCKER / "systemd/penstock.service"

@@ -9,7 +9,7 @@ The language of a block says what happens to it:
                           tests/support/pages.py says which test runs them
     cron                  the command behind the user is run as one of `console`
     python                run
-    toml                  loaded as settings or, with [[rules]] or [[types]], as ACL; a first line `# x.toml` saves it
+    toml                  loaded as settings or, with [[rules]], [[types]] …, as ACL; a first line `# x.toml` saves it
     ini, json             parsed
     sql                   statements of data subscription, parsed; their queries are compiled by tests/unit/datasub/sql
     text, mermaid         for people only
@@ -38,8 +38,8 @@ from typer.main import get_command
 from penstock.access import AclFile
 from penstock.cli.app import app
 from penstock.core.metrics import BY_BEGINNING, BY_CLIENT, BY_QUEUE, BY_SHARE, PREFIX
-from penstock.core.settings import load_settings
-from penstock.datasub.sql.statements import parse_statement
+from penstock.settings import load_settings
+from penstock.subscribers.query.sql.statements import parse_statement
 from tests.support.broker import Broker, free_port
 from tests.support.forked import write_command
 from tests.support.pages import FENCE, ROOT, Block, all_pages, blocks_of, split_session
@@ -49,7 +49,7 @@ ONLY_FOR_PEOPLE = {"text", "mermaid"}
 # What a page supposes to be there.
 GIVEN = {"docs/access-control.md": {"mosquitto.acl": "topic read public/#\n\nuser carol\ntopic sensors/#\n"}}
 # Their commands are given where the broker was started, with its data beside them.
-AT_THE_BROKER = {"docs/monitoring.md"}
+AT_THE_BROKER = {"docs/access-control.md", "docs/monitoring.md"}
 METRIC_PAGES = tuple(
     f"docs/{name}.md"
     for name in (
@@ -315,7 +315,7 @@ def test_settings_are_loaded(page: str, tmp_path: Path) -> None:
         path = tmp_path / f"{number}.toml"
         path.write_text(block.text)
         try:
-            if set(tomllib.loads(block.text)) <= {"rules", "types", "data"}:
+            if set(tomllib.loads(block.text)) <= {"rules", "types", "data", "client_ids"}:
                 AclFile.load(path)
             else:
                 load_settings(path, {}, check=False)
@@ -344,7 +344,7 @@ def test_metrics_that_are_named_exist(workshop: Workshop) -> None:
     labelled = [*BY_BEGINNING.values(), *BY_CLIENT.values(), *BY_SHARE.values(), *BY_QUEUE.values()]
     exported |= {f"{PREFIX}{each.name}{'_total' if each.kind == 'counter' else ''}" for each in labelled}
     for page in METRIC_PAGES:
-        named = set(re.findall(r"\bpenstock_(?!schema|spark)[a-z_]+[a-z]\b", (ROOT / page).read_text()))
+        named = set(re.findall(r"\bpenstock_(?!bench|client|schema|spark)[a-z_]+[a-z]\b", (ROOT / page).read_text()))
         assert named <= exported, f"{page}: {sorted(named - exported)} are not exported"
 
 

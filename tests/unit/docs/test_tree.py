@@ -20,7 +20,7 @@ from tests.support.tree_copy import ARGS, TreeCopy, tracked
 SECONDS = 300
 # Exit code 1, where not every target is reached: as a busy machine may not.
 MAY_MISS = "--check"
-COMPILED = ("src/penstock/_ext/trie.*.so", "build/lib.*/penstock/_ext/trie.*.so")
+COMPILED = ("src/penstock/_ext/match/trie.*.so", "build/lib.*/penstock/_ext/match/trie.*.so")
 
 # Once, where several pages have it.
 COMMANDS = {each.line.partition(" #")[0].strip(): each.where for each in commands_of(__file__)} | {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock._ext.acl import PUBLISH, RECEIVE, SUBSCRIBE, AclProgram, filter_covers, filters_intersect
+from penstock._ext.match.acl import PUBLISH, RECEIVE, SUBSCRIBE, AclProgram, filter_covers, filters_intersect
 
 
 def test_nothing_is_allowed_without_a_rule() -> None:
@@ -105,3 +105,39 @@ def test_rules_that_mean_nothing(rule: tuple[bool, int, tuple[bytes | str, ...]]
 def test_rules_are_kept_for_people() -> None:
     rules = ((True, PUBLISH, (b"a", "+")), (False, SUBSCRIBE, ("#",)))
     assert AclProgram(iter(rules)).rules == rules
+
+
+def test_everything_of_a_filter() -> None:
+    program = AclProgram(
+        [
+            (False, SUBSCRIBE, (b"$queue", b"events", b"secret", "#")),
+            (True, SUBSCRIBE, (b"$queue", b"events", "#")),
+            (True, SUBSCRIBE, (b"$queue", b"jobs", b"eu", "#")),
+            (True, SUBSCRIBE, (b"$queue", b"jobs", b"us", "#")),
+            (True, PUBLISH, (b"$queue", "#")),
+        ]
+    )
+    assert program.may_receive_all(b"$queue/events/clicks/#")
+    assert not program.may_receive_all(b"$queue/events/#"), "a part is denied"
+    assert program.may_receive_all(b"$queue/jobs/eu/#")
+    assert not program.may_receive_all(b"$queue/jobs/#")
+    assert not program.may_receive_all(b"$queue/spy/#"), "a rule for publishing says nothing about it"
+
+
+def test_a_verb_has_to_be_named() -> None:
+    program = AclProgram(
+        [
+            (True, PUBLISH, (b"$queue", b"events", "#")),
+            (True, PUBLISH, (b"$queue", b"events", "+")),
+            (False, PUBLISH, (b"$queue", b"secret", "#")),
+            (True, SUBSCRIBE, (b"$queue", b"jobs", b"$commit")),
+            (True, PUBLISH, (b"$queue", b"orders", b"$commit")),
+            (True, PUBLISH, (b"$queue", "+", b"$commit")),
+        ]
+    )
+    assert program.may_use_verb(b"$queue/orders/$commit")
+    assert program.may_use_verb(b"$queue/events/$commit"), "by the last rule"
+    assert not program.may_use_verb(b"$queue/secret/$commit")
+    assert not program.may_use_verb(b"$queue/events/$ack")
+    assert not AclProgram(program.rules[:4]).may_use_verb(b"$queue/events/$commit")
+    assert not AclProgram(program.rules[:4]).may_use_verb(b"$queue/jobs/$commit")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock._ext.block import Block
-from penstock._ext.query import QuerySet
+from penstock._ext.query.block import Block
+from penstock._ext.query.evaluator import QuerySet
 from tests.support.queries import (
     BIGINT,
     BLOB,
@@ -104,6 +104,14 @@ def test_slice(from_offset: int, max_rows: int) -> None:
     assert cut.to_pylist() == [expected()[row] for row in chosen]
     assert Block.decode(cut.encode()).to_pylist() == cut.to_pylist()
     assert (cut is block) == (len(chosen) == 5)
+
+
+def test_take() -> None:
+    block = make_block()
+    assert block.take(1, 3).to_pylist() == expected()[1:4]
+    assert block.take(5, 0).rows == 0
+    with pytest.raises(IndexError, match="2 rows from 4 on"):
+        block.take(4, 2)
 
 
 def test_no_rows() -> None:

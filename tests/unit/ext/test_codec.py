@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock._ext.codec import (
+from penstock._ext.wire.codec import (
     debug_check_topic_filter,
     debug_check_topic_name,
     debug_parse_ack,
     debug_parse_publish,
 )
-from penstock._ext.packets import ProtocolViolation, build_publish, encode_publish_properties
+from penstock._ext.wire.packets import ProtocolViolation, build_publish, encode_publish_properties
 from tests.support.packet_table import CASES, MALFORMED, PUBLISH_CASES, QUOTA_EXCEEDED, Case
 from tests.support.parse_any import GuardedMemory, attempt, parse_any
 

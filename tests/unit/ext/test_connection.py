@@ -6,11 +6,14 @@ import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable
 
+import pytest
 import uvloop
 
-from penstock._ext import packets
-from penstock.app import Broker
-from penstock.core.settings.loader import load_settings
+from penstock._ext.hub.connection import Connection, Session
+from penstock._ext.wire import packets
+from penstock.broker.app import Broker
+from penstock.settings.loader import load_settings
+from tests.support.waiting import until
 
 Scenario = Callable[[Broker, int], Awaitable[None]]
 
@@ -64,6 +67,64 @@ def test_an_error_of_our_own_costs_one_connection() -> None:
         await ping(bystander)
         assert broker.hub.connection_count == 1
         assert broker.registry.get("victim") is None
+
+    run(scenario)
+
+
+AFTER_ITS_SESSION = {
+    "PUBACK": packets.build_ack(4, 1),
+    "PUBREC": packets.build_ack(5, 1),
+    "PUBREL": packets.build_ack(6, 1),
+    "PUBCOMP": packets.build_ack(7, 1),
+    "PUBLISH": packets.build_publish("a", b"x", qos=2, packet_id=1),
+    "PUBLISH to a queue": packets.build_publish("$queue/q", b"x", qos=1, packet_id=1),
+    "SUBSCRIBE": packets.build_subscribe(1, [("a", 0)]),
+    "UNSUBSCRIBE": packets.build_unsubscribe(1, ["a"]),
+    "PINGREQ": packets.build_pingreq(),
+    "DISCONNECT": packets.build_disconnect(),
+}
+
+
+@pytest.mark.parametrize("name", AFTER_ITS_SESSION)
+def test_a_connection_ends_with_its_session(name: str) -> None:
+    """Whoever ends a session whose connection is still open: no packet of it finds a session that is gone."""
+
+    async def scenario(broker: Broker, port: int) -> None:
+        bystander = await connect(port, "bystander")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(packets.build_connect("victim"))
+        assert (await reader.readexactly(2))[0] == 0x20
+        session = broker.registry.get("victim")
+        assert session is not None
+        connection = session.connection
+        session.end(hand_over=False)
+        assert not connection.is_open
+        feed(broker, connection, AFTER_ITS_SESSION[name])
+        assert (await reader.read()).endswith(bytes((0xE0, 2, packets.Reason.SESSION_TAKEN_OVER, 0)))
+        await ping(bystander)
+        assert broker.hub.connection_count == 1
+
+    run(scenario)
+
+
+def feed(broker: Broker, connection: Connection, data: bytes) -> None:
+    """Bytes of the client that were read already when its session ended."""
+    view = connection.get_buffer(len(data))
+    view[: len(data)] = data
+    connection.buffer_updated(len(data))
+
+
+def test_a_connection_whose_session_went_before_connack_is_closed() -> None:
+    async def scenario(broker: Broker, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await until(lambda: broker.hub.connection_count == 1)
+        (connection,) = broker.hub.connections()
+        session = Session(broker.hub, "victim")
+        session.attach(connection, version=5, keeps=True)
+        session.end(hand_over=False)
+        connection.accept(session, packets.build_connack(5, False))
+        assert await reader.read() == b""
+        writer.close()
 
     run(scenario)
 

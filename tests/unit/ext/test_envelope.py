@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock_schema
-from penstock._ext import envelope
-from penstock._ext.segment import RecordPack
+from penstock._ext.record import envelope
+from penstock._ext.record.segment import RecordPack
 from penstock_schema import decode as plain
 from penstock_schema import fields, publish_pb2
 from penstock_schema.publish_pb2 import Publish

@@ -7,8 +7,8 @@ import threading
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock._ext.kafka import Delivery, PackProducer, find_odd
-from penstock._ext.segment import RecordPack, crc32c, read_batches
+from penstock._ext.kafka.client import Delivery, PackProducer, find_odd
+from penstock._ext.record.segment import RecordPack, crc32c, read_batches
 
 NOW = 1_700_000_000_000
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock._ext.connection import Hub, Lane, Session, read_context, split_context, write_context
-from penstock._ext.segment import RecordPack
+from penstock._ext.hub.connection import Hub, Lane, Session, read_context, split_context, write_context
+from penstock._ext.record.segment import RecordPack
 from tests.support.lanes import (
     PAST,
     PUBACK,
@@ -33,12 +33,17 @@ class Stage:
         self.hub = Hub(self.loop, max_inflight=65_535)
         self.hub.deliver_packs(lambda lanes: None, lambda session: None, packs_in_flight=packs_in_flight)
         self.session = Session(self.hub, "client")
-        self.version, self.receive_maximum = version, receive_maximum
+        self.version, self.receive_maximum, self.maximum_packet_size = version, receive_maximum, 0
         self.connect()
 
     def connect(self) -> LaneClient:
         self.client = LaneClient(
-            self.hub, self.session, version=self.version, receive_maximum=self.receive_maximum, turn=self.loop.turn
+            self.hub,
+            self.session,
+            version=self.version,
+            receive_maximum=self.receive_maximum,
+            maximum_packet_size=self.maximum_packet_size,
+            turn=self.loop.turn,
         )
         return self.client
 
@@ -221,7 +226,7 @@ def test_pubrel_of_an_id_that_is_used_again_waits_for_its_own_context() -> None:
     assert read_context(early)["in_flight"] == [(0, 65_535, 1, "received")]
     assert lane.sweep(0, 0, 0, True) == (0, 1)
     lane.offer([numbered(1, 1, qos=2)])
-    assert read_context(lane.peek())["in_flight"] == [(1, 1, 1, "ready")]
+    assert read_context(lane.peek())["in_flight"] == [(1, 1, 1, "ready qos 2")]
     lane.saved(mark)
     assert stage.client.take() == []
 

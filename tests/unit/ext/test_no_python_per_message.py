@@ -12,9 +12,9 @@ from contextlib import contextmanager
 import pytest
 import uvloop
 
-from penstock._ext import packets
-from penstock.app import Broker
-from penstock.core.settings.loader import load_settings
+from penstock._ext.wire import packets
+from penstock.broker.app import Broker
+from penstock.settings.loader import load_settings
 
 MESSAGES = 10_000
 WINDOW = 100

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock._ext import packets
-from penstock._ext.packets import ProtocolViolation, Reason, WillPacket
+from penstock._ext.wire import packets
+from penstock._ext.wire.packets import ProtocolViolation, Reason, WillPacket
 from tests.support.packet_table import CONNECT_CASES, Case
 
 unhurried = settings(deadline=None)  # another process may hold the processor in the middle of an example
@@ -86,11 +86,17 @@ def test_connect_3_1_takes_long_client_ids() -> None:
 
 
 def test_limits_of_connect() -> None:
-    body = split(packets.build_connect("c", user_properties=[("k", "v")] * 3))[1]
-    assert len(packets.parse_connect(body, max_user_properties=3).user_properties) == 3
+    """Those of the will: the broker keeps no user property of the CONNECT itself."""
+    pairs = [("k", "v")] * 3
+    body = split(packets.build_connect("c", user_properties=pairs, maximum_packet_size=99))[1]
+    assert len(packets.parse_connect(body, max_user_properties=2).user_properties) == 3
+    props = b"\x26\x00\x01k\x00\x01v" * 3
+    body = split(packets.build_connect("c", will=WillPacket("a", b"", 0, False, props), maximum_packet_size=99))[1]
+    assert packets.parse_connect(body, max_user_properties=3).will.props == props
     with pytest.raises(ProtocolViolation) as refused:
         packets.parse_connect(body, max_user_properties=2)
-    assert (refused.value.reason_code, refused.value.version) == (Reason.QUOTA_EXCEEDED, 5)
+    violation = refused.value
+    assert (violation.reason_code, violation.version, violation.limit) == (Reason.QUOTA_EXCEEDED, 5, 99)
     body = split(packets.build_connect("c", will=WillPacket("a/b/c")))[1]
     with pytest.raises(ProtocolViolation) as refused:
         packets.parse_connect(body, max_topic_levels=2)

@@ -10,7 +10,7 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from penstock._ext import partition
+from penstock._ext.match import partition
 from tests.support import naive_partition
 
 VECTORS = json.loads((Path(__file__).parents[2] / "data/partition-vectors.json").read_text())

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from penstock._ext.pending import (
+from penstock._ext.queue.pending import (
     CLAIMED,
     DEAD,
     MAX_DELIVERIES,

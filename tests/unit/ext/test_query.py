@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock._ext.query import QuerySet
-from penstock.datasub.plan import Expression
+from penstock._ext.query.evaluator import QuerySet
+from penstock.subscribers.query.plan import Expression
 from tests.support.queries import (
     BIGINT,
     BLOB,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock._ext.queue_rows import (
+from penstock._ext.device.rows import (
     BadSource,
     NoPacketId,
     QueueCounters,
@@ -18,8 +18,8 @@ from penstock._ext.queue_rows import (
     packet_id_of,
     read_chunk,
 )
-from penstock._ext.segment import RecordPack
-from penstock.stores.device import SOURCE, build_source
+from penstock._ext.record.segment import RecordPack
+from penstock.subscribers.device.store.base import SOURCE, build_source
 
 NEVER = 1 << 60
 HALF_A_PAGE = 2_000

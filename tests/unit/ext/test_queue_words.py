@@ -7,7 +7,7 @@ import struct
 import hiredis
 import pytest
 
-from penstock._ext.queue_words import (
+from penstock._ext.device.commands import (
     IS_ANY,
     IS_DAMAGED,
     IS_SINGLE,
@@ -17,8 +17,8 @@ from penstock._ext.queue_words import (
     read_given,
     split_pack,
 )
-from penstock._ext.segment import RecordPack
-from penstock.stores.device import build_source
+from penstock._ext.record.segment import RecordPack
+from penstock.subscribers.device.store.base import build_source
 
 Message = tuple[int, int, bytes | None]
 HEAD = b"$2\r\nEV\r\n$1\r\n9\r\n"

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Awaitable, Callable
 
 import pytest
-import uvloop
 
-from penstock._ext import packets
-from penstock._ext.connection import Connection, DurableQueue
-from penstock.app import Broker
-from penstock.core.settings.loader import load_settings
+from penstock._ext.hub.connection import Connection, DurableQueue
+from penstock._ext.wire import packets
+from penstock.broker.app import Broker
+from tests.support.loop_broker import run_with_broker
 
 PUBACK, PUBREC, PUBCOMP = 4, 5, 7
 QUOTA_EXCEEDED = 0x97
 ACK = "$queue/q/$ack"
+NOT_STORED = b"the log cannot store messages now: publish it again later"
 AWAY = b"the node that serves the queue cannot be reached now"
 
 
@@ -59,29 +58,14 @@ class World:
 
 
 def run(scenario: Callable[[World], Awaitable[None]]) -> None:
-    async def main() -> None:
-        overrides = {
-            "listeners.0.address": "127.0.0.1:0",
-            "admin.address": "",
-            "sys.interval": "0",
-            "ingest.log": "none",
-            "server.data_dir": tempfile.mkdtemp(),
-            "logging.level": "error",
-        }
-        broker = Broker(load_settings(None, {}, overrides))
-        await broker.listeners[0].start()
-        port = int(broker.listeners[0].address.rpartition(":")[2])
-        try:
-            async with asyncio.timeout(30):
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write(packets.build_connect("consumer"))
-                _, size = await reader.readexactly(2)
-                await reader.readexactly(size)
-                await scenario(World(broker, reader, writer))
-        finally:
-            await broker.close()
+    async def use(broker: Broker, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(packets.build_connect("consumer"))
+        _, size = await reader.readexactly(2)
+        await reader.readexactly(size)
+        await scenario(World(broker, reader, writer))
 
-    uvloop.run(main())
+    run_with_broker(use, seconds=30)
 
 
 def test_what_the_log_refuses_behind_them_is_refused() -> None:
@@ -102,9 +86,9 @@ def test_what_the_log_refuses_behind_them_is_refused() -> None:
         connection.answer_relayed(token, 0, b"")
         await world.expect(PUBACK, 1)
         await world.expect(PUBACK, 2, 0x10)  # no subscribers
-        await world.expect(PUBACK, 3, QUOTA_EXCEEDED)
+        await world.expect(PUBACK, 3, QUOTA_EXCEEDED, NOT_STORED)
         await world.expect(PUBACK, 4, 0x10)
-        await world.expect(PUBREC, 5, QUOTA_EXCEEDED)
+        await world.expect(PUBREC, 5, QUOTA_EXCEEDED, NOT_STORED)
         world.publish("t", 6)  # as before
         world.hub.log_committed(await world.tickets.get(), 0, 0)
         await world.expect(PUBACK, 6, 0x10)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock._ext.retained import RetainedTree
+from penstock._ext.match.retained import RetainedTree
 
 
 def tree_of(*topics: bytes) -> RetainedTree:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._ext.segment import (
+from penstock._ext.record.segment import (
     HEADER_SIZE,
     DamagedBatch,
     Record,

@@ -8,9 +8,9 @@ from itertools import product
 
 import pytest
 
-from penstock._ext.acl import RECEIVE, AclProgram
-from penstock._ext.topic_tree import NODE_SIZE
-from penstock._ext.trie import Subscriber, Trie
+from penstock._ext.match.acl import RECEIVE, AclProgram
+from penstock._ext.match.topic_tree import NODE_SIZE
+from penstock._ext.match.trie import Subscriber, Trie
 
 QOS_NONE = 0xFF
 RETAIN_AS_PUBLISHED, NO_LOCAL = 1, 2  # flags of a target

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 # APPLICATION client and from there to the client, through a durable queue until it is settled, and through the queries
 # of SQL topics.
 HOT = {
-    "connection": [
+    "hub.connection": [
         "route",
         "deliver",
         "send_shape",
@@ -44,6 +44,14 @@ HOT = {
         "dispatch_record",
         "feed_record",
         "pump_lane",
+        "has_place",
+        "take_place",
+        "free_place",
+        "pump_lanes",
+        "end_turn",
+        "has_rivals",
+        "release_slot",
+        "may_plan",
         "send_entry",
         "take_ids",
         "ack_entry",
@@ -65,12 +73,14 @@ HOT = {
         "10QueueGroup_give",
         "10QueueGroup_is_readable",
         "10QueueGroup_choose",
+        "may_have",
+        "may_have_topic",
         "10QueueGroup_plan",
         "10QueueGroup_settle_one",
         "13QueueConsumer_has_room",
     ],
-    "pack": ["11PackTracker_put", "11PackTracker_finish"],
-    "pending": [
+    "application.pack": ["11PackTracker_put", "11PackTracker_finish"],
+    "queue.pending": [
         "11PendingList_claim",
         "11PendingList_claim_again",
         "11PendingList_settle",
@@ -84,8 +94,8 @@ HOT = {
         "heap_rise",
         "heap_fill",
     ],
-    "codec": ["parse_publish", "parse_ack", "check_topic_name"],
-    "inflight": [
+    "wire.codec": ["parse_publish", "parse_ack", "check_topic_name"],
+    "hub.inflight": [
         "window_add",
         "window_put",
         "window_release",
@@ -95,7 +105,7 @@ HOT = {
         "ids_has",
         "ids_discard",
     ],
-    "envelope": [
+    "record.envelope": [
         "envelope_size",
         "put_envelope",
         "get_envelope",
@@ -104,15 +114,24 @@ HOT = {
         "delivery_size",
         "put_delivery",
     ],
-    "partition": ["hash_key", "partition_of"],
+    "match.partition": ["hash_key", "partition_of"],
     # what is done for each record on its way to Kafka, for the report that it is there, and on its way back
-    "kafka": ["fill_messages", "take_report", "8Delivery_succeed", "12PackConsumer__goes_on", "12PackConsumer__put"],
-    "queue_rows": ["9RowWriter__put", "9RowWriter__put_mark", "9RowWriter__next_id", "next_entry"],
-    "queue_words": ["7_Places_note", "put_word", "put_value"],
-    "query": [
+    "kafka.client": [
+        "fill_messages",
+        "take_report",
+        "8Delivery_succeed",
+        "12PackConsumer__goes_on",
+        "12PackConsumer__put",
+    ],
+    "device.rows": ["9RowWriter__put", "9RowWriter__put_mark", "9RowWriter__next_id", "next_entry"],
+    "device.commands": ["7_Places_note", "put_word", "put_value"],
+    "query.evaluator": [
         "8QuerySet_look_at",
         "8QuerySet_ask_source",
         "8QuerySet_ask_query",
+        "8QuerySet_ask_row",
+        "8QuerySet_ask_elements",
+        "8QuerySet_ask_group",
         "8QuerySet_put_row",
         "10IndexGroup_find",
         "scan_json",
@@ -128,6 +147,10 @@ HOT = {
         "run_logic",
         "run_in",
         "run_like",
+        "run_regex",
+        "regex_matches",
+        "regex_step",
+        "regex_state",
         "run_choice",
         "read_field",
         "cast_value",
@@ -135,10 +158,10 @@ HOT = {
         "put_row",
         "put_text",
     ],
-    "buffer": ["buffer_grow"],
-    "message": ["message_new"],
+    "wire.buffer": ["buffer_grow"],
+    "hub.message": ["message_new"],
     # what the load generator does for each message
-    "load": [
+    "load.generator": [
         "on_readable",
         "on_packet",
         "on_publish",
@@ -168,12 +191,13 @@ FORBIDDEN = re.compile(
 
 @cache
 def generated(module: str) -> str:
-    return (ROOT / "build/cython/ext/penstock/_ext" / f"{module}.c").read_text()
+    return (ROOT / "build/cython/ext/penstock/_ext" / f"{module.replace('.', '/')}.c").read_text()
 
 
 def function_body(source: str, module: str, name: str) -> str:
     """The C text of one function in Cython's output."""
-    symbol = f"__pyx_f_8penstock_4_ext_{len(module)}{module}_{name}("
+    mangled = "".join(f"{len(part)}{part}_" for part in module.split("."))
+    symbol = f"__pyx_f_8penstock_4_ext_{mangled}{name}("
     at = source.find(symbol)
     while at >= 0:
         # A definition begins with its line; a declaration ends with a semicolon, and a call is indented.

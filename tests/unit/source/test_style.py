@@ -79,10 +79,11 @@ def test_compiled_modules_know_only_compiled_modules() -> None:
 
 
 def test_every_compiled_module_has_a_stub() -> None:
-    for path in sources("ext/penstock/_ext/*.pyx"):
+    for path in sources("ext/penstock/_ext/*/*.pyx"):
         text = path.read_text()
         if re.search(r"^(?:class|def|cdef class|cpdef|[A-Z_]+ =)", text, re.M):
-            assert (ROOT / "src/penstock/_ext" / f"{path.stem}.pyi").is_file(), f"{path.stem} has no .pyi"
+            stub = (ROOT / "src/penstock/_ext" / path.parent.name / path.name).with_suffix(".pyi")
+            assert stub.is_file(), f"{path.name} has no {stub.relative_to(ROOT)}"
 
 
 @pytest.mark.parametrize("pattern", ["src/**/*.py", "tests/**/*.py", "bench/**/*.py", "bench/**/*.c", "ext/**/*.px?"])

@@ -6,11 +6,27 @@ from collections import Counter
 import pytest
 
 from tests.support.application import SHARED_PREFIX, persistent, until
-from tests.support.packets import V5, V311, PacketType
+from tests.support.packets import V5, V311, PacketType, pack_disconnect, pack_subscribe
 from tests.support.publishers import Publisher
 from tests.support.raw_client import ClosedByServer, NothingCame, receive_from
 
 SETTINGS = {"application.shared_partitions": 6}
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_a_subscriber_that_leaves_at_once_keeps_its_share(*, broker, connect, new_name, version, turn):
+    """SUBSCRIBE and DISCONNECT arrive together: the subscription is there when the client returns."""
+    name, topic = new_name("app"), new_name("left")
+    share = f"$share/group{turn}/{topic}/#"
+    client = connect(version, name, broker=broker, **persistent(version))
+    client.send_raw(pack_subscribe(version, 1, [(share, 1)]) + pack_disconnect(version))
+    client.close()
+    until(lambda: broker.api(f"sessions/{name}")["subscriptions"], 20, "the subscription")
+    connect(V5, broker=broker).publish(f"{topic}/x", b"x", qos=1)
+    client = connect(version, name, broker=broker, **persistent(version))
+    assert client.connack.session_present
+    client.expect_publish(f"{topic}/x", b"x", ack=True)
+    client.disconnect()
 
 
 class Member:

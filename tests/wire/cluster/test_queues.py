@@ -4,17 +4,18 @@ gone."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from penstock.datasub import Admin, Consumer
-from penstock.partition.model import MAIN, SYSTEM_TENANT, ServiceInfo, ServiceType
-from penstock.partition.service import HashPartitionService
-from penstock.partition.settings import QueueSettings
-from penstock.partition.topics import default_queues
+from penstock.services.model import MAIN, SYSTEM_TENANT, ServiceInfo, ServiceType
+from penstock.services.service import HashPartitionService
+from penstock.services.settings import QueueSettings
+from penstock.services.topics import default_queues
+from penstock_client import Admin, Consumer
 from tests.support.application import AppBroker, persistent, until
 from tests.support.cluster import NODES
 from tests.support.packets import V5, V311, PacketType, pack_auth
@@ -72,6 +73,22 @@ def make_queue(cluster: dict[str, AppBroker], new_name: Callable[[str], str]) ->
         return served
 
     return make
+
+
+@pytest.fixture
+def rights(cluster: dict[str, AppBroker]) -> Iterator[None]:
+    """At both brokers: the client `narrow` may have messages below eu/ only, `boss` commits for others."""
+    everything = cluster[NODES[0]].acl_path.read_text()
+    narrow = '[[rules]]\neffect = "deny"\nclients = ["narrow"]\nactions = ["subscribe"]\ntopics = ["$queue/+/us/#"]\n\n'
+    boss = '[[rules]]\neffect = "allow"\nclients = ["boss"]\ntopics = ["$queue/+/$commit"]\n\n'
+    for rules in (narrow + boss + everything, everything):
+        for broker in cluster.values():
+            broker.acl_path.write_text(rules)
+            start = broker.log_size()
+            broker.process.send_signal(signal.SIGHUP)
+            broker.await_log("reloaded", start)
+        if rules is not everything:
+            yield
 
 
 @pytest.fixture
@@ -181,9 +198,9 @@ def test_mqtt_3_settles_by_puback(make_queue, consumer, new_name, node) -> None:
     until(lambda: queue.pending() == 0, 60, "the second is settled")
 
 
-def test_a_stream_served_elsewhere(make_queue, consumer) -> None:
+def test_a_stream_served_elsewhere(make_queue, consumer, rights) -> None:
     queue = make_queue(type="stream", primary_group="work")
-    client, bystander = consumer(queue.other), consumer(queue.other)
+    client, boss = consumer(queue.other), consumer(queue.other, client_id="boss")
     client.publish(f"{queue.address}/clicks", *(b"%d" % number for number in range(5)))
     client.consume(queue.address, "readers", x_stream_offset="offset=2", x_auto_commit="false")
     first = client.next(b"2")
@@ -194,8 +211,8 @@ def test_a_stream_served_elsewhere(make_queue, consumer) -> None:
     client.raw.unsubscribe(queue.address)
     client.consume(queue.address, "readers", x_auto_commit="false")
     client.take(b"3", b"4")
-    bystander.commit(queue.name, "readers", 3)  # not only consumers commit
-    bystander.commit(queue.name, "nobody", 3, refused=True)
+    boss.commit(queue.name, "readers", 3)  # not only consumers commit
+    boss.commit(queue.name, "nobody", 3, refused=True)
     client.consume(queue.address, "readers", x_auto_commit="false")
     client.next(b"4")
     client.consume(queue.address, "readers", x_stream_offset="first", qos=0)
@@ -284,16 +301,35 @@ def test_commands_about_groups_go_to_the_broker_of_the_queue(make_queue, consume
 
 
 def test_an_ephemeral_queue_gives_way(cluster, consumer, new_name) -> None:
-    """One broker has made it for a client, then the other is told to make it for good: both have that one."""
+    """One broker has it in memory, then the other is told to make it for good: both have that one."""
     name = new_name("eph")
     first, second = (cluster[node] for node in sorted(NODES, key=lambda node: node != owner_of(name)))
     client = consumer(second)
+    second.api("queues", "POST", {"name": name, "durable": False})
     client.consume(f"$queue/{name}", "workers")
     assert not second.api(f"queues/{name}")["durable"]
     first.api("queues", "POST", {"name": name})
     until(lambda: (second.api(f"queues/{name}") or {}).get("durable"), 60, "the other broker knows it")
     consumer(first).publish(f"$queue/{name}/x", b"1")
     client.take_and_ack(b"1")
+
+
+@pytest.mark.parametrize("first_use", ["subscribe", "publish"])
+def test_a_queue_made_on_first_use_is_one_queue(cluster, consumer, new_name, first_use) -> None:
+    """A client uses the name first at the broker that does not serve the queue; clients of both brokers share it."""
+    name = new_name("auto")
+    owner, other = (cluster[node] for node in sorted(NODES, key=lambda node: node != owner_of(name)))
+    client = consumer(other)
+    if first_use == "publish":
+        client.publish(f"$queue/{name}/x", b"0")
+    client.consume(f"$queue/{name}", "workers")
+    if first_use == "publish":
+        client.take_and_ack(b"0")
+    consumer(owner).publish(f"$queue/{name}/x", b"1")
+    client.take_and_ack(b"1")
+    client.publish(f"$queue/{name}/x", b"2")
+    client.take_and_ack(b"2")
+    assert owner.api(f"queues/{name}")["durable"]
 
 
 def test_clients_cannot_come_in_as_brokers(cluster) -> None:
@@ -416,3 +452,61 @@ def test_a_group_of_consumers_outlives_its_coordinator(
     for consumer in consumers.values():
         consumer.close()
     cluster[coordinator].restart()
+
+
+def test_rights_of_a_consumer_at_the_other_broker(make_queue, consumer, rights) -> None:
+    """The broker that serves the queue knows them: what one consumer may not have goes to another, or waits."""
+    queue = make_queue()
+    near, far, narrow = consumer(queue.owner), consumer(queue.other), consumer(queue.other, client_id="narrow")
+    narrow.consume(queue.address, "workers")
+    far.publish(f"{queue.address}/us/1", b"us1")
+    far.publish(f"{queue.address}/eu/1", b"eu1")
+    narrow.ack(narrow.next(b"eu1"))
+    narrow.nothing()
+    near.consume(queue.address, "workers")
+    near.ack(near.next(b"us1"))
+    far.publish(f"{queue.address}/us/1", b"us2", b"us3")
+    near.take_and_ack(b"us2", b"us3")
+    narrow.nothing()
+
+
+def test_commits_for_others_at_the_other_broker(make_queue, consumer, rights) -> None:
+    """By a client that consumes nothing: only with a right to the verb itself."""
+    queue = make_queue(type="stream")
+    reader, stranger = consumer(queue.owner), consumer(queue.other)
+    boss, narrow = consumer(queue.other, client_id="boss"), consumer(queue.other, client_id="narrow")
+    reader.consume(queue.address, "readers", x_auto_commit="false")
+    stranger.publish(f"{queue.address}/us/1", *(b"%d" % number for number in range(5)))
+    reader.take(*(b"%d" % number for number in range(5)))
+    stranger.commit(queue.name, "readers", 3, refused=True)
+    narrow.consume(queue.address, "readers")
+    narrow.commit(queue.name, "readers", 3, refused=True)
+    narrow.nothing()
+    boss.commit(queue.name, "readers", 1)
+    groups = queue.owner.api(f"queues/{queue.name}/groups")["groups"]
+    assert [group["committed"] for group in groups] == [2]
+
+
+@pytest.mark.parametrize("ends", ["unsubscribes", "session ends", "session ends later"])
+def test_a_group_without_a_name_ends_at_its_owner(make_queue, consumer, connect, ends) -> None:
+    """Its client is connected to the other broker; while the client is only absent, its group stays."""
+    queue = make_queue()
+    seconds = 3 if ends == "session ends later" else 300
+    far = consumer(queue.other, client_id=f"far-{queue.name}", **persistent(V5, seconds))
+    far.consume(queue.address)
+
+    def groups() -> list[str]:
+        return [group["id"] for group in queue.owner.api(f"queues/{queue.name}/groups")["groups"]]
+
+    until(lambda: groups() == [far.client_id], 30, "the group")
+    far.close()
+    until(lambda: queue.consumers() == [], 30, "the end of the link")
+    assert groups() == [far.client_id]
+    if ends != "session ends later":
+        far = consumer(queue.other, client_id=far.client_id, **persistent(V5, seconds))
+        until(queue.consumers, 30, "the consumer is back")
+        if ends == "unsubscribes":
+            far.raw.unsubscribe(queue.address)
+        else:
+            far.raw.disconnect(properties={"session_expiry_interval": 0})
+    until(lambda: groups() == [], 30, "the end of the group")

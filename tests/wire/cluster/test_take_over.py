@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from penstock._ext.connection import read_context
-from penstock.delivery.contexts import OWN, TABLE, make_key
+from penstock._ext.hub.connection import read_context
+from penstock.subscribers.application.contexts import OWN, TABLE, make_key
 from tests.support.application import persistent, topic_of, until
 from tests.support.cluster import await_dispatched, stored
 from tests.support.packets import V5, V311, PacketType, Reason, Will

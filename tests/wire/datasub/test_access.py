@@ -9,9 +9,17 @@ from typing import Any
 
 import pytest
 
-from penstock.datasub import Admin, Consumer, DataError
+from penstock_client import Admin, Consumer, DataError
 from tests.support.certificates import Authority
-from tests.support.datasub import DataBroker, DataWorld, read, read_error, running_data_broker, until_assigned
+from tests.support.datasub import (
+    DataBroker,
+    DataWorld,
+    read,
+    read_error,
+    running_data_broker,
+    until_assigned,
+    wait_for,
+)
 from tests.support.packets import V5, PacketType
 from tests.wire.conftest import PASSWORDS
 
@@ -134,6 +142,8 @@ def test_mqtt_clients_need_the_right_too(users: Users) -> None:
         topic_filter = f"$share/{users.group}/{users.topic}"
         properties = {"user_property": [("sub-offset", "earliest")]}
         assert client.subscribe(topic_filter, qos=1, properties=properties) == [NOT_AUTHORIZED]
+        reported = "or user bob may not subscribe to it"
+        wait_for(lambda: topic_filter in users.broker.log() and reported in users.broker.log(), what=users.broker.log)
         users.run("alice", "GRANT SUBSCRIBE ON {topic} TO bob")
         assert client.subscribe(topic_filter, qos=1, properties=properties) == [1]
         client.ack(client.expect(PacketType.PUBLISH, 30.0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from penstock.datasub import Admin, DataError
+from penstock_client import Admin, Consumer, DataError
 from tests.support.datasub import DataWorld, read, wait_for
 
 CREATE = 'CREATE TOPIC {name} AS SELECT payload.n AS n FROM "{space}/#"'
@@ -68,3 +68,31 @@ def test_killed_while_topics_come_and_go(world: DataWorld) -> None:
     for name in sorted(there - {world.topic}):
         world.execute(f"DROP TOPIC FORCE {name}")
     assert [row["topic_name"] for row in world.show("TOPICS")] == [world.topic]
+
+
+def test_a_consumer_that_is_started_while_the_broker_restarts(world: DataWorld) -> None:
+    world.create_topic()
+    world.publish({"n": 1})
+    world.broker.kill()
+    consumer = Consumer(world.config(connect_timeout_ms=500))
+    failures: list[BaseException] = []
+
+    def subscribe() -> None:
+        try:
+            consumer.subscribe([world.topic])
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=subscribe, daemon=True)
+    thread.start()
+    thread.join(2)
+    try:
+        assert thread.is_alive(), failures
+        world.forget_publishers()
+        world.broker.restart()
+        thread.join(60)
+        assert not thread.is_alive()
+        assert not failures
+        assert read(consumer, 1) == [1]
+    finally:
+        consumer.close()

@@ -11,8 +11,8 @@ from functools import partial
 
 import pytest
 
-from penstock.datasub import Consumer, DataError, TopicPartition
-from penstock.datasub.client.config import ConsumerConfig
+from penstock_client import Consumer, DataError, TopicPartition
+from penstock_client.config import ConsumerConfig
 from tests.support.datasub import (
     DataBroker,
     DataWorld,
@@ -143,6 +143,22 @@ def test_a_consumer_that_is_killed(
         # How early depends on when it was heard last; how late on the machine.
         assert min(taken.values()) > 7, taken
         stack.close()
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.85])
+def test_a_short_limit_between_polls_is_kept_by_polling(world: DataWorld, pause: float) -> None:
+    """The broker hears of polls by heartbeats, which are more frequent than the limit."""
+    world.create_topic()
+    consumer = world.consumer(
+        max_poll_interval_ms=1_500, subscribe={"on_lost": lambda *_: lost.append(time.monotonic())}
+    )
+    lost: list[float] = []
+    until = time.monotonic() + 6
+    while time.monotonic() < until:
+        message = consumer.poll(0.1)
+        assert message is None or message.error() is None, message.error()
+        time.sleep(pause)
+    assert lost == []
 
 
 @pytest.mark.both_logs

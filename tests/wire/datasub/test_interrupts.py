@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from penstock.datasub import Consumer, DataError
+from penstock_client import Consumer, DataError
 from tests.support.datasub import DataWorld, read, until_assigned, wait_for
 
 LEAST_ROWS = 200

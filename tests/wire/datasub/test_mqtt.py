@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.datasub import DataError
+from penstock_client import DataError
 from tests.support.datasub import DataWorld, wait_for
 from tests.support.packets import V5, V311, Packet, PacketType
 from tests.support.raw_client import RawClient
@@ -268,4 +268,21 @@ def test_large_blocks_are_cut_to_what_the_client_takes(world: DataWorld, connect
     client = connect(properties={"maximum_packet_size": 1_500})
     subscribe(client, world)
     assert take_rows(client, 21)[0] == [*range(20), 21]
+    wait_for(lambda: lag(world) == 0)
+
+
+def test_rows_of_one_message_are_parted_for_a_small_client(world: DataWorld, connect: Callable[..., RawClient]) -> None:
+    """The message is done when its last row is: what was not acknowledged comes again with all its rows."""
+    world.create_topic('SELECT r.n::BIGINT AS n, r.s AS s FROM "{space}/#", UNNEST(payload) AS r')
+    world.publish([{"n": number, "s": "x" * 200} for number in range(16)])
+    client = connect(properties={"maximum_packet_size": 1_500})
+    assert subscribe(client, world) == [1]
+    numbers, packets = take_rows(client, 16, ack=False)
+    assert numbers == list(range(16))
+    assert len(packets) > 2
+    client.ack(packets[0])
+    client.close()
+    other = connect()
+    subscribe(other, world)
+    assert take_rows(other, 16)[0] == list(range(16))
     wait_for(lambda: lag(world) == 0)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from penstock.datasub import (
+from penstock_client import (
     OFFSET_BEGINNING,
     OFFSET_END,
     OFFSET_INVALID,

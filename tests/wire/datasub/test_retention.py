@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.datasub import Consumer, TopicPartition
-from penstock.datasub.errors import BadRequest
+from penstock_client import Consumer, TopicPartition
+from penstock_client.errors import BadRequest
 from tests.support.datasub import DataBroker, DataWorld, read, read_rows, running_data_broker, wait_for
 from tests.wire.datasub.conftest import BROKERS
 

@@ -9,7 +9,7 @@ import tracemalloc
 import pyarrow
 import pytest
 
-from penstock.datasub import AsyncConsumer, Consumer
+from penstock_client import AsyncConsumer, Consumer
 from tests.support.application import until
 from tests.support.datasub import DataWorld, next_message, read, read_rows, until_assigned
 
@@ -40,6 +40,20 @@ def test_row_errors_become_dead_letters(world: DataWorld) -> None:
     until(lambda: world.broker.counter("datasub_dead_letters") > before)  # the rows do not wait for their append
     found = world.broker.command("log", "read", "tbmq.datasub.errors", "--from", "begin", "--json")
     assert world.topic in found, found
+
+
+def test_elements_of_an_array_are_rows(world: DataWorld) -> None:
+    """All rows of a message have its offset, and are committed with it."""
+    world.create_topic('SELECT r.n::BIGINT AS n, "offset" AS o FROM "{space}/#", UNNEST(payload) AS r WHERE r.n <> 2')
+    world.publish([{"n": 1}, {"n": 2}, {"n": 3}], [], {"n": 4}, [{"n": 5}])
+    consumer = world.consumer(min_poll_rows=1)
+    assert [row["n"] for row in read_rows(consumer, 3)] == [1, 3, 5]
+    consumer.commit()
+    consumer.close()
+    world.publish([{"n": 6}, {"n": 7}])
+    rows = read_rows(world.consumer(min_poll_rows=1), 2)
+    assert [row["n"] for row in rows] == [6, 7]
+    assert rows[0]["o"] == rows[1]["o"]
 
 
 def test_forms(world: DataWorld) -> None:

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.datasub import DataError
-from penstock.datasub.errors import SqlError
-from tests.support.datasub import DataWorld, next_message, read, read_error, read_rows, until_assigned, wait_for
+from penstock_client import DataError
+from penstock_client.errors import SqlError
+from tests.support.datasub import (
+    SOURCES,
+    DataWorld,
+    next_message,
+    read,
+    read_error,
+    read_rows,
+    until_assigned,
+    wait_for,
+)
 
 TOPICS = ["topic_name", "db_name", "create_time", "sql", "schema"]
 SUBSCRIPTIONS = ["topic_name", "consumer_group", "vgroup_id", "consumer_id", "user", "fqdn", "offset", "rows", "lag"]
@@ -150,22 +159,44 @@ def test_database_topics(world: DataWorld) -> None:
 
 @pytest.mark.parametrize("mode", ["WITH META", "ONLY META"])
 def test_changes_of_tables(world: DataWorld, mode: str) -> None:
-    """[reference] WITH META: create and drop events come as records; ONLY META: nothing but them."""
+    """[reference] WITH META: create and drop events come as records; ONLY META: nothing but them. Each is in every
+    partition."""
     world.execute(f"CREATE TOPIC {{topic}} {mode} AS DATABASE '{{space}}/#'")
     consumer = world.consumer()
     world.publish({"n": 1})
     world.execute("CREATE TABLE {topic}_table FROM '{space}/+' (n BIGINT)")
     world.execute("DROP TABLE {topic}_table")
-    changes: list[dict[str, object]] = []
+    changes: dict[int | None, list[dict[str, object]]] = {}
     rows = 0
-    while len(changes) < 2 or (mode == "WITH META" and not rows):
+    while sum(map(len, changes.values())) < 8 or (mode == "WITH META" and not rows):
         message = next_message(consumer)
-        changes += message.meta()
+        changes.setdefault(message.partition(), []).extend(message.meta())
         rows += len(message)
         assert (message.value() is None) == (len(message) == 0)
-    assert [change["type"] for change in changes] == ["create-table", "drop-table"]
-    assert changes[0]["table"] == f"{world.topic}_table"
+    assert [[change["type"] for change in found] for found in changes.values()] == [["create-table", "drop-table"]] * 4
+    assert {change["table"] for found in changes.values() for change in found} == {f"{world.topic}_table"}
+    assert len({change["id"] for found in changes.values() for change in found}) == 2
     assert rows == (1 if mode == "WITH META" else 0)
+
+
+@pytest.mark.both_logs
+@pytest.mark.parametrize("kind", ["STABLE {topic}_table", "DATABASE '{space}/#'"])
+def test_a_table_is_declared_in_each_partition_before_its_rows(world: DataWorld, kind: str) -> None:
+    world.execute("CREATE TABLE {topic}_table FROM '{space}/data/+' (n BIGINT)")
+    world.execute(f"CREATE TOPIC {{topic}} WITH META AS {kind}")
+    wanted = world.spread(range(SOURCES))
+    consumer = world.consumer()
+    declared: set[int | None] = set()
+    rows = 0
+    while rows < len(wanted):
+        message = next_message(consumer)
+        declared |= {message.partition() for change in message.meta() if change["type"] == "create-table"}
+        rows += len(message)
+        if len(message):
+            assert message.partition() in declared, "rows came before the declaration of their table"
+    assert declared == {0, 1, 2, 3}
+    world.execute("DROP TOPIC FORCE {topic}")
+    world.execute("DROP TABLE {topic}_table")
 
 
 def test_topics_are_shown(world: DataWorld) -> None:

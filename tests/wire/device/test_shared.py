@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.stores.device import group_queue
+from penstock.subscribers.device.store.base import group_queue
 from tests.support.device import publish_all
 from tests.support.packets import V5
 from tests.support.raw_client import receive_from

@@ -1,6 +1,7 @@
 """What an operator does to queues while clients use them, on both logs. Reference, section 12 (administration)."""
 
 import time
+from datetime import datetime
 
 import pytest
 
@@ -25,6 +26,31 @@ def test_messages_are_moved_from_under_their_consumers(publisher, consumer, brok
     consumer.consume(f"$queue/{queues['target']}", "workers")
     [moved] = consumer.take_and_ack(b"eu/2")
     assert moved.properties["x-source-topic"] == f"$queue/{queue}/eu/2"
+
+
+def test_the_age_of_the_oldest_unsettled_message(publisher, consumer, broker, queue):
+    """Of the first message that some group has yet to settle; without a group, of the first there is."""
+    assert broker.queue(queue)["oldest_age"] is None
+    before = time.time()
+    publisher.publish(f"$queue/{queue}", b"1", b"2")
+    middle = time.time()
+    publisher.publish(f"$queue/{queue}", b"3")
+
+    def oldest():
+        shown = broker.queue(queue)
+        age = shown["oldest_age"]
+        at = datetime.fromisoformat(shown["oldest_at"]).timestamp() if age is not None else None
+        assert at is None or abs(time.time() - age - at) < 60
+        return at
+
+    until(lambda: oldest() is not None)  # Kafka may not answer in time
+    assert before - 1 < oldest() < middle + 1
+    consumer.consume(f"$queue/{queue}", "workers")
+    first, second, third = consumer.take(b"1", b"2", b"3")
+    consumer.ack(second, third)
+    assert before - 1 < oldest() < middle + 1
+    consumer.ack(first)
+    assert oldest() is None
 
 
 @pytest.mark.queue("target")

@@ -1,4 +1,5 @@
-"""What are queues that nobody configured? Reference, section 1 (no queue matches; ephemeral storage, end, backlog)."""
+"""What are queues that nobody configured, and those in memory? Reference, section 1 (no queue matches; ephemeral
+storage, end, backlog). What `queue_manager.auto_create` says is tested in tests/wire/queue_settings."""
 
 import time
 
@@ -14,6 +15,11 @@ SHORT_LIVED = {"durable": False, "expires_after": "1s"}
 def name(new_name, broker):
     """Of a queue that is in no settings."""
     return new_name("nowhere-")
+
+
+def dropped(broker):
+    lines = [line for line in broker.metrics().splitlines() if line.startswith("penstock_queue_dropped_total ")]
+    return float(lines[0].split()[1])
 
 
 def test_a_publish_makes_the_queue(publisher, consumer, broker, name):
@@ -45,8 +51,11 @@ def test_a_subscribe_makes_the_queue(publisher, consumer, broker, name):
     consumer.ack(consumer.next(b"mine"))
 
 
-def test_it_works_like_any_classic_queue(publisher, open_queue, broker, name):
+@pytest.mark.parametrize("durable", [True, False])
+def test_it_works_like_any_classic_queue(publisher, open_queue, broker, name, durable):
     """Rows "types" and "ephemeral storage": groups, settlement, redelivery as elsewhere."""
+    if not durable:
+        broker.api("queues", "POST", {"name": name, "durable": False})
     one, two = open_queue(), open_queue()
     one.consume(f"$queue/{name}", "workers")
     publisher.publish(f"$queue/{name}", b"1", b"2", b"3")
@@ -76,6 +85,7 @@ def test_an_ephemeral_stream(publisher, open_queue, queue):
 
 def test_it_is_in_memory(publisher, open_queue, broker, name):
     """Row "ephemeral storage": in memory; a kill takes its messages along."""
+    broker.api("queues", "POST", {"name": name, "durable": False})
     publisher.publish(f"$queue/{name}", *NUMBERS)
     broker.kill()
     broker.restart()
@@ -101,6 +111,25 @@ def test_it_goes_after_its_last_consumer(publisher, open_queue, broker, name):
     assert time.monotonic() - left > 0.8
 
 
+def test_messages_that_go_with_it_are_counted(publisher, broker, name):
+    """They were acknowledged and nobody has read them: a counter and a line in the log say so."""
+    broker.api("queues", "POST", {"name": name, **SHORT_LIVED})
+    before, start = dropped(broker), broker.log_size()
+    publisher.publish(f"$queue/{name}", *NUMBERS)
+    until(lambda: broker.queue(name) is None, 60, "the queue gone")
+    assert "expired with unread messages" in broker.await_log('"messages": 5', start)
+    until(lambda: dropped(broker) == before + 5, 60, "they are counted")
+
+
+def test_hundreds_of_new_names(publisher, broker, name):
+    """Each is a queue of its own, with its message, until it expires."""
+    topics = [f"{name}-{number}" for number in range(300)]
+    for topic in topics:
+        publisher.publish(f"$queue/{topic}/x", topic.encode())
+    found = {queue["name"]: queue["depth"] for queue in broker.api("queues?limit=10000")["queues"]}
+    assert [found.get(topic) for topic in topics] == [1] * 300
+
+
 def test_it_goes_if_no_consumer_came(broker, name):
     """Row "ephemeral end": or after creation if none came."""
     broker.api("queues", "POST", {"name": name, **SHORT_LIVED})
@@ -115,7 +144,9 @@ def test_a_durable_queue_stays(broker, queue):
 
 
 def test_an_auto_created_queue_stays_for_a_while(publisher, broker, name):
-    """Row "ephemeral end": 5 minutes by default."""
+    """Row "ephemeral end": 5 minutes by default, and never for a durable one."""
     publisher.publish(f"$queue/{name}", b"1")
+    broker.api("queues", "POST", {"name": f"{name}-memory", "durable": False})
     time.sleep(0.5)
     assert broker.queue(name) is not None
+    assert broker.queue(f"{name}-memory") is not None

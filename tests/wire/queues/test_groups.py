@@ -280,3 +280,19 @@ def test_a_session_taken_over_keeps_its_membership(publisher, open_queue, new_na
     second = open_queue(client_id=name, **persistent(V5))
     publisher.publish(f"$queue/{queue}", b"1")
     second.ack(second.next(b"1"))
+
+
+@pytest.mark.any_log
+def test_a_position_in_a_classic_queue_is_refused(consumer, queue):
+    """It would be ignored: the group goes on where it is."""
+    assert consumer.try_consume(f"$queue/{queue}", "workers", x_stream_offset="last") == [0x8F]
+
+
+@pytest.mark.any_log
+def test_leading_zeros_are_not_part_of_an_offset(publisher, consumer, queue):
+    consumer.consume(f"$queue/{queue}", "workers")
+    publisher.publish(f"$queue/{queue}", b"1")
+    delivery = consumer.next(b"1")
+    pairs = [("message-id", f"{queue}:00"), ("group-id", "workers")]
+    consumer.command(f"$queue/{queue}/$ack", pairs, refused=True)
+    consumer.ack(delivery)

@@ -144,6 +144,7 @@ READS = '[[rules]]\neffect = "deny"\nactions = ["publish"]\nclients = ["reads"]\
 def strict(tmp_path_factory):
     """A broker with rights and little room."""
     settings = {
+        "queue_manager.auto_create": "ephemeral",
         "queue_manager.ephemeral_bytes": 65536,
         "queue_manager.retention_interval": "1h",
         "limits.max_subscriptions": 2,
@@ -156,7 +157,7 @@ def strict(tmp_path_factory):
 
 
 def test_a_stranger_commits_only_where_it_may_publish(strict, connect):
-    """Section 8, row "commit": a group of others is moved by who has the right to publish to the address."""
+    """Section 8, row "commit": a group of others is moved by who has the right to publish to exactly that address."""
     reader, reads = (QueueClient(connect(V5, name, broker=strict)) for name in ("reader", "reads"))
     reader.publish("$queue/events", *NUMBERS)
     reader.consume("$queue/events", "readers", x_auto_commit="false")

@@ -136,6 +136,21 @@ def test_settling_at_a_queue_that_does_not_exist(consumer, broker, queue):
     assert broker.queue(f"no-{queue}") is None
 
 
+@pytest.mark.any_log
+def test_a_settlement_that_names_two_messages(publisher, consumer, queue):
+    """Two values of one property: neither is settled. The same value twice is no question."""
+    consumer.consume(f"$queue/{queue}", "workers")
+    publisher.publish(f"$queue/{queue}", b"0", b"1")
+    first, second = consumer.take(b"0", b"1")
+    topic, group = f"$queue/{queue}/$ack", ("group-id", "workers")
+    both = [("message-id", first.message_id), ("message-id", second.message_id), group]
+    answer = consumer.command(topic, both, refused=True)
+    assert "twice" in answer.properties["reason_string"]
+    consumer.command(topic, [*both[1:], ("group-id", "others")], refused=True)
+    consumer.command(topic, [both[0], both[0], group, group])
+    consumer.ack(second)
+
+
 def test_a_second_settlement_is_refused(publisher, consumer, queue):
     """Row "wrong verb use": a settled id, whatever settled it."""
     consumer.consume(f"$queue/{queue}", "workers")

@@ -1,0 +1,76 @@
+from collections.abc import Iterable
+from typing import Protocol
+
+from penstock._ext.record.segment import RecordPack
+
+MARKS_SPAN: int
+
+class BadSource(ValueError): ...
+class NoPacketId(LookupError): ...
+
+class QueueCounters:
+    number: int
+    last_id: int
+    last_score: int
+    first_score: int
+    most: int
+    is_exact: bool
+    knows_taken: bool
+    rounds: int
+    def __init__(self, number: int, last_id: int, last_score: int) -> None: ...
+    def take(self, scores: Iterable[int]) -> None: ...
+    def removed(self, scores: list[int]) -> None: ...
+    def scores_of(self, packet_ids: Iterable[int]) -> list[int]: ...
+
+class _Tables(Protocol):
+    def find_known(self, counters: QueueCounters, partition: int, offset: int, via: int) -> int | None: ...
+    def find_first(self, counters: QueueCounters) -> None: ...
+    def load_taken(self, counters: QueueCounters) -> None: ...
+
+class RowWriter:
+    chunks: list[tuple[bytes, bytes]]
+    mark_count: int
+    def __init__(self, tables: _Tables) -> None: ...
+    def forget(self) -> None: ...
+    def note_newest(self, partition: int, offset: int) -> None: ...
+    def add(
+        self,
+        counters: QueueCounters,
+        pack: RecordPack,
+        in_flight: bytes,
+        now: int,
+        default_expiry: int,
+        latest_expiry: int,
+        passed_over: int,
+    ) -> tuple[list[int], bool]: ...
+    def reserve(self, counters: QueueCounters, count: int, in_flight: bytes) -> list[int]: ...
+    def take_marks(self, sequence: int) -> list[tuple[bytes, bytes]]: ...
+
+def packet_id_of(score: int) -> int: ...
+def mark_prefix(partition: int, offset: int) -> bytes: ...
+def find_mark(row: bytes, offset: int, via: int, number: int) -> int: ...
+def chunk_count(chunk: bytes) -> int: ...
+def chunk_scores(chunk: bytes, base: int) -> list[int]: ...
+def read_chunk(
+    chunk: bytes,
+    base: int,
+    after: int,
+    limit: int,
+    now: int,
+    packet_ids: list[int],
+    scores: list[int],
+    values: list[bytes],
+    expired: list[int],
+) -> tuple[int, bool]: ...
+def copy_chunk(
+    chunk: bytes,
+    base: int,
+    pack: RecordPack,
+    via: int,
+    delivery: bytes,
+    limit: int,
+    now: int,
+    packet_ids: list[int],
+    wanted: set[int] | None = None,
+) -> None: ...
+def edit_chunk(chunk: bytes, base: int, wanted: list[int], at: int, empties: bool) -> tuple[bytes, list[int], int]: ...

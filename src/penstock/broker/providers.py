@@ -1,0 +1,124 @@
+"""Makes the providers that the settings name: the logs and the stores, for the composition root (app.py)."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import import_module
+from pathlib import Path
+from typing import cast
+
+from penstock.core.errors import SettingsError
+from penstock.core.ports import Scheduler
+from penstock.services.housekeeper import Housekeeper
+from penstock.services.log_names import LogNames
+from penstock.services.node import ClusterNode
+from penstock.services.settings import QueueSettings, parse_settings
+from penstock.services.topics import check_topic_properties
+from penstock.settings import Settings
+from penstock.storage.log.base import Log, LogError, parse_properties
+from penstock.storage.log.embedded import EmbeddedLog
+from penstock.storage.log.memory import MemoryLog
+from penstock.storage.log.topics import TopicConfig, check_properties
+from penstock.storage.state.base import StateStore
+from penstock.storage.state.lmdb import LmdbStateStore
+from penstock.storage.state.lmdb_kv import LmdbStore
+from penstock.storage.state.memory import MemoryStateStore
+from penstock.storage.state.topic import StateLog
+from penstock.subscribers.device.store.base import DeviceStore
+from penstock.subscribers.device.store.lmdb import LmdbDeviceStore
+
+
+def check_topic(
+    key: str, text: str, topic: str, partitions: int, *, is_kafka: bool, is_queue: bool = False, largest: int = 0
+) -> None:
+    """Raises SettingsError when no topic can be made of these properties. A queue keeps every record, in a number of
+    partitions that is a setting of its own or fixed, and takes all that are not larger than `largest`."""
+    try:
+        properties = parse_properties(text)
+        if not is_kafka:
+            check_properties(properties)
+            TopicConfig.of(topic, partitions, properties)
+        if is_queue and "partitions" in properties:
+            raise ValueError("the topic of a client has one partition, those of shared ones are shared_partitions")
+        if is_queue and "compact" in properties.get("cleanup.policy", ""):
+            raise ValueError("compaction removes messages that nobody has received yet")
+        if is_kafka and is_queue and int(properties.get("max.message.bytes", largest)) < largest:
+            raise ValueError(
+                f"records have up to {largest} bytes, kafka.max_request_size, and larger ones would be lost"
+            )
+    except (ValueError, LogError) as error:
+        raise SettingsError(f"{key} = {text!r} is not allowed: {error}") from None
+
+
+def check_queue_topics(queues: QueueSettings, *, is_kafka: bool) -> None:
+    """The same of the topics of the queues between services. Raises SettingsError."""
+    check_topic_properties(queues)
+    for base, text in queues.topic_properties.items():
+        check_topic(f'queue.topic-properties."{base}"', text, base, 1, is_kafka=is_kafka)
+
+
+def make_store(settings: Settings) -> LmdbStore | None:
+    """The key-value state of the embedded log."""
+    if settings.ingest.log == "none" or settings.log.provider != "embedded":
+        return None
+    return LmdbStore(Path(settings.server.data_dir) / "state")
+
+
+def make_state_store(settings: Settings, log_provider: Log | None, loop: asyncio.AbstractEventLoop) -> StateStore:
+    """Sessions, subscriptions and what else is known of clients: on the disk, in Kafka, or gone with the process."""
+    if settings.log.provider == "embedded":
+        return LmdbStateStore(Path(settings.server.data_dir) / "clients", loop)
+    if settings.log.provider == "kafka" and log_provider is not None:
+        return StateLog(log_provider, topic_of=LogNames(settings).of)
+    return MemoryStateStore()
+
+
+def make_device_store(settings: Settings, log_provider: Log | None) -> DeviceStore | None:
+    """Where messages wait for DEVICE clients. Without a log they wait in memory, as everything does."""
+    if log_provider is None or settings.log.provider == "memory":
+        return None
+    if settings.device.store == "redis":
+        # imported here: who has no Redis does not wait for its library
+        module = import_module("penstock.subscribers.device.store.redis.store")
+        return cast(DeviceStore, module.RedisDeviceStore(settings.redis, settings.device))
+    return LmdbDeviceStore(Path(settings.server.data_dir) / "devices", settings.device)
+
+
+def make_log(settings: Settings, store: LmdbStore | None) -> Log | None:
+    """The provider of the settings; none where nothing is logged."""
+    if settings.ingest.log == "none":
+        return None
+    # Publishers wait at the setting; what they had sent before they were stopped still finds room.
+    room = 2 * settings.log.max_pending_bytes
+    if settings.log.provider == "memory":
+        return MemoryLog(max_pending_bytes=room)
+    if settings.log.provider == "kafka":
+        # imported here: who has no Kafka does not wait for its library
+        module = import_module("penstock.storage.log.kafka.log")
+        return cast(Log, module.KafkaLog(settings.kafka, copied_topic=LogNames(settings).ingest_topic))
+    assert store is not None
+    return EmbeddedLog(
+        settings.server.data_dir,
+        store.space("groups"),
+        fsync=settings.log.fsync,
+        fsync_interval_ms=round(settings.log.fsync_interval * 1000),
+        max_pending_bytes=room,
+        maintenance_interval=settings.log.maintenance_interval,
+        linger_ms=settings.log.linger_ms,
+    )
+
+
+def make_node(settings: Settings, log_provider: Log | None, scheduler: Scheduler) -> ClusterNode | None:
+    """This process among the others: on Kafka there may be others, on a log of its own it is alone."""
+    queues = parse_settings(settings.queue)
+    if log_provider is None:
+        return None
+    is_clustered = settings.log.provider == "kafka"
+    return ClusterNode(log_provider, queues, settings.server.node_id, scheduler, is_clustered=is_clustered)
+
+
+def make_housekeeper(settings: Settings, log_provider: Log | None, node: ClusterNode | None) -> Housekeeper | None:
+    if log_provider is None or node is None:
+        return None
+    options = parse_settings(settings.queue).core.housekeeper
+    return Housekeeper(node.queues, log_provider, options, is_alone=settings.log.provider != "kafka")

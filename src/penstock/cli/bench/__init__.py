@@ -1,0 +1,1 @@
+"""`penstock bench`: load tests and comparisons."""

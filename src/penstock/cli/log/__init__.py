@@ -1,0 +1,1 @@
+"""`penstock log`: look into the logs of messages."""

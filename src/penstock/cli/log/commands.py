@@ -1,0 +1,502 @@
+"""What the `log` commands do, each as a coroutine that gives the exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock._ext.record.envelope import Envelope
+from penstock._ext.record.segment import Record
+from penstock.cli.log.access import (
+    ReadFiles,
+    check_exists,
+    check_unlocked,
+    count_records,
+    find_partitions,
+    in_one_line,
+    list_names,
+    name_some,
+    note_emptiness,
+    open_log,
+)
+from penstock.cli.log.append import NewRecord, append_all, read_values
+from penstock.cli.log.places import Place, check_offset, describe_ends, find_span, name_partitions
+from penstock.cli.progress import Progress
+from penstock.cli.sub import matches_filter
+from penstock.cli.tables import ask, print_table
+from penstock.core import exit_codes
+from penstock.core.errors import PenstockError, UsageError
+from penstock.core.text import counted
+from penstock.operate.inspect.decoders import Decoder, Fields, describe_own, find_decoder, render_own
+from penstock.operate.inspect.reading import read_on, read_span
+from penstock.operate.inspect.records import Decode, decode_publish, describe, render, to_json
+from penstock.settings import Settings
+from penstock.storage.log.base import (
+    Consumer,
+    Log,
+    LogError,
+    LogUnavailable,
+    TopicNotFound,
+    TopicPartition,
+    Watermarks,
+)
+
+if TYPE_CHECKING:
+    from penstock.storage.log.embedded import RepairReport
+
+LOOK_SECONDS = 0.2
+VERIFIED = ("topic", "segments", "bytes", "records", "problem")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What `read` was asked for."""
+
+    topic: str
+    partitions: list[int] | None
+    start: Place
+    stop: Place
+    count: int | None
+    follow: bool
+    decode: Decode
+    topic_filter: str | None
+    as_json: bool
+
+
+async def _watermarks(consumer: Consumer, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Watermarks]:
+    return {partition: await consumer.watermarks(partition) for partition in partitions}
+
+
+def _print_rows(columns: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> None:
+    """With the problems, when there are any."""
+    if _has_problems(rows):
+        columns += ("problem",)
+    print_table(columns, [[row.get(column) for column in columns] for row in rows])
+
+
+def _has_problems(rows: Sequence[Mapping[str, Any]]) -> bool:
+    return any(row.get("problem") is not None for row in rows)
+
+
+def _exit_code(rows: Sequence[Mapping[str, Any]]) -> int:
+    return exit_codes.FAILURE if _has_problems(rows) else exit_codes.OK
+
+
+async def list_topics(settings: Settings, *, as_json: bool) -> int:
+    found = []
+    async with open_log(settings) as log:
+        consumer = log.consumer("")
+        with Progress("reading topics", unit="topics") as progress:
+            for name in await log.admin.list():
+                row = await _sum_up(log, consumer, name)
+                if row is not None:
+                    found.append(row)
+                progress.advance()
+                progress.look()
+        await consumer.close()
+    if not found:
+        note_emptiness(settings)
+    if as_json:
+        print(to_json(found))
+    elif found:
+        _print_rows(("topic", "partitions", "records"), found)
+    return _exit_code(found)
+
+
+async def _sum_up(log: Log, consumer: Consumer, topic: str) -> dict[str, Any] | None:
+    """A row for a topic, bad or not; None when it went meanwhile."""
+    try:
+        count = (await log.admin.describe(topic)).partitions
+        marks = await _watermarks(consumer, [TopicPartition(topic, number) for number in range(count)])
+        records = sum(count_records(log, partition, mark) for partition, mark in marks.items())
+        return {"topic": topic, "partitions": count, "records": records}
+    except TopicNotFound:
+        return None
+    except LogUnavailable:
+        raise  # and so will all others be
+    except LogError as error:
+        return {"topic": topic, "partitions": None, "records": None, "problem": in_one_line(error)}
+
+
+async def show_topic(settings: Settings, topic: str, *, as_json: bool) -> int:
+    async with open_log(settings) as log:
+        partitions = await find_partitions(log, settings, topic, None)
+        properties = dict((await log.admin.describe(topic)).properties)
+        consumer = log.consumer("")
+        marks = await _watermarks(consumer, partitions)
+        await consumer.close()
+        rows = [(one.partition, mark.first, mark.end, count_records(log, one, mark)) for one, mark in marks.items()]
+        # Kafka does not tell how many records compaction has left
+        is_known = isinstance(log, ReadFiles) or "compact" not in properties.get("cleanup.policy", "")
+    headings = ("partition", "first", "end", "records")
+    if as_json:
+        described = {"topic": topic, "provider": settings.log.provider, "properties": properties}
+        print(to_json({**described, "partitions": [dict(zip(headings, row, strict=True)) for row in rows]}))
+        return exit_codes.OK
+    total = counted(sum(row[3] for row in rows), "record")
+    print(f"topic {topic} ({settings.log.provider}), {total if is_known else f'at most {total}'}")
+    for name, value in sorted(properties.items()):
+        print(f"  {name} = {value}")
+    print_table(headings, rows)
+    return exit_codes.OK
+
+
+async def read_topic(settings: Settings, options: ReadOptions) -> int:
+    async with open_log(settings) as log:
+        partitions = await find_partitions(log, settings, options.topic, options.partitions)
+        consumer = log.consumer("")
+        try:
+            consumer.assign(partitions)
+            spans = await find_span(consumer, partitions, options.start, options.stop)
+            total = sum(stop - start for start, stop in spans.values())
+            left = options.count
+            own = find_decoder(settings, options.topic) if options.decode == "auto" else None
+            if not total and not options.follow:
+                _note_ends(options, await _watermarks(consumer, partitions))
+            with Progress(f"reading {options.topic}", total) as progress:
+                left = await _print_records(read_span(consumer, spans), options, own, progress, left)
+            if options.follow and left != 0:
+                # nobody waits for the end of this one, so there is no bar
+                await _print_records(read_on(consumer, spans), options, own, None, left, flush=True)
+        finally:
+            await consumer.close()
+    return exit_codes.OK
+
+
+def _note_ends(options: ReadOptions, marks: Mapping[TopicPartition, Watermarks]) -> None:
+    """For an offset behind the last record, which nobody asks for who knows: nothing would be printed."""
+    offset = options.start.offset
+    if offset and all(offset > mark.end for mark in marks.values()):
+        print(f"penstock: nothing at --from {offset}: {describe_ends(options.topic, marks)}", file=sys.stderr)
+
+
+async def _print_records(
+    records: AsyncIterator[tuple[TopicPartition, Record]],
+    options: ReadOptions,
+    own: Decoder | None,
+    progress: Progress | None,
+    left: int | None,
+    *,
+    flush: bool = False,
+) -> int | None:
+    """Prints what is wanted; how many may follow, None when there is no limit."""
+    async for partition, record in records:
+        if progress is not None:
+            progress.advance()
+        fields = None if own is None else own(record)
+        publish = decode_publish(record.value, options.decode) if fields is None else None
+        if options.topic_filter is not None and (
+            publish is None or not matches_filter(options.topic_filter, publish.topic)
+        ):
+            continue
+        sys.stdout.write(f"{_line_of(partition.partition, record, publish, fields, as_json=options.as_json)}\n")
+        if flush:
+            sys.stdout.flush()
+        if left is not None:
+            left -= 1
+            if left == 0:
+                break
+    sys.stdout.flush()
+    return left
+
+
+def _line_of(partition: int, record: Record, publish: Envelope | None, fields: Fields | None, *, as_json: bool) -> str:
+    if fields is not None:
+        return to_json(describe_own(partition, record, fields)) if as_json else render_own(partition, record, fields)
+    return to_json(describe(partition, record, publish)) if as_json else render(partition, record, publish)
+
+
+async def append_records(
+    settings: Settings,
+    record: NewRecord,
+    message: str | None,
+    *,
+    from_lines: bool,
+    create: int | None,
+    as_json: bool,
+) -> int:
+    if create is not None and record.partition is not None and record.partition >= create:
+        raise UsageError(f"-p {record.partition}: with --create {create} there are the partitions 0 to {create - 1}")
+    async with open_log(settings, to_write=True) as log:
+        if create is not None:
+            await _create_topic(log, record.topic, create)
+        wanted = None if record.partition is None else [record.partition]
+        advice = "Create it with --create PARTITIONS, as in --create 1."
+        await find_partitions(log, settings, record.topic, wanted, advice)
+        count = (await log.admin.describe(record.topic)).partitions
+        partition = record.choose_partition(count, settings.ingest.hash_function)
+        outcome = await append_all(log, record, partition, read_values(message, from_lines=from_lines))
+    told = {
+        "topic": record.topic,
+        "partition": partition,
+        "appended": outcome.appended,
+        "first_offset": outcome.first_offset,
+        "last_offset": outcome.last_offset,
+        "interrupted": outcome.is_interrupted,
+    }
+    if as_json:
+        print(to_json(told))
+    else:
+        offsets = (
+            f", offsets {outcome.first_offset} to {outcome.last_offset}" if outcome.first_offset is not None else ""
+        )
+        end = "; interrupted before the end of the lines" if outcome.is_interrupted else ""
+        print(f"{outcome.appended:,} appended to {record.topic}, partition {partition}{offsets}{end}")
+    return exit_codes.OK
+
+
+async def _create_topic(log: Log, topic: str, partitions: int) -> None:
+    """Unless it is there already, as it is wanted."""
+    try:
+        there = (await log.admin.describe(topic)).partitions
+    except TopicNotFound:
+        await log.admin.create(topic, partitions)
+        return
+    if there != partitions:
+        raise UsageError(
+            f"--create {partitions}: topic {topic!r} is there already, with {counted(there, 'partition')}",
+            "Leave --create out to append to it. Nothing was appended.",
+        )
+
+
+async def truncate_topic(
+    settings: Settings, topic: str, wanted: list[int] | None, place: Place, *, is_sure: bool, as_json: bool
+) -> int:
+    check_exists(settings)
+    async with open_log(settings, to_write=True) as log:
+        partitions = await find_partitions(log, settings, topic, wanted)
+        consumer = log.consumer("")
+        consumer.assign(partitions)
+        marks = await _watermarks(consumer, partitions)
+        check_offset(place, "--before", marks)
+        spans = await find_span(consumer, partitions, place, place)
+        await consumer.close()
+        rows = [(one.partition, marks[one].first, spans[one][0], marks[one].end) for one in partitions]
+        deleted = sum(new - old for _, old, new, _ in rows)
+        where = f"{topic}, {name_partitions(wanted)}" if wanted else topic
+        if deleted and not is_sure:
+            of_all = f"{deleted:,} of {sum(end - old for _, old, _, end in rows):,} records"
+            question = f"delete {of_all} of {where}?"
+            await asyncio.to_thread(ask, question, "nothing was deleted")
+        with Progress(f"truncating {topic}", len(rows), "partitions") as progress:
+            for partition, (_, old, new, _) in zip(partitions, rows, strict=True):
+                if new > old:
+                    await log.admin.truncate(partition, new)
+                progress.advance()
+                progress.look()
+    if as_json:
+        first = {str(number): new for number, _, new, _ in rows}
+        print(to_json({"topic": topic, "deleted": deleted, "first_offsets": first}))
+    else:
+        print(f"{counted(deleted, 'record')} deleted from {where}")
+        print_table(("partition", "first before", "first now", "end"), rows)
+    return exit_codes.OK
+
+
+async def show_offsets(
+    settings: Settings, group: str | None, topic: str | None, *, with_lag: bool, as_json: bool
+) -> int:
+    async with open_log(settings) as log:
+        known = await log.admin.groups()
+        if not known and not await log.admin.list():
+            note_emptiness(settings)
+        if group is not None and group not in known:
+            hint = name_some(known) if known else "No group has committed anything yet."
+            raise PenstockError(f"there is no group {group!r}", hint)
+        rows = []
+        with Progress("reading offsets", unit="groups") as progress:
+            for name in [group] if group is not None else known:
+                rows += await _offsets_of(log, name, topic)
+                progress.advance()
+                progress.look()
+        if with_lag:
+            rows = await _add_lag(log, rows)
+    shown = [{name: value for name, value in row.items() if not with_lag or name != "metadata"} for row in rows]
+    if as_json:
+        print(to_json(shown))
+        return _exit_code(shown)
+    _print_rows(("group", "topic", "partition", "offset", *(("end", "lag") if with_lag else ("metadata",))), shown)
+    if with_lag and len(shown) > 1:
+        print(f"{counted(sum(row['lag'] or 0 for row in shown), 'record')} in all")
+    return _exit_code(shown)
+
+
+async def _offsets_of(log: Log, group: str, topic: str | None) -> list[dict[str, Any]]:
+    return [
+        {
+            "group": group,
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "offset": committed.offset,
+            "metadata": committed.metadata,
+        }
+        for partition, committed in sorted((await log.admin.group_offsets(group, [topic] if topic else ())).items())
+    ]
+
+
+async def _add_lag(log: Log, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each partition is asked for once, however many groups read it; rows of topics that are gone are left out."""
+    existing = set(await log.admin.list())
+    ends: dict[TopicPartition, Watermarks | LogError] = {}
+    consumer = log.consumer("")
+    with Progress("reading ends", unit="partitions") as progress:
+        for partition in sorted({TopicPartition(row["topic"], row["partition"]) for row in rows}):
+            try:
+                if partition.topic in existing:
+                    ends[partition] = await consumer.watermarks(partition)
+            except TopicNotFound:
+                pass
+            except LogUnavailable:
+                raise
+            except LogError as error:
+                ends[partition] = error
+            progress.advance()
+            progress.look()
+    await consumer.close()
+    kept = []
+    for row in rows:
+        marks = ends.get(TopicPartition(row["topic"], row["partition"]))
+        if isinstance(marks, LogError):
+            kept.append({**row, "end": None, "lag": None, "problem": in_one_line(marks)})
+        elif marks is not None:
+            # what was deleted meanwhile cannot be behind any more
+            kept.append({**row, "end": marks.end, "lag": max(0, marks.end - max(row["offset"], marks.first))})
+    return kept
+
+
+async def repair_topics(settings: Settings, topic: str | None, *, as_json: bool) -> int:
+    if settings.log.provider != "embedded":
+        raise PenstockError(
+            f"log.provider = {settings.log.provider}: only the files of an embedded log can be repaired here",
+            "Kafka mends its own; see the documentation of its brokers.",
+        )
+    data_dir = settings.server.data_dir
+    check_exists(settings)
+    check_unlocked(data_dir)
+    names, bad = await list_names(settings)
+    reports: list[dict[str, Any]] = []
+    with Progress("repairing", len(names) if topic is None else 1, "topics") as progress:
+        for name in names if topic is None else [topic]:
+            repair = import_module("penstock.storage.log.embedded").repair_topic
+            try:
+                report = await _in_thread(progress, repair, data_dir, name)
+                reports.append(describe_report(report))
+                text = render_report(report)
+            except LogError as error:
+                error = bad.get(name, error)
+                if topic is not None:
+                    raise error from None
+                if isinstance(error, TopicNotFound):
+                    continue  # deleted meanwhile
+                reports.append({"topic": name, "is_sound": False, "problem": in_one_line(error)})
+                text = f"{name}: not repaired: {in_one_line(error)}"
+            if not as_json:
+                print(text)
+            progress.advance()
+    if as_json:
+        print(to_json(reports))
+    return _exit_code(reports)
+
+
+async def _in_thread(progress: Progress, function: Callable[..., R], *arguments: object) -> R:
+    """So that the bar moves while a large topic is read."""
+    work = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    while not (await asyncio.wait({work}, timeout=LOOK_SECONDS))[0]:
+        progress.look()
+    return work.result()
+
+
+async def verify_topics(settings: Settings, topic: str | None, *, as_json: bool) -> int:
+    if settings.log.provider != "embedded":
+        raise PenstockError(
+            f"log.provider = {settings.log.provider}: only the files of an embedded log can be verified here",
+            "Kafka compares its own checksums when records are read.",
+        )
+    check_exists(settings)
+    names, bad = await list_names(settings)
+    results: list[dict[str, Any]] = []
+    with Progress("verifying", len(names) if topic is None else 1, "topics") as progress:
+        for name in names if topic is None else [topic]:
+            if name in bad:
+                results.append(_unsound(name, bad[name]))
+            else:
+                result = await _in_thread(progress, _verify_topic, settings.server.data_dir, name)
+                if result is None and topic is not None:
+                    raise PenstockError(f"there is no topic {name!r} in {settings.server.data_dir}")
+                results += [] if result is None else [result]
+            progress.advance()
+    if as_json:
+        print(to_json(results))
+    else:
+        print_table(VERIFIED, [[result[column] for column in VERIFIED] for result in results])
+    return _exit_code(results)
+
+
+def _unsound(topic: str, error: LogError) -> dict[str, Any]:
+    return {"topic": topic, "segments": None, "bytes": None, "records": None, "problem": in_one_line(error)}
+
+
+def _verify_topic(data_dir: str, topic: str) -> dict[str, Any] | None:
+    """None when it went meanwhile."""
+    verify, files = (
+        import_module("penstock.storage.log.embedded.verify"),
+        import_module("penstock.storage.log.embedded.files"),
+    )
+    try:
+        report = verify.verify_topic(files.log_directory(data_dir) / files.escape_topic(topic))
+    except LogError as error:
+        return _unsound(topic, error)
+    except FileNotFoundError:
+        return None
+    return {
+        "topic": topic,
+        "segments": report.segments,
+        "bytes": report.size,
+        "records": report.records,
+        "problem": None,
+    }
+
+
+def describe_report(report: RepairReport) -> dict[str, Any]:
+    return {
+        "topic": report.topic,
+        "is_sound": report.is_sound,
+        "damaged_bytes": report.damaged_bytes,
+        "missing_bytes": report.missing_bytes,
+        "dropped_batches": report.dropped_batches,
+        "missing_segments": report.missing_segments,
+        "described_partitions": report.described_partitions,
+        "set_aside": [str(path) for path in report.set_aside],
+        "lost": [{"partition": lost.partition, "first": lost.first, "end": lost.end} for lost in report.lost],
+    }
+
+
+def render_report(report: RepairReport) -> str:
+    if report.is_sound:
+        return f"{report.topic}: nothing to repair"
+    lines = []
+    if report.described_partitions is not None:
+        partitions = f"{report.described_partitions} partition{'s' if report.described_partitions > 1 else ''}"
+        lines.append(f"topic.json made anew, {partitions}; the topic's properties are not known, it keeps everything")
+    if report.missing_segments:
+        is_one = report.missing_segments == 1
+        lines.append(f"{report.missing_segments:,} {'segment is' if is_one else 'segments are'} missing")
+    if report.damaged_bytes or not lines:
+        lines.append(f"{report.damaged_bytes:,} damaged bytes set aside")
+    lines = [f"{report.topic}: {lines[0]}", *(f"  {line}" for line in lines[1:])]
+    lines += [f"  in {path}" for path in report.set_aside]
+    if report.dropped_batches:
+        lines.append(f"  {report.dropped_batches:,} batches that were there twice dropped")
+    if report.missing_bytes:
+        lines.append(f"  {report.missing_bytes:,} bytes that were stored are missing")
+    for lost in report.lost:
+        last = f"to {lost.end - 1}" if lost.end is not None else "and later, how many is not known"
+        lines.append(f"  lost: partition {lost.partition}, offsets {lost.first} {last}")
+    if not report.lost:
+        lines.append("  no record that was stored before is lost")
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""`penstock queue`: durable queues of a running broker."""

@@ -1,0 +1,1 @@
+"""`penstock spark`: jobs on the logged messages."""

@@ -1,0 +1,1 @@
+"""`penstock top`: watch a running broker."""

@@ -1,0 +1,1 @@
+"""Several brokers on one log: members, take-over of sessions, hand-over, departures."""

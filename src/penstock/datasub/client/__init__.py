@@ -1,1 +1,0 @@
-"""The consumers, and what speaks to a broker's data listener; nothing of it runs in the broker."""

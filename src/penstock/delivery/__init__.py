@@ -1,1 +1,0 @@
-"""From the logs to the clients: packs of APPLICATION clients, their contexts, their shared subscriptions."""

@@ -1,1 +1,0 @@
-"""The listener of data subscription: consumers speak `penstock.datasub.wire` to it."""

@@ -1,0 +1,1 @@
+"""Publishes on their way into the log."""

@@ -1,0 +1,1 @@
+"""The MQTT client of the command line."""

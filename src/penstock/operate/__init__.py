@@ -1,0 +1,1 @@
+"""For operators: HTTP API, metrics, $SYS, doctor, backup, inspection of logs."""

@@ -1,0 +1,1 @@
+"""Archives of a data directory."""

@@ -1,0 +1,1 @@
+"""Reading logs from outside the broker, and decoding what is in them."""

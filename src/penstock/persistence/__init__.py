@@ -1,1 +1,0 @@
-"""What persistent clients keep: names, sessions and the contexts of their deliveries."""

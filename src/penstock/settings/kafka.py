@@ -1,0 +1,149 @@
+"""Settings of Kafka as the log, with the names and defaults of the seeds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, field
+
+from penstock.settings.section import Section, about
+
+MIB = 1024 * 1024
+Positive = Annotated[int, Meta(ge=1, le=2_147_483_647)]
+Natural = Annotated[int, Meta(ge=0, le=2_147_483_647)]
+
+DEFAULT_TOPIC_PROPERTIES = (
+    "retention.ms:604800000;segment.bytes:52428800;retention.bytes:1048576000;partitions:1;min.insync.replicas:1"
+)
+
+
+class KafkaSettings(Section, frozen=True):
+    """Kafka as the log (`log.provider = "kafka"`)."""
+
+    bootstrap_servers: Annotated[str, Meta(min_length=1), about("host:port of some brokers, separated by commas")] = (
+        "localhost:9092"
+    )
+    acks: Annotated[
+        Literal["all", "-1", "0", "1"],
+        about("who must have a record before it counts as written; 1 can lose it, 0 is refused: nobody would know"),
+    ] = "all"
+    idempotence: Annotated[bool, about("retries neither duplicate nor reorder; needs acks = all")] = True
+    retries: Annotated[
+        Natural, about("attempts after the first; with idempotence they go on until delivery_timeout_ms")
+    ] = 1
+    # The seed's 16 KiB makes a topic of one partition wait for a request per hundred messages: docs/adr/0015.
+    batch_size: Annotated[Positive, about("most bytes of a batch sent to a partition", unit="bytes")] = 1_000_000
+    linger_ms: Annotated[float, Meta(ge=0, le=900_000), about("how long a batch waits for more, in ms")] = 1
+    buffer_memory: Annotated[
+        Positive, about("bytes appended and not yet written; beyond it appends fail at once", unit="bytes")
+    ] = 33_554_432
+    buffer_records: Annotated[Positive, about("the same in records")] = 500_000
+    compression_type: Annotated[
+        Literal["none", "gzip", "snappy", "lz4", "zstd"], about("how batches are compressed")
+    ] = "none"
+    max_request_size: Annotated[
+        int, Meta(ge=1000, le=1_000_000_000), about("largest record and request", unit="bytes")
+    ] = 1_048_576
+    max_in_flight: Annotated[
+        int, Meta(ge=1, le=1_000_000), about("requests under way per connection; at most 5 with idempotence")
+    ] = 5
+    request_timeout_ms: Annotated[Positive, about("how long a broker may take to answer, in ms")] = 30_000
+    delivery_timeout_ms: Annotated[
+        Positive,
+        about("how long an append waits for Kafka before it fails as unavailable, in ms; QoS 2 publishes keep waiting"),
+    ] = 30_000
+    timestamp_tolerance_ms: Annotated[
+        Natural,
+        about("records this much older than now at most are written with the time of writing, which is far cheaper"),
+    ] = 100
+    auto_offset_reset: Annotated[
+        Literal["earliest", "latest", "none"], about("where a group without a committed offset starts")
+    ] = "earliest"
+    session_timeout_ms: Annotated[Positive, about("a member silent for so long is taken for dead, in ms")] = 10_000
+    heartbeat_interval_ms: Annotated[Positive, about("time between signs of life, in ms")] = 3_000
+    max_poll_records: Annotated[Positive, about("most records of one poll")] = 8_192
+    max_poll_interval_ms: Annotated[
+        Positive, about("a member that does not poll for so long loses its partitions, in ms")
+    ] = 300_000
+    max_partition_fetch_bytes: Annotated[Positive, about("most bytes fetched of a partition at once", unit="bytes")] = (
+        16 * MIB
+    )
+    fetch_max_bytes: Annotated[Positive, about("most bytes of one fetch", unit="bytes")] = 128 * MIB
+    replication_factor: Annotated[int, Meta(ge=1, le=32_767), about("copies of a topic made by Penstock")] = 1
+    topic_properties: Annotated[str, about("of topics without properties of their own, name:value;name:value")] = (
+        DEFAULT_TOPIC_PROPERTIES
+    )
+    topics: Annotated[
+        dict[str, str],
+        about("properties by the name of a topic, or by the beginning of names with a * at the end"),
+    ] = field(default_factory=dict)
+    create_topics: Annotated[bool, about("create topics on first use")] = True
+    statistics_interval_ms: Annotated[
+        Natural, about("time between librdkafka's statistics, 0 = none, in ms; at least 1000 for all but the producer")
+    ] = 5_000
+    common: Annotated[dict[str, str], about("any librdkafka property, for all clients")] = field(default_factory=dict)
+    producer: Annotated[dict[str, str], about("the same, for the producer")] = field(default_factory=dict)
+    consumer: Annotated[
+        dict[str, str],
+        about('the same, for consumers; with "group.protocol" = "consumer" their groups are of Kafka 4\'s kind'),
+    ] = field(default_factory=dict)
+    admin: Annotated[dict[str, str], about("the same, for the administrative client")] = field(default_factory=dict)
+
+
+# The seeds' environment names, and the setting each one means.
+ENVIRONMENT_ALIASES = {
+    "TB_KAFKA_SERVERS": "bootstrap_servers",
+    "TB_KAFKA_ACKS": "acks",
+    "TB_KAFKA_RETRIES": "retries",
+    "TB_KAFKA_BATCH_SIZE": "batch_size",
+    "TB_KAFKA_LINGER_MS": "linger_ms",
+    "TB_BUFFER_MEMORY": "buffer_memory",
+    "TB_KAFKA_COMPRESSION_TYPE": "compression_type",
+    "TB_KAFKA_MAX_REQUEST_SIZE": "max_request_size",
+    "TB_KAFKA_MAX_IN_FLIGHT_REQUESTS_PER_CONNECTION": "max_in_flight",
+    "TB_KAFKA_REQUEST_TIMEOUT_MS": "request_timeout_ms",
+    "TB_QUEUE_KAFKA_AUTO_OFFSET_RESET": "auto_offset_reset",
+    "TB_KAFKA_SESSION_TIMEOUT_MS": "session_timeout_ms",
+    "TB_QUEUE_KAFKA_SESSION_TIMEOUT_MS": "session_timeout_ms",
+    "TB_QUEUE_KAFKA_MAX_POLL_RECORDS": "max_poll_records",
+    "TB_KAFKA_MAX_POLL_RECORDS": "max_poll_records",
+    "TB_QUEUE_KAFKA_MAX_POLL_INTERVAL_MS": "max_poll_interval_ms",
+    "TB_KAFKA_MAX_POLL_INTERVAL_MS": "max_poll_interval_ms",
+    "TB_QUEUE_KAFKA_MAX_PARTITION_FETCH_BYTES": "max_partition_fetch_bytes",
+    "TB_KAFKA_MAX_PARTITION_FETCH_BYTES": "max_partition_fetch_bytes",
+    "TB_QUEUE_KAFKA_FETCH_MAX_BYTES": "fetch_max_bytes",
+    "TB_KAFKA_FETCH_MAX_BYTES": "fetch_max_bytes",
+    "TB_QUEUE_KAFKA_REPLICATION_FACTOR": "replication_factor",
+}
+
+# The keys below `queue.kafka` of seed 002, and the setting each one means: the queues lie on the broker's own log. Any
+# other name there is a property for all clients.
+QUEUE_NAMES = {
+    "bootstrap.servers": "bootstrap_servers",
+    "replication_factor": "replication_factor",
+    "acks": "acks",
+    "retries": "retries",
+    "compression.type": "compression_type",
+    "batch.size": "batch_size",
+    "linger.ms": "linger_ms",
+    "buffer.memory": "buffer_memory",
+    "max.request.size": "max_request_size",
+    "max.in.flight.requests.per.connection": "max_in_flight",
+    "request.timeout.ms": "request_timeout_ms",
+    "auto.offset.reset": "auto_offset_reset",
+    "session.timeout.ms": "session_timeout_ms",
+    "max.poll.records": "max_poll_records",
+    "max.poll.interval.ms": "max_poll_interval_ms",
+    "max.partition.fetch.bytes": "max_partition_fetch_bytes",
+    "fetch.max.bytes": "fetch_max_bytes",
+}
+SSL_ENABLED = "ssl.enabled"
+
+
+def from_queue(name: str, value: object) -> tuple[str, object]:
+    """The setting that `queue.kafka.<name>` is, and its value."""
+    if name in QUEUE_NAMES:
+        return f"kafka.{QUEUE_NAMES[name]}", value
+    if name == SSL_ENABLED:
+        return "kafka.common.security.protocol", "ssl" if str(value).lower() == "true" else "plaintext"
+    return f"kafka.common.{name}", str(value).lower() if isinstance(value, bool) else str(value)

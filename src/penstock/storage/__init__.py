@@ -1,0 +1,1 @@
+"""Where records and state are kept: logs and key-value stores."""

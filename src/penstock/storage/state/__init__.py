@@ -1,0 +1,1 @@
+"""Key-value state: sessions, subscriptions, contexts."""

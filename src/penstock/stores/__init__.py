@@ -1,1 +1,0 @@
-"""Where state is kept, one file per provider."""

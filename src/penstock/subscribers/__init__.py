@@ -1,0 +1,1 @@
+"""The kinds of subscriber: DEVICE and APPLICATION clients, durable queues, query topics."""

@@ -1,0 +1,1 @@
+"""Shared subscriptions of APPLICATION clients."""

@@ -1,0 +1,1 @@
+"""Persistent DEVICE clients: messages are stored while they are away or have not acknowledged."""

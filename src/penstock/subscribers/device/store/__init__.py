@@ -1,0 +1,1 @@
+"""Where the messages of DEVICE clients are stored."""

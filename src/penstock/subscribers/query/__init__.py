@@ -1,0 +1,1 @@
+"""Data subscription: topics defined by queries (docs/data-subscription.md)."""

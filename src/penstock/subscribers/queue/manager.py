@@ -1,0 +1,567 @@
+"""All durable queues of this broker, for every front-end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from functools import partial
+from typing import Any
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from penstock._ext.hub.connection import DurableQueue, Hub, QueueGroup, Session
+from penstock._ext.wire.packets import Reason
+from penstock.core.logging import get_logger
+from penstock.core.ports import Scheduler
+from penstock.services.node import ClusterNode
+from penstock.settings.queues import QueueManagerSettings
+from penstock.storage.log.base import Consumer, Log, LogError
+from penstock.storage.log.waiting import until_available
+from penstock.storage.state.base import StateStore, StoreError
+from penstock.subscribers.queue import state as names
+from penstock.subscribers.queue.abandoned import client_left
+from penstock.subscribers.queue.ages import Ages
+from penstock.subscribers.queue.dead_letters import REASONS
+from penstock.subscribers.queue.definitions import QueueDefinition, QueueError, changed, decode, decode_ending
+from penstock.subscribers.queue.deletions import Deletions
+from penstock.subscribers.queue.fetcher import Fetcher
+from penstock.subscribers.queue.figures import Figures
+from penstock.subscribers.queue.first_use import FirstUse
+from penstock.subscribers.queue.following import Follower
+from penstock.subscribers.queue.memberships import (
+    MOST_PREFETCH,
+    QOS_0,
+    Membership,
+    Memberships,
+    read_life,
+    read_properties,
+    refuse_kind,
+)
+from penstock.subscribers.queue.names import Address, is_dead_letters, parse_publish, parse_subscription
+from penstock.subscribers.queue.ownership import Ownership
+from penstock.subscribers.queue.positions import parse_position, resolve
+from penstock.subscribers.queue.queue import Queue
+from penstock.subscribers.queue.readers import Readers
+from penstock.subscribers.queue.relays import Relays
+from penstock.subscribers.queue.returning import FindSession, Returning
+from penstock.subscribers.queue.rights import apply_rights, identity_of, refuse_move
+from penstock.subscribers.queue.state import QueueState, member_key
+from penstock.subscribers.queue.upkeep import Upkeep
+from penstock.subscribers.queue.writing import DefinitionWriter
+
+log = get_logger("penstock.queues")
+
+LOOKED_AT_ONCE = 50
+
+
+def _unable(session: Session) -> int:
+    return int(Reason.IMPLEMENTATION_SPECIFIC_ERROR) if session.version == 5 else 0x80
+
+
+class QueueManager:
+    def __init__(
+        self,
+        hub: Hub,
+        log_provider: Log,
+        ephemeral_log: Log,
+        store: StateStore,
+        scheduler: Scheduler,
+        *,
+        settings: QueueManagerSettings,
+        definitions: Iterable[QueueDefinition] = (),
+        prefix: str = "",
+        node: ClusterNode | None = None,
+    ) -> None:
+        """`node` says which queues' consumers this broker serves; None: it is alone."""
+        self.hub = hub
+        self.scheduler = scheduler
+        self.settings = settings
+        self.prefix = prefix
+        self._node = node
+        self.relays = None if node is None else Relays(self, node)
+        self.ownership = Ownership(self, node)
+        self.queues: dict[str, Queue] = {}
+        self.state = QueueState(store, scheduler)
+        self.figures = Figures()
+        self._configured = {definition.name: definition for definition in definitions}
+        self.durable_log = log_provider
+        self._ephemeral_log = ephemeral_log
+        self._readers = {id(each): Readers(each) for each in (log_provider, ephemeral_log)}
+        self._fetchers = {id(each): Fetcher(each) for each in (log_provider, ephemeral_log)}
+        self._lookers: dict[int, Consumer] = {}
+        self.ages = Ages()
+        self._memberships = Memberships()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.upkeep = Upkeep(self)
+        self.first_use = FirstUse(self)
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self.deletions = Deletions(self, "" if node is None else node.service_id)
+        self.is_closing = False
+        self._follower: Follower | None = None
+        if node is not None:
+            self._follower = Follower(self, log_provider, node, prefix)
+        self.definitions = DefinitionWriter(self, self._follower)
+        self._returning = Returning(self, self._follower)
+        self.on_buried: Callable[[str, str, str], None] | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        return self._node is None
+
+    @property
+    def has_others(self) -> bool:
+        """Whether other brokers use the same store now."""
+        return self._node is not None and bool(self._node.others())
+
+    def readers_of(self, log_provider: Log) -> Readers:
+        return self._readers[id(log_provider)]
+
+    def fetcher_of(self, log_provider: Log) -> Fetcher:
+        return self._fetchers[id(log_provider)]
+
+    def looker_of(self, log_provider: Log) -> Consumer:
+        """A consumer that reads nothing: it asks where topics begin and end."""
+        if id(log_provider) not in self._lookers:
+            self._lookers[id(log_provider)] = log_provider.consumer(group="")
+        return self._lookers[id(log_provider)]
+
+    # ---- life ----
+
+    async def start(self) -> None:
+        """Everything is as it was left, and as the configuration says now."""
+        definitions, stored, self._returning.stored = await self.state.load()
+        topics = set(await until_available(self.durable_log.admin.list, "restore queues"))
+        await self._ephemeral_log.start()
+        for name, value in definitions.items():
+            try:
+                ending = decode_ending(value)
+                if ending is None:
+                    self.open(decode(value))
+                else:
+                    await self.deletions.resume(ending, stored.pop(name, None))
+            except QueueError as error:
+                log.error("a stored queue cannot be opened", error=str(error))
+        for definition in self._configured.values():
+            await self.configure(definition)
+        # Groups that are restored may want something at once; publishers come later.
+        self.hub.serve_queues(None, self._on_queues, self._on_detach)
+        known = [queue for queue in self.queues.values() if queue.topic in topics]
+        for at in range(0, len(known), LOOKED_AT_ONCE):
+            making = (partial(queue.make, is_there=True) for queue in known[at : at + LOOKED_AT_ONCE])
+            await asyncio.gather(*(until_available(make, "restore queues") for make in making))
+        for queue in self.queues.values():
+            queue.is_current = self._node is None or not queue.definition.durable
+            if queue.name in stored:
+                queue.restore(stored[queue.name])
+            queue.mind_depth()
+        for queue in self.queues.values():
+            for group in queue.groups.values():
+                group.serve()  # dead letters that were not buried yet
+        on_relay = None if self.relays is None else self.relays.settle
+        self.hub.serve_queues(self._find_queue, self._on_queues, self._on_detach, on_relay)
+        self.definitions.is_started = True
+        if self._follower is not None:
+            self.spawn(self._follower.run())
+        self.ownership.start()
+        self.upkeep.start()
+        log.info("queues restored", queues=len(self.queues))
+
+    async def configure(self, definition: QueueDefinition) -> None:
+        """A queue of the configuration: made, or changed to what it says now."""
+        known = self.queues.get(definition.name)
+        if known is None and definition.name in self.deletions:
+            self.deletions.make_after(definition)
+            return
+        if known is None:
+            await self.create(definition)
+            return
+        try:
+            wanted = changed(known.definition, definition)
+        except QueueError as error:
+            log.error("a queue keeps its stored definition", queue=definition.name, error=str(error))
+            return
+        if wanted != known.definition:
+            try:
+                await self.update(wanted)
+            except LogError as error:
+                log.error("a queue keeps its stored definition", queue=definition.name, error=str(error))
+
+    async def reload(self, definitions: Iterable[QueueDefinition], settings: QueueManagerSettings) -> None:
+        self.settings = settings
+        self.hub.bindings.bump()  # publishers remember that their queue was not created: let them try again
+        self._configured = {definition.name: definition for definition in definitions}
+        for definition in self._configured.values():
+            await self.configure(definition)
+
+    async def close(self) -> None:
+        self.is_closing = True
+        self.upkeep.stop()
+        if self.relays is not None:
+            self.relays.close_all(self._memberships)
+        mine = [queue for queue in self.queues.values() if queue.is_current]
+        for queue in mine:
+            for group in queue.groups.values():
+                if group.is_stream:
+                    group.auto_commit()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._follower is not None:
+            await self._follower.stop()
+        for readers in self._readers.values():
+            await readers.close()
+        self.state.save([group.core for queue in mine for group in queue.groups.values()])
+        for queue in list(self.queues.values()):
+            await queue.close()
+        for fetcher in self._fetchers.values():
+            await fetcher.close()
+        for looker in self._lookers.values():
+            await looker.close()
+        await self.ages.close()
+        await self._ephemeral_log.close()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- queues ----
+
+    def serves(self, queue: Queue) -> bool:
+        """Only who serves a queue knows its groups: another node may take for settled what a new group has not read."""
+        return self.ownership.owns(queue) and (queue.is_current or queue.core.is_stream)
+
+    def turn_of(self, topic: str) -> asyncio.Lock:
+        """Whoever makes a queue waits for who removes one of the same name."""
+        lock = self._turns.get(topic)
+        if lock is None:
+            lock = self._turns[topic] = asyncio.Lock()
+        return lock
+
+    def open(self, definition: QueueDefinition) -> Queue:
+        queue = Queue(self, definition, self.durable_log if definition.durable else self._ephemeral_log)
+        self.queues[definition.name] = queue
+        self.first_use.opened(queue)
+        self.ownership.note(queue)
+        self._bind(queue)
+        if not definition.durable:
+            self.upkeep.expect(definition.expires_after)
+        return queue
+
+    def _bind(self, queue: Queue) -> None:
+        self.hub.unbind_queue(queue.core)
+        for binding in queue.definition.bindings:
+            self.hub.bind_queue(queue.core, binding.encode())
+
+    def find(self, name: str) -> Queue:
+        queue = self.queues.get(name)
+        if queue is None:
+            raise QueueError(f"there is no queue {name[:100]!r}", "`penstock queue list` shows those there are.")
+        return queue
+
+    async def create(self, definition: QueueDefinition) -> Queue:
+        return await self.definitions.create(definition)
+
+    async def update(self, definition: QueueDefinition) -> None:
+        await self.definitions.update(definition)
+
+    async def adopt(self, definition: QueueDefinition) -> None:
+        """A queue that another node made. May be called again after it has raised LogError."""
+        queue = self.queues.get(definition.name)
+        if queue is None:
+            if definition.name in self.deletions:
+                raise LogError(f"the queue {definition.name!r} of before is still being deleted here")
+            queue = self.open(definition)
+            queue.is_current = False
+        await self.join_late(queue)
+
+    def apply(self, queue: Queue, definition: QueueDefinition) -> None:
+        queue.configure(definition)
+        self._bind(queue)
+        for group in queue.groups.values():
+            group.core.wake()
+
+    async def delete(self, name: str) -> bool:
+        """The queue, its messages and its groups. False: nobody has it any more, its log goes later."""
+        queue = self.find(name)
+        async with self.turn_of(queue.topic):
+            if self.queues.get(name) is not queue:
+                return name not in self.deletions  # somebody else was quicker
+            return await self.deletions.run(queue)
+
+    async def forget(self, queue: Queue) -> None:
+        """It is there no more; its log and its state are another's to remove."""
+        del self.queues[queue.name]
+        self.first_use.gone(queue)
+        self.hub.unbind_queue(queue.core)
+        for membership in self._memberships:
+            membership.members = [pair for pair in membership.members if pair[0].queue is not queue]
+            if self.relays is not None:
+                self.relays.follow(membership)
+        for group in queue.groups.values():
+            group.is_removed = True  # what its consumers give back is not stored any more
+            self.figures.keep_group(group)
+        self.figures.keep_queue(queue)
+        queue.is_deleted = True
+        await queue.close()
+
+    def _find_queue(self, topic: bytes, is_settlement: bool) -> DurableQueue | int | None:
+        """Return the queue that a settlement names, or create one for a topic that no queue is bound to. Called by the
+        hub. An int is the number of the answer that says why there is no queue."""
+        try:
+            name, _ = parse_publish(topic.decode())
+        except ValueError:
+            return None
+        queue = self.queues.get(name)
+        if queue is not None:
+            return queue.core
+        if is_settlement:
+            return None
+        made = self.first_use.make(name, self._configured.get(name))
+        return (made or None) if isinstance(made, int) else made.core
+
+    # ---- the hub's side ----
+
+    def save(self, groups: list[QueueGroup], on_done: Callable[[StoreError | None], None]) -> None:
+        self.state.save(groups, on_done)
+        for core in groups:
+            core.owner.saved()
+            core.owner.queue.update_floor()
+
+    def ends_of(self, topics: Collection[str]) -> dict[str, int]:
+        """How far the logs of these are durable, of those that outlive the process."""
+        if not topics:
+            return {}
+        return {
+            queue.topic: queue.end
+            for queue in self.queues.values()
+            if queue.topic in topics and queue.definition.durable
+        }
+
+    def tell_buried(self, queue: str, letters: Iterable[tuple[bytes, int]]) -> None:
+        """Messages, by topic and reason, are dead letters now."""
+        if self.on_buried is not None:
+            for topic, reason in letters:
+                self.on_buried(queue, topic.decode(errors="replace"), REASONS[reason])
+
+    def _on_queues(self, groups: list[QueueGroup]) -> None:
+        for core in groups:
+            core.owner.serve()
+
+    def _on_detach(self, session: Session) -> None:
+        """A client without a session gives back what it has; a persistent one has until the visibility timeout."""
+        if session.expiry_interval == 0:
+            self.ended(session)
+            return
+        for membership in self._memberships.of(session.client_id):
+            for group, _ in membership.members:
+                group.note_use(leaving=session)
+
+    # ---- subscriptions ----
+
+    async def subscribe(
+        self,
+        session: Session,
+        topic_filter: str,
+        *,
+        qos: int,
+        identifier: int,
+        properties: Iterable[tuple[str, str]] = (),
+        receive_maximum: int = MOST_PREFETCH,
+        is_relayed: bool = False,
+    ) -> tuple[int, str]:
+        """The client becomes a consumer; the QoS granted, or the reason code of the refusal and its words.
+        `is_relayed`: it is another node, for a client of its own, and only of queues that are served here."""
+        try:
+            address = parse_subscription(topic_filter)
+            record, position = read_properties(session, properties, qos, identifier, receive_maximum)
+            if position:
+                parse_position(position)
+        except ValueError as error:
+            log.info("a subscription to a queue is refused", client_id=session.client_id, error=str(error))
+            return int(Reason.TOPIC_FILTER_INVALID), str(error)
+        if not is_relayed and not self.is_there(address):
+            made = self.first_use.make(address.queue, self._configured.get(address.queue))
+            if isinstance(made, int):
+                membership = Membership(session, topic_filter, address, record, position, [])
+                return self._await_dead_letters(membership, made)
+            if not await self.first_use.is_ready(made):
+                return int(Reason.UNSPECIFIED_ERROR), "the queue cannot be created now"
+        unable = _unable(session)
+        if not await self.ownership.joined():
+            return unable, "this node has not joined the cluster yet"
+        life = read_life(properties) if is_relayed else "named"
+        membership = Membership(session, topic_filter, address, record, position, [], is_relayed, life)
+        queues = self.queues_for(membership)
+        here = [queue for queue in queues if self.ownership.owns(queue)]
+        kinds: set[str] = {queue.definition.type for queue in queues}
+        if (refusal := refuse_kind(membership, kinds, unable) or refuse_move(membership, here)) is not None:
+            return refusal
+        if is_relayed and not here and not address.spans_queues:
+            return unable, "it is served by another node now"
+        if not await self.ownership.serve(here):
+            return unable, "the queue is being handed to another node: try again"
+        self.unsubscribe(session, topic_filter, forget=False)
+        self._memberships.add(membership)
+        try:
+            for queue in here:
+                await self.join(membership, queue)
+            refusal = None if self.relays is None else await self.relays.open(membership)
+        except LogError as error:
+            log.warning("a queue cannot be consumed now", client_id=session.client_id, error=str(error))
+            self.unsubscribe(session, topic_filter)
+            return int(Reason.UNSPECIFIED_ERROR), "the queue cannot be consumed now"
+        if refusal is not None:
+            log.info("a queue of another node cannot be consumed", client_id=session.client_id, error=refusal[1])
+            self.unsubscribe(session, topic_filter)
+            return refusal
+        self._store_member(membership)
+        return qos, ""
+
+    def _await_dead_letters(self, membership: Membership, answer: int) -> tuple[int, str]:
+        """Dead letters may be waited for before there are any; other queues that are not there are refused."""
+        queue, qos = membership.address.queue, membership.record.qos
+        if not is_dead_letters(queue) or queue.removeprefix("$dlq/") not in self.queues:
+            return self.first_use.refusal(answer)
+        if qos == 0:
+            return _unable(membership.session), QOS_0
+        self._memberships.add(membership)
+        self._store_member(membership)
+        return qos, ""
+
+    def _store_member(self, membership: Membership) -> None:
+        session = membership.session
+        if session.expiry_interval:
+            key = member_key(session.client_id, membership.topic_filter)
+            self.state.store([(names.MEMBERS, key, msgspec.json.encode(membership.record))])
+
+    def queues_for(self, membership: Membership) -> list[Queue]:
+        """Return the existing queues that the client's rules can allow, wherever they are served. Ephemeral queues
+        belong to one node."""
+        address = membership.address
+        if not address.spans_queues:
+            found = [self.queues[address.queue]] if address.queue in self.queues else []
+        else:
+            is_dead = is_dead_letters(address.queue)
+            found = [queue for name, queue in self.queues.items() if is_dead_letters(name) == is_dead]
+        found = [queue for queue in found if membership.may_consume(queue.name)]
+        return [queue for queue in found if queue.definition.durable] if membership.is_relayed else found
+
+    def memberships(self) -> Iterable[Membership]:
+        return self._memberships
+
+    def is_member(self, membership: Membership) -> bool:
+        return self._memberships.has(membership)
+
+    def memberships_of(self, session: Session) -> list[Membership]:
+        return [membership for membership in self._memberships.of(session.client_id) if membership.session is session]
+
+    async def join(self, membership: Membership, queue: Queue) -> None:
+        await queue.make()
+        record, session = membership.record, membership.session
+        start = None
+        if membership.position and queue.core.is_stream:
+            position = parse_position(membership.position)
+            start = await resolve(queue.log, queue.topic, position, queue.head, queue.tail)
+        has_gone = not self._memberships.has(membership) or membership.has_joined(queue)
+        if has_gone or not membership.may_consume(queue.name):
+            return  # it has unsubscribed or joined meanwhile, or the rules do not allow it
+        may_move = membership.may_move(queue)
+        group = queue.group(
+            membership.group_name,
+            membership.address.filter,
+            start=start,
+            auto_commit=record.auto_commit if may_move else None,
+            made_by=identity_of(session),
+            life=membership.life,
+        )
+        if start is not None and may_move and queue.name not in membership.placed:
+            await group.seek(start)
+        membership.placed.add(queue.name)
+        member = group.join(
+            session,
+            qos=record.qos,
+            prefetch=record.prefetch,
+            identifier=record.identifier,
+            settles_by_ack=record.settles_by_ack,
+            is_lasting=session.expiry_interval > 0,
+        )
+        membership.members.append((group, member))
+
+    async def join_late(self, queue: Queue) -> None:
+        """Those who consume all queues, or waited for this one."""
+        for membership in self._memberships:
+            if membership.waits_for(queue):
+                await self.ownership.follow(membership, [queue])
+
+    def unsubscribe(self, session: Session, topic_filter: str, *, forget: bool = True) -> None:
+        membership = self._memberships.remove(session.client_id, topic_filter)
+        if membership is None:
+            return
+        if self.relays is not None:
+            self.relays.close(membership, has_left=forget)
+        for group, member in membership.members:
+            group.leave(member)
+            if forget and not membership.is_relayed:
+                client_left(group, is_assigned=session.is_assigned)
+        if forget and session.expiry_interval:
+            self.state.store([(names.MEMBERS, member_key(session.client_id, topic_filter), None)])
+
+    def ended(self, session: Session) -> None:
+        """Its subscriptions are gone with it."""
+        for membership in self.memberships_of(session):
+            self.unsubscribe(session, membership.topic_filter)
+
+    def withdraw(self, session: Session, topic_filter: str) -> None:
+        """As `unsubscribe`, of this session only: another one of the client may have subscribed since."""
+        for membership in self._memberships.of(session.client_id):
+            if membership.session is session and membership.topic_filter == topic_filter:
+                self.unsubscribe(session, topic_filter)
+
+    async def apply_rights(self, memberships: Iterable[Membership] | None = None) -> None:
+        await apply_rights(self, self._memberships if memberships is None else memberships)
+
+    def attached(self, session: Session, receive_maximum: int) -> None:
+        """A client is back, perhaps with another version of MQTT, or with other rights."""
+        if session.acl is not None:
+            self.spawn(self.apply_rights(self._memberships.of(session.client_id)))
+        for membership in self._memberships.of(session.client_id):
+            if membership.has_lost:
+                membership.has_lost = False
+                self.spawn(self.ownership.follow(membership, self.queues_for(membership)))
+            for group, member in membership.members:
+                group.review()
+                group.note_use()
+                member.core.settles_by_ack = membership.record.settles_by_ack or session.version != 5
+                if not group.is_stream:
+                    member.core.prefetch = min(membership.record.prefetch, max(receive_maximum, 1))
+            if self.relays is not None:
+                self.relays.close(membership)
+                self.spawn(self.ownership.follow(membership, ()))
+        if self._node is not None:
+            self.spawn(self._returning.take_up(session))
+
+    def let_go(self, session: Session) -> None:
+        """The client and its session are at another node now; what it asked for is known there."""
+        for membership in self.memberships_of(session):
+            self.unsubscribe(session, membership.topic_filter, forget=False)
+
+    async def restore_members(self, find_session: FindSession) -> None:
+        await self._returning.restore(find_session)
+
+    async def consume(self, membership: Membership) -> None:
+        """A subscription that was granted before."""
+        self.unsubscribe(membership.session, membership.topic_filter, forget=False)
+        self._memberships.add(membership)
+        if self._node is None or await self._node.joined(0):  # else with all others, when it has
+            await self.ownership.follow(membership, self.queues_for(membership))
+
+    def is_there(self, address: Address) -> bool:
+        return address.spans_queues or address.queue in self.queues
+
+    # ---- figures ----
+
+    def counters(self) -> dict[str, int | float]:
+        return self.figures.read(self.queues) | ({} if self.relays is None else self.relays.counters())

@@ -1,0 +1,46 @@
+"""A SUBSCRIBE that takes its time is answered, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock._ext.wire.packets import Reason, parse_subscribe
+from penstock.mqtt.handle_subscribe import NOTHING_JOINED, _prepare_shared
+from penstock.storage.log.base import LogError
+
+FILTER = b"$share/g/s"
+
+
+@pytest.mark.parametrize("error", [LogError("away"), KeyError("a mistake")])
+def test_a_client_whose_share_cannot_be_prepared_is_answered_and_heard_again(error: Exception) -> None:
+    done: list[Any] = []
+    released: list[bytes] = []
+
+    @contextlib.asynccontextmanager
+    async def sharing(filters: list[bytes]) -> AsyncIterator[None]:
+        raise error
+        yield
+
+    connection: Any = SimpleNamespace(
+        session=SimpleNamespace(client_id="a"),
+        version=5,
+        maximum_packet_size=0,
+        is_connected=True,
+        is_writable=True,
+        is_blocked=False,
+        send=done.append,
+        resume_reading=lambda: done.append("heard"),
+    )
+    delivery = SimpleNamespace(shared=SimpleNamespace(release=released.append))
+    front: Any = SimpleNamespace(applications=SimpleNamespace(sharing=sharing, delivery=delivery))
+    packet = parse_subscribe(2, b"\0\7\0" + len(FILTER).to_bytes(2, "big") + FILTER + b"\1", 5, 10, 100)
+    session = connection.session
+    asyncio.run(_prepare_shared(front, connection, session, packet, filters=[FILTER], joined=NOTHING_JOINED))
+    assert done == [bytes([0x90, 4, 0, 7, 0, Reason.UNSPECIFIED_ERROR]), "heard"]
+    assert released == [FILTER]
