@@ -51,7 +51,7 @@ bench-micro: $(STAMPS)/build $(STAMPS)/dev ## nanoseconds of codec, trie, partit
 	$(BIN)/python -m pytest bench/micro $(ARGS)
 
 asan: $(STAMPS)/build $(STAMPS)/dev $(STAMPS)/services ## storms of take-overs and bad packets with AddressSanitizer and debug checks, in build/asan
-	$(BIN)/python -m tests.support.sanitized $(ARGS)
+	$(BIN)/python -m tests.support.machine.sanitized $(ARGS)
 
 fuzz: $(STAMPS)/build $(STAMPS)/dev ## the nightly fuzz run: a million executions of the decoder
 	$(BIN)/python tests/fuzz/fuzz_codec.py --runs 1000000
@@ -64,11 +64,11 @@ annotate: $(STAMPS)/venv ## Cython's annotated HTML of the compiled modules, in 
 	@find build/cython -name '*.html'
 
 tools-compose: ## a newer Compose v2 than Debian's, from its sources (Go 1.24, some minutes, once), for the tests of the compose files
-	$(PYTHON) -m tests.support.compose_plugin
+	$(PYTHON) -m tests.support.machine.compose_plugin
 
 image-check: $(STAMPS)/build $(STAMPS)/dev ## build the image without docker, look into it and run it (root; some minutes); ARGS=spark: that image too
 	@{ command -v buildah && command -v debootstrap; } >/dev/null || { $(call apt,buildah debootstrap); }
-	$(BIN)/python -m tests.support.image_check $(ARGS)
+	$(BIN)/python -m tests.support.machine.image_check $(ARGS)
 
 clean: ## remove everything that was built or installed here
 	rm -rf $(VENV) $(STAMPS) build dist bench/bin
@@ -108,7 +108,7 @@ $(STAMPS)/services: | $(STAMPS)/venv  # behind it: both may need apt, which runs
 	@{ command -v mvn && command -v java; } >/dev/null || { $(call apt,$(APT_JAVA)); }
 	@command -v mosquitto_sub >/dev/null && command -v openssl >/dev/null && command -v redis-server >/dev/null && command -v redis-sentinel >/dev/null && { command -v mosquitto >/dev/null || test -x /usr/sbin/mosquitto; } && { command -v haproxy >/dev/null || test -x /usr/sbin/haproxy; } && command -v valgrind >/dev/null || { $(call apt,$(APT_TEST)); }
 	@{ docker compose version || docker-compose version; } >/dev/null 2>&1 || [ "$$(id -u)" != 0 ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install $(WAIT) -y -qq --no-install-recommends docker-compose; } >/dev/null 2>&1 || echo "Penstock: docker compose is not to be had, the tests of its files are skipped"
-	@$(BIN)/python -m tests.support.compose_plugin debian >/dev/null 2>&1 || echo "Penstock: Compose v2 is not to be had, the tests with it are skipped (make tools-compose makes it)"
+	@$(BIN)/python -m tests.support.machine.compose_plugin debian >/dev/null 2>&1 || echo "Penstock: Compose v2 is not to be had, the tests with it are skipped (make tools-compose makes it)"
 	@command -v promtool >/dev/null || test -x $(BIN)/promtool || { $(promtool); } >/dev/null 2>&1 || echo "Penstock: promtool is not to be had, the tests of the alerts with it are skipped"
 	@touch $@
 

@@ -44,7 +44,7 @@ from bench.scenarios import BASE, SUBJECT, Figure, Scenario, at_least, at_most
 from penstock_bench.brokers import COMMANDS, Broker, BrokerError
 from penstock_bench.configurations import DURABLE_MOSQUITTO_CONF
 from penstock_bench.summary import Run
-from tests.support.kafka_cluster import KafkaCluster
+from tests.support.servers.kafka_cluster import KafkaCluster
 
 DELAY = HERE / "bin" / "delay"
 PUBLISHERS = 100

@@ -36,8 +36,8 @@ from penstock.subscribers.device.store.lmdb_rows import ADDED
 from penstock_bench.brokers import COMMANDS, MOSQUITTO_CONF, Broker
 from penstock_bench.summary import Run
 from penstock_bench.system import cpu_seconds
-from tests.support.device import look_into_lmdb, redis_commands
-from tests.support.redis_server import RedisServer, own_redis
+from tests.support.servers.redis_server import RedisServer, own_redis
+from tests.support.worlds.device import look_into_lmdb, redis_commands
 
 PAIRS = 100
 AWAY = 200

@@ -40,7 +40,7 @@ from penstock.subscribers.device.store.base import (
 )
 from penstock.subscribers.device.store.lmdb import LmdbDeviceStore
 from penstock.subscribers.device.store.redis import RedisDeviceStore
-from tests.support.redis_server import RedisServer, own_redis
+from tests.support.servers.redis_server import RedisServer, own_redis
 
 VALUE = b"x" * 110
 SHAPES = ((5_000, 1), (1_000, 5), (500, 20), (10, 500))

@@ -21,8 +21,8 @@ from penstock_bench.brokers import Broker, BrokerError, wait_quiet
 from penstock_bench.machine import describe_machine, describe_versions
 from penstock_bench.summary import Run
 from penstock_bench.system import cpu_seconds, process_tree
-from tests.support.application import forget_topics
-from tests.support.kafka_cluster import KafkaCluster
+from tests.support.servers.kafka_cluster import KafkaCluster
+from tests.support.worlds.application import forget_topics
 
 SHOWN = (
     "error", "rate", "msgs_per_cpu_s", "lost", "duplicates", "broker_cores", "kafka_cores", "redis_cores",

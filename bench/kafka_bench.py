@@ -39,7 +39,7 @@ from penstock._ext.record.segment import RecordPack
 from penstock.storage.log.base import LogError, TopicPartition
 from penstock.storage.log.kafka import KafkaLog, KafkaSettings
 from penstock.storage.log.kafka.settings import consumer_config, producer_config
-from tests.support.kafka_cluster import KafkaCluster
+from tests.support.servers.kafka_cluster import KafkaCluster
 
 WINDOW = 50_000
 BATCH = 500

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.parts import save_part
 from bench.scenarios import Figure, at_least
 from penstock._ext.match import partition
-from tests.support import naive_partition
+from tests.support.checkers import naive_partition
 
 PARTITIONS = 10
 NAIVE_KEYS = 5_000

@@ -44,8 +44,8 @@ from penstock_spark.session import make_session  # noqa: E402 - as above
 from penstock_spark.source import PenstockReader  # noqa: E402 - as above
 from tests.spark.support import jars  # noqa: E402 - as above
 from tests.spark.support.load import Probe, Publisher  # noqa: E402 - as above
-from tests.support.embedded import opened  # noqa: E402 - as above
-from tests.support.log_broker import LogBroker  # noqa: E402 - as above
+from tests.support.brokers.log_broker import LogBroker  # noqa: E402 - as above
+from tests.support.worlds.embedded import opened  # noqa: E402 - as above
 
 TOPIC = "tbmq.msg.all"
 PARTITIONS = 16
@@ -366,7 +366,7 @@ def measure(count: int, only: str, runs: int, broker_seconds: float, is_large: b
 
 
 def measure_in_kafka(spark: SparkSession, count: int, runs: int, is_large: bool) -> dict[str, Any]:
-    from tests.support.kafka_fixtures import shared_cluster  # noqa: PLC0415 - starts Kafka
+    from tests.support.servers.kafka_fixtures import shared_cluster  # noqa: PLC0415 - starts Kafka
 
     bootstrap = shared_cluster(1).bootstrap
     topic = f"bench-{count}-{os.getpid()}"

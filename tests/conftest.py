@@ -25,10 +25,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # A broker listens on 6030 for consumers of query topics: those of tests run beside each other and take any free port.
 os.environ["PENSTOCK_DATA_SUBSCRIPTION__ADDRESS"] = "127.0.0.1:0"
 
-from tests.support.broker import Broker, Listener  # noqa: E402 - after the registration, so that asserts explain themselves
-from tests.support.packets import V5, V311  # noqa: E402 - as above
-from tests.support.raw_client import RawClient  # noqa: E402 - as above
-from tests.support.schedule import file_of, place_of, unit_of  # noqa: E402 - as above
+from tests.support.brokers.broker import Broker, Listener  # noqa: E402 - after the registration, so that asserts explain themselves
+from tests.support.clients.packets import V5, V311  # noqa: E402 - as above
+from tests.support.clients.raw_client import RawClient  # noqa: E402 - as above
+from tests.support.machine.schedule import file_of, place_of, unit_of  # noqa: E402 - as above
 
 NUMBERS = itertools.count(1)
 Connect = Callable[..., RawClient]
@@ -151,7 +151,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Three Kafka brokers cost an eighth of a core even when nobody talks to them: they end with their unit."""
-    kafka = sys.modules.get("tests.support.kafka_fixtures")
+    kafka = sys.modules.get("tests.support.servers.kafka_fixtures")
     if kafka is not None and (nextitem is None or unit_of(file_of(nextitem.nodeid)) != unit_of(file_of(item.nodeid))):
         kafka.stop_cluster(3)
 

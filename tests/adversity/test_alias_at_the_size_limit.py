@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5
+from tests.support.clients.packets import V5
 
 
 @pytest.mark.parametrize("limit", [128, 129, 130, 131, 132, 140])

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from tests.support.app_checker import Subscriber, await_deliveries, check_delivered, version_of
-from tests.support.application import AppBroker, running_app_broker, until
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.kafka_cluster import KafkaCluster
-from tests.support.packets import V5
-from tests.support.publishers import Publisher
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.checkers.app_checker import Subscriber, await_deliveries, check_delivered, version_of
+from tests.support.clients.packets import V5
+from tests.support.clients.publishers import Publisher
+from tests.support.servers.kafka_cluster import KafkaCluster
+from tests.support.worlds.application import AppBroker, running_app_broker, until
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="mosquitto keeps nothing over a kill")
 

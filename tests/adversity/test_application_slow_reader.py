@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from tests.support.application import persistent, running_app_broker
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.packets import V5, V311, PacketType, pack_publish
-from tests.support.raw_client import receive_from
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.clients.packets import V5, V311, PacketType, pack_publish
+from tests.support.clients.raw_client import receive_from
+from tests.support.worlds.application import persistent, running_app_broker
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the log is Penstock's own")
 

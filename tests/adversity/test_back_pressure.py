@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.support.packets import V5, pack_publish
+from tests.support.clients.packets import V5, pack_publish
 
 PAYLOAD = bytes(2000)
 

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from tests.adversity.test_application_crash import Load
-from tests.support.app_checker import await_deliveries, check_delivered, version_of
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.device import Device, running_device_broker
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.checkers.app_checker import await_deliveries, check_delivered, version_of
+from tests.support.worlds.device import Device, running_device_broker
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="mosquitto keeps nothing over a kill")
 

@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from tests.support.application import persistent
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.device import publish_all, running_device_broker
-from tests.support.packets import V5, V311, PacketType, pack_connect, pack_disconnect, pack_subscribe
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.clients.packets import V5, V311, PacketType, pack_connect, pack_disconnect, pack_subscribe
+from tests.support.worlds.application import persistent
+from tests.support.worlds.device import publish_all, running_device_broker
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the store is Penstock's own")
 

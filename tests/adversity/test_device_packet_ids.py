@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.application import persistent
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.device import DeviceBroker, running_device_broker
-from tests.support.packets import PINGREQ, V311, pack_publish
-from tests.support.raw_client import RawClient
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.clients.packets import PINGREQ, V311, pack_publish
+from tests.support.clients.raw_client import RawClient
+from tests.support.worlds.application import persistent
+from tests.support.worlds.device import DeviceBroker, running_device_broker
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the store is Penstock's own")
 

@@ -3,7 +3,7 @@
 import socket
 import time
 
-from tests.support.packets import V5, V311, PacketType, pack_ack, pack_publish
+from tests.support.clients.packets import V5, V311, PacketType, pack_ack, pack_publish
 
 BATCH = 20_000
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.application import AppBroker, only_penstock, running_app_broker, until
-from tests.support.kafka_cluster import KafkaCluster
-from tests.support.log_broker import TOPIC
-from tests.support.packets import V5, V311
-from tests.support.returning_publisher import ReturningPublisher
+from tests.support.brokers.log_broker import TOPIC
+from tests.support.clients.packets import V5, V311
+from tests.support.clients.returning_publisher import ReturningPublisher
+from tests.support.servers.kafka_cluster import KafkaCluster
+from tests.support.worlds.application import AppBroker, only_penstock, running_app_broker, until
 
 KILLS = 5
 KAFKA_KILLS = int(os.environ.get("PENSTOCK_TEST_KAFKA_KILLS", "3"))

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.support.packets import (
+from tests.support.clients.packets import (
     V5,
     V311,
     PacketType,
@@ -16,7 +16,7 @@ from tests.support.packets import (
     pack_publish,
     pack_subscribe,
 )
-from tests.support.streams import open_tcp
+from tests.support.clients.streams import open_tcp
 
 MIB = 1 << 20
 # The log of what comes in keeps its newest part in memory; here it is about everything else.

@@ -5,9 +5,9 @@ The clocks of the broker are the test's (see shifted_clock.py): minutes pass at 
 
 import pytest
 
-from tests.support.packets import V5
-from tests.support.queues import QueueClient, running_queue_broker
-from tests.support.shifted_clock import ShiftedClock
+from tests.support.clients.packets import V5
+from tests.support.machine.shifted_clock import ShiftedClock
+from tests.support.worlds.queues import QueueClient, running_queue_broker
 
 HOUR = 3_600.0
 VISIBILITY, BACK_OFF = 30.0, 10.0

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from tests.support.application import until
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.packets import V5, V311
-from tests.support.queue_checker import Ledger, QueuePublisher, StreamReader, Worker
-from tests.support.queues import open_queue_client, running_queue_broker
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.checkers.queue_checker import Ledger, QueuePublisher, StreamReader, Worker
+from tests.support.clients.packets import V5, V311
+from tests.support.worlds.application import until
+from tests.support.worlds.queues import open_queue_client, running_queue_broker
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="mosquitto has no durable queues")
 

@@ -10,9 +10,9 @@ import random
 
 import pytest
 
-from tests.support.broker import Listener
-from tests.support.packets import V5, V311
-from tests.support.storm import Storm, WatchedPublisher, WatchedSubscriber, chaos
+from tests.support.brokers.broker import Listener
+from tests.support.clients.packets import V5, V311
+from tests.support.clients.storm import Storm, WatchedPublisher, WatchedSubscriber, chaos
 
 TINY = {
     "limits.write_high_watermark": 20_000,

@@ -14,12 +14,12 @@ from penstock.subscribers.device import delivery as module
 from penstock.subscribers.device.store.base import client_queue
 from penstock.subscribers.device.store.redis import RedisDeviceStore
 from tests.contract.device_providers import run
-from tests.support.device_load import read_all
-from tests.support.device_node import DeviceLog, DeviceNode
-from tests.support.lanes import PUBACK
-from tests.support.redis_proxy import proxied
-from tests.support.redis_server import own_redis
-from tests.support.waiting import until
+from tests.support.brokers.device_node import DeviceLog, DeviceNode
+from tests.support.machine.waiting import until
+from tests.support.servers.redis_proxy import proxied
+from tests.support.servers.redis_server import own_redis
+from tests.support.worlds.device_load import read_all
+from tests.support.worlds.lanes import PUBACK
 
 TIMEOUT = 1.0
 OUT_OF_MEMORY = "OOM command not allowed when used memory > 'maxmemory'."

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.application import only_penstock, persistent, until
-from tests.support.device import DeviceBroker, publish_all
-from tests.support.packets import V5, PacketType, pack_connect
-from tests.support.redis_proxy import proxied
-from tests.support.redis_server import own_redis
+from tests.support.clients.packets import V5, PacketType, pack_connect
+from tests.support.servers.redis_proxy import proxied
+from tests.support.servers.redis_server import own_redis
+from tests.support.worlds.application import only_penstock, persistent, until
+from tests.support.worlds.device import DeviceBroker, publish_all
 
 QUICK = {"redis.command_timeout": 0.5, "redis.response_timeout": 0.3, "redis.reconnect_delay_max": 0.2}
 

@@ -27,10 +27,10 @@ from penstock.subscribers.device.store.base import (
 from penstock.subscribers.device.store.redis import RedisDeviceStore
 from penstock.subscribers.device.store.redis.connection import Command
 from tests.contract.device_providers import CLIENT, Caller, run
-from tests.support.device_load import DeviceLoad
-from tests.support.redis_proxy import proxied
-from tests.support.redis_server import own_redis
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
+from tests.support.servers.redis_proxy import proxied
+from tests.support.servers.redis_server import own_redis
+from tests.support.worlds.device_load import DeviceLoad
 
 
 @asynccontextmanager

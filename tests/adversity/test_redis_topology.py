@@ -14,8 +14,8 @@ from penstock.subscribers.device.store.base import client_queue, result_of
 from penstock.subscribers.device.store.redis import RedisDeviceStore
 from penstock.subscribers.device.store.redis.keys import KeyMaker
 from tests.contract.device_providers import Caller, run
-from tests.support.device_load import DeviceLoad
-from tests.support.redis_server import RedisCluster, RedisServer, RedisWithSentinel
+from tests.support.servers.redis_server import RedisCluster, RedisServer, RedisWithSentinel
+from tests.support.worlds.device_load import DeviceLoad
 
 QUICK = {"reconnect_delay": 0.02, "reconnect_delay_max": 0.2, "connect_timeout": 2.0}
 

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from tests.support.app_checker import await_deliveries, version_of
-from tests.support.application import persistent, running_app_broker, until
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.packets import V5, PacketType
-from tests.support.publishers import Publisher
-from tests.support.share_checker import ShareMember, await_together, explain_missing, find_faults
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.checkers.app_checker import await_deliveries, version_of
+from tests.support.checkers.share_checker import ShareMember, await_together, explain_missing, find_faults
+from tests.support.clients.packets import V5, PacketType
+from tests.support.clients.publishers import Publisher
+from tests.support.worlds.application import persistent, running_app_broker, until
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="mosquitto keeps nothing over a kill")
 

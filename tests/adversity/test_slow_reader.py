@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from tests.support.application import until
-from tests.support.packets import V5, V311, PacketType, pack_publish
-from tests.support.streams import open_tcp
+from tests.support.clients.packets import V5, V311, PacketType, pack_publish
+from tests.support.clients.streams import open_tcp
+from tests.support.worlds.application import until
 
 MIB = 1024 * 1024
 FLOOD = 60 * MIB

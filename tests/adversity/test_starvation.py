@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.support.packets import V5, V311, PacketType, pack_subscribe
+from tests.support.clients.packets import V5, V311, PacketType, pack_subscribe
 
 LONGEST_WAIT = 3.0  # seconds, on a machine shared with the rest of the suite
 # As many filters as the largest packet holds are 200,000; a part of them tells enough, and cheaply if it is well.

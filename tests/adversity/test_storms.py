@@ -5,9 +5,9 @@ import random
 import threading
 import time
 
-from tests.support.packets import V5, V311, PacketType, pack_connect, pack_publish, pack_subscribe
-from tests.support.raw_client import RawClient
-from tests.support.streams import open_tcp
+from tests.support.clients.packets import V5, V311, PacketType, pack_connect, pack_publish, pack_subscribe
+from tests.support.clients.raw_client import RawClient
+from tests.support.clients.streams import open_tcp
 
 MIB = 1024 * 1024
 

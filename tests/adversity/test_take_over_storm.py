@@ -4,9 +4,9 @@ import threading
 import urllib.error
 import urllib.request
 
-from tests.support.application import until
-from tests.support.file_broker import running_broker
-from tests.support.take_over_storm import Storm
+from tests.support.brokers.file_broker import running_broker
+from tests.support.clients.take_over_storm import Storm
+from tests.support.worlds.application import until
 
 TOKEN = "storm-of-take-overs"
 SECONDS = 5

@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from tests.support.broker import Listener
-from tests.support.packets import V5, pack_connect, pack_publish, pack_subscribe
-from tests.support.raw_client import RawClient
-from tests.support.streams import BINARY, CLOSE, PING, PONG, WebSocketStream, open_tcp
+from tests.support.brokers.broker import Listener
+from tests.support.clients.packets import V5, pack_connect, pack_publish, pack_subscribe
+from tests.support.clients.raw_client import RawClient
+from tests.support.clients.streams import BINARY, CLOSE, PING, PONG, WebSocketStream, open_tcp
 
 MIB = 1 << 20
 

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 
-from tests.support.packets import V5, V311, PacketType, Will, pack_publish
+from tests.support.clients.packets import V5, V311, PacketType, Will, pack_publish
 
 LEVELS = 100
 FILTERS = 1_000

@@ -27,7 +27,7 @@ from penstock.subscribers.device.store.base import (
 )
 from penstock.subscribers.device.store.lmdb import LmdbDeviceStore
 from penstock.subscribers.device.store.redis import RedisDeviceStore
-from tests.support.redis_server import shared_redis, shared_redis_cluster
+from tests.support.servers.redis_server import shared_redis, shared_redis_cluster
 
 # Opens the store with these settings; opened again it has what it had.
 OpenStore = Callable[..., AbstractAsyncContextManager[DeviceStore]]

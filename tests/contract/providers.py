@@ -14,7 +14,7 @@ from penstock.storage.log.embedded import EmbeddedLog
 from penstock.storage.log.kafka import KafkaLog, KafkaSettings
 from penstock.storage.log.memory import MemoryLog
 from penstock.storage.state.lmdb_kv import LmdbStore
-from tests.support.kafka_fixtures import shared_cluster
+from tests.support.servers.kafka_fixtures import shared_cluster
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.subscribers.device.store.base import Addition, StoreError, client_queue
 from tests.contract.device_providers import CLIENT, PROVIDERS, Caller, OpenStore, run
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
 
 
 @pytest.fixture(params=PROVIDERS)

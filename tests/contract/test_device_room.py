@@ -12,7 +12,7 @@ from penstock.subscribers.device.store.base import Added, Addition, DeviceStore,
 from penstock.subscribers.device.store.lmdb import LmdbDeviceStore
 from penstock.subscribers.device.store.redis import RedisDeviceStore
 from tests.contract.device_providers import CLIENT, Caller, opened, run
-from tests.support.redis_server import shared_redis
+from tests.support.servers.redis_server import shared_redis
 
 ROOM = 65_536
 

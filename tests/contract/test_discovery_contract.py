@@ -18,7 +18,7 @@ from penstock.services.settings import QueueSettings
 from penstock.services.topics import default_queues
 from penstock.storage.log.base import Appended, Log, LogError, LogUnavailable
 from tests.contract.providers import PROVIDERS, Provider
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
 
 # Time between heartbeats, and after how long a silent member is taken for dead.
 TIMES = {"memory": (0.03, 0.2), "embedded": (0.05, 0.5), "kafka": (0.2, 2.0)}

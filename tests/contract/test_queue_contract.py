@@ -29,7 +29,7 @@ from penstock.services.settings import QueueSettings, parse_settings
 from penstock.services.topics import create_topics, default_queues, notification_bases
 from penstock.storage.log.base import Fetched, Log
 from tests.contract.providers import PROVIDERS, Provider
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
 
 CORE = ServiceType.TB_CORE
 KEY = QueueKey(CORE)

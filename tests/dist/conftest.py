@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.executable import UNPACKED, Alone, build
+from tests.support.brokers.executable import UNPACKED, Alone, build
 
 
 @pytest.fixture(scope="session")

@@ -17,11 +17,11 @@ from paho.mqtt import publish, subscribe
 
 from penstock.cli.app import COMMANDS
 from penstock_bench.system import cpu_seconds
-from tests.support.broker import free_port
-from tests.support.deployment import ROOT, VERSION
-from tests.support.executable import BUILD_SECONDS, FREE_PORT, SECONDS, Alone
-from tests.support.notify_socket import NotifySocket
-from tests.support.redis_server import RedisServer
+from tests.support.brokers.broker import free_port
+from tests.support.brokers.deployment import ROOT, VERSION
+from tests.support.brokers.executable import BUILD_SECONDS, FREE_PORT, SECONDS, Alone
+from tests.support.brokers.notify_socket import NotifySocket
+from tests.support.servers.redis_server import RedisServer
 
 START_SECONDS = 1.5
 

@@ -14,12 +14,12 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from tests.support.application import QUICK_KAFKA, until
-from tests.support.executable import BUILD_SECONDS, SECONDS, Alone
-from tests.support.kafka_cluster import KafkaCluster
-from tests.support.kafka_fixtures import shared_cluster
-from tests.support.kafka_topics import forget_topics, own_topics
-from tests.support.redis_server import RedisServer, own_redis
+from tests.support.brokers.executable import BUILD_SECONDS, SECONDS, Alone
+from tests.support.servers.kafka_cluster import KafkaCluster
+from tests.support.servers.kafka_fixtures import shared_cluster
+from tests.support.servers.kafka_topics import forget_topics, own_topics
+from tests.support.servers.redis_server import RedisServer, own_redis
+from tests.support.worlds.application import QUICK_KAFKA, until
 
 # The first test builds it if it has to.
 pytestmark = pytest.mark.timeout(BUILD_SECONDS + 240)

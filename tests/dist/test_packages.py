@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deployment import ROOT, VERSION
-from tests.support.pages import commands_of
+from tests.support.brokers.deployment import ROOT, VERSION
+from tests.support.documents.pages import commands_of
 
 SECONDS = 300
 DIST = ROOT / "dist"

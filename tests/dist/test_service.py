@@ -21,10 +21,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deployment import ROOT, VERSION
-from tests.support.executable import BUILD_SECONDS, SECONDS
-from tests.support.notify_socket import NotifySocket
-from tests.support.pages import all_commands, commands_of
+from tests.support.brokers.deployment import ROOT, VERSION
+from tests.support.brokers.executable import BUILD_SECONDS, SECONDS
+from tests.support.brokers.notify_socket import NotifySocket
+from tests.support.documents.pages import all_commands, commands_of
 
 TOOLS = ("unshare", "nsenter", "ip", "setpriv", "runuser", "systemctl", "useradd")
 UNIT = ROOT / "docker/systemd/penstock.service"

@@ -19,8 +19,8 @@ import atheris
 
 from penstock._ext.wire import codec, packets
 from penstock._ext.wire.packets import ProtocolViolation
-from tests.support.packet_table import CASES
-from tests.support.parse_any import GuardedMemory, attempt, parse_any
+from tests.support.clients.packet_table import CASES
+from tests.support.clients.parse_any import GuardedMemory, attempt, parse_any
 
 CORPUS = Path(__file__).parent / "corpus" / "codec"
 LARGEST = 1024

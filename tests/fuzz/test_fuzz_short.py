@@ -37,7 +37,7 @@ def test_codec_survives(tmp_path: Path) -> None:
 
 def test_reading_too_far_is_noticed() -> None:
     """The memory the fuzzer parses in does what it is for."""
-    read_behind = "import ctypes; from tests.support.parse_any import GuardedMemory; memory = GuardedMemory(); "
+    read_behind = "import ctypes; from tests.support.clients.parse_any import GuardedMemory; memory = GuardedMemory(); "
     read_behind += "ctypes.string_at(memory.address_of_end(), 1)"
     process = subprocess.run([sys.executable, "-c", read_behind], cwd=ROOT, env=with_sources(), check=False)
     assert process.returncode == -signal.SIGSEGV

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock._ext.match.acl import PUBLISH, RECEIVE, SUBSCRIBE, AclProgram, filter_covers, filters_intersect
-from tests.support.naive_topics import filter_matches, parse_filter, pattern_matches
+from tests.support.checkers.naive_topics import filter_matches, parse_filter, pattern_matches
 
 # The names that filters use, and two that none uses: they stand for all the others. One level deeper than the longest
 # filter shows what # does that + does not.

@@ -19,7 +19,7 @@ from penstock.services.discovery import SingleNode
 from penstock.services.model import TopicPartitionInfo
 from penstock.storage.log.base import Fetched
 from penstock.storage.log.memory import MemoryLog
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
 
 PARTITIONS, NODES = 3, 2
 INFOS = [TopicPartitionInfo("tb_core", partition=i) for i in range(PARTITIONS)]

@@ -16,9 +16,9 @@ from penstock.settings.redis import DeviceSettings, RedisSettings
 from penstock.subscribers.device.store.base import DeviceStore, client_queue, result_of
 from penstock.subscribers.device.store.lmdb import LmdbDeviceStore
 from penstock.subscribers.device.store.redis import RedisDeviceStore
-from tests.support.device_node import DeviceLog, DeviceNode
-from tests.support.lanes import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, LaneClient, Packet
-from tests.support.redis_server import shared_redis
+from tests.support.brokers.device_node import DeviceLog, DeviceNode
+from tests.support.servers.redis_server import shared_redis
+from tests.support.worlds.lanes import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, LaneClient, Packet
 
 STEPS = 250
 NAME = "device"

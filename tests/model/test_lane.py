@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock._ext.hub.connection import Hub, Lane, Session, read_context, write_context
 from penstock._ext.record.segment import RecordPack
-from tests.support.lanes import (
+from tests.support.worlds.lanes import (
     PAST,
     PUBACK,
     PUBCOMP,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock._ext.match import partition
-from tests.support import naive_partition
+from tests.support.checkers import naive_partition
 
 functions = st.sampled_from(partition.FUNCTIONS)
 counts = st.integers(1, 2**31 - 1)

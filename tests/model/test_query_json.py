@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock._ext.query.evaluator import Block
-from tests.support.queries import ERROR, path, value_of
+from tests.support.worlds.queries import ERROR, path, value_of
 
 NAMES = st.sampled_from(["a", "b", "c", "", "long name of a member", "é", 'q"\\', "\n"])
 SCALARS = (

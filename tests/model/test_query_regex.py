@@ -15,7 +15,7 @@ from penstock.subscribers.query.sql.compiler import compile_topic
 from penstock.subscribers.query.sql.regex import MOST_INSTRUCTIONS, BadRegex, compile_regex
 from penstock.subscribers.query.sql.statements import CreateTopic, parse_statement
 from penstock_client.errors import SqlError
-from tests.support.queries import BOOLEAN, VARCHAR, make_message, make_pack, make_plan, rows_of
+from tests.support.worlds.queries import BOOLEAN, VARCHAR, make_message, make_pack, make_plan, rows_of
 
 SETTINGS = settings(
     max_examples=400, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.subscribers.query.plan import Expression
-from tests.support.queries import (
+from tests.support.worlds.queries import (
     BIGINT,
     BOOLEAN,
     DOUBLE,

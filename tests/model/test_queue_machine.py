@@ -27,12 +27,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.support.application import until
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.packets import PacketType
-from tests.support.queues import Delivery, QueueBroker, QueueClient, open_queue_client, running_queue_broker
-from tests.support.raw_client import NothingCame
-from tests.support.shifted_clock import ShiftedClock
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.clients.packets import PacketType
+from tests.support.clients.raw_client import NothingCame
+from tests.support.machine.shifted_clock import ShiftedClock
+from tests.support.worlds.application import until
+from tests.support.worlds.queues import Delivery, QueueBroker, QueueClient, open_queue_client, running_queue_broker
 
 VISIBILITY, BACK_OFFS, MAX_DELIVERIES = 1000.0, (100.0, 200.0, 400.0), 4
 GROUP = "workers"

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock_client import wire
 from penstock_client.errors import NotAMember, StaleEpoch
-from tests.support.datasub_world import ALICE, DataWorld
+from tests.support.worlds.datasub_world import ALICE, DataWorld
 
 T = TypeVar("T")
 TOPICS = ("hot", "cold")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock._ext.match.retained import RetainedTree
-from tests.support.naive_topics import filter_matches
+from tests.support.checkers.naive_topics import filter_matches
 
 names = st.sampled_from([b"", b"a", b"b", b"$s", b"a-level-name-longer-than-a-node-holds"])
 topics = st.lists(names, min_size=1, max_size=4).map(b"/".join).filter(bool)

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock._ext.match.acl import SUBSCRIBE, AclProgram
 from penstock._ext.match.trie import Subscriber, Trie
-from tests.support.naive_topics import filter_matches, split_share
+from tests.support.checkers.naive_topics import filter_matches, split_share
 
 QOS_NONE = 0xFF
 NO_LOCAL = 4

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from penstock_spark.session import make_session
 from tests.spark.support import jars
-from tests.support.kafka_fixtures import kafka, topic
+from tests.support.servers.kafka_fixtures import kafka, topic
 
 __all__ = ["kafka", "topic"]
 

@@ -22,7 +22,7 @@ from penstock.cli.spark import progress as spark_progress
 from penstock_spark import package
 from tests.spark.support.records import Sent, telemetry, write_embedded
 from tests.spark.test_lake import expected, places
-from tests.support.broker import REPOSITORY
+from tests.support.brokers.broker import REPOSITORY
 
 # seconds for a command that takes ten on a machine that has nothing else to do
 PATIENCE = 280

@@ -17,9 +17,9 @@ from penstock_spark.jobs import delivery
 from penstock_spark.jobs.base import Source
 from tests.conftest import Connect
 from tests.spark.support.records import T0, Sent, write_embedded
-from tests.support.embedded import opened
-from tests.support.log_broker import LogBroker
-from tests.support.packets import V5
+from tests.support.brokers.log_broker import LogBroker
+from tests.support.clients.packets import V5
+from tests.support.worlds.embedded import opened
 
 SUBSCRIBED, UNSUBSCRIBED, ENDED = EventKind.SUBSCRIBED, EventKind.UNSUBSCRIBED, EventKind.SESSION_ENDED
 

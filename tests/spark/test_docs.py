@@ -19,9 +19,9 @@ from penstock_spark.options import KNOWN
 from penstock_spark.schema import NAMES
 from tests.spark.support.records import telemetry, write_embedded, write_kafka
 from tests.spark.test_delivery import write_events
-from tests.support.broker import REPOSITORY, Broker
-from tests.support.kafka_cluster import KafkaCluster
-from tests.support.pages import all_commands, commands_of, is_on_yarn
+from tests.support.brokers.broker import REPOSITORY, Broker
+from tests.support.documents.pages import all_commands, commands_of, is_on_yarn
+from tests.support.servers.kafka_cluster import KafkaCluster
 
 SECONDS = 60
 MESSAGES = "tbmq.msg.all"

@@ -23,8 +23,8 @@ from penstock_spark.source import PenstockSource
 from tests.spark.support import jars
 from tests.spark.support.records import T0, Sent, telemetry, write_embedded, write_kafka
 from tests.spark.test_source import FULL
-from tests.support.broker import REPOSITORY
-from tests.support.kafka_cluster import KafkaCluster
+from tests.support.brokers.broker import REPOSITORY
+from tests.support.servers.kafka_cluster import KafkaCluster
 
 RECORDS = [
     FULL,

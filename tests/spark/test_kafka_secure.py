@@ -12,7 +12,7 @@ from penstock.cli.spark.options import Chosen
 from penstock.core.errors import PenstockError
 from penstock.settings.kafka import KafkaSettings
 from tests.spark.support.records import telemetry, write_kafka
-from tests.support.kafka_secure import PASSWORD, SecureKafka
+from tests.support.servers.kafka_secure import PASSWORD, SecureKafka
 
 TOPIC = "test-secure"
 

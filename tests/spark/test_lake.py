@@ -23,7 +23,7 @@ from penstock_spark.jobs.base import SLOW_START, IncrementalJob, Run, Source
 from penstock_spark.ledger import Ledger, Table
 from penstock_spark.lock import only_run
 from tests.spark.support.records import T0, TOPIC, Sent, telemetry, write_embedded, write_kafka
-from tests.support.embedded import segments_of
+from tests.support.worlds.embedded import segments_of
 
 DAY = 86_400_000
 

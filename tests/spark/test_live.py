@@ -22,8 +22,8 @@ from penstock_spark.options import Bound, parse
 from penstock_spark.source import PenstockReader
 from tests.spark.support.load import Probe, Publisher
 from tests.spark.support.records import TOPIC, telemetry, write_embedded
-from tests.support.embedded import segments_of
-from tests.support.log_broker import LogBroker
+from tests.support.brokers.log_broker import LogBroker
+from tests.support.worlds.embedded import segments_of
 
 
 def publish(port: int, topic: str, payload: bytes, properties: Properties | None = None, **options: Any) -> None:

@@ -31,8 +31,8 @@ from penstock_spark.options import parse
 from penstock_spark.source import PenstockReader
 from tests.spark.support.records import T0, TOPIC, Sent, telemetry, write_embedded, write_kafka
 from tests.spark.test_source import FULL
-from tests.support.kafka_cluster import KafkaCluster
-from tests.support.log_broker import LogBroker
+from tests.support.brokers.log_broker import LogBroker
+from tests.support.servers.kafka_cluster import KafkaCluster
 
 
 class Collector:

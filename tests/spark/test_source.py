@@ -18,7 +18,7 @@ from penstock_spark.options import OptionError, parse
 from penstock_spark.pruning import SLACK_AFTER_MS, SLACK_BEFORE_MS, use_of
 from penstock_spark.source import PenstockReader
 from tests.spark.support.records import T0, TOPIC, Sent, props, telemetry, write_embedded
-from tests.support.embedded import segments_of
+from tests.support.worlds.embedded import segments_of
 
 FULL = Sent(
     topic="plant/ä/temp",

@@ -16,7 +16,7 @@ from penstock_spark.jobs.base import Source
 from penstock_spark.jobs.topic import TopicOptions
 from tests.spark.support.records import T0, Sent, telemetry, write_embedded
 from tests.spark.test_replay import Collector
-from tests.support.log_broker import LogBroker
+from tests.support.brokers.log_broker import LogBroker
 
 PER_WINDOW = (
     "SELECT window(ts, '10 seconds').start AS at, site, count(*) AS n, max(temperature) AS hottest "

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.support import forked
-from tests.support.broker import REPOSITORY, Listener
-from tests.support.certificates import Authority
-from tests.support.file_broker import FileBroker, running_broker
-from tests.support.log_broker import LogBroker
+from tests.support.brokers import forked
+from tests.support.brokers.broker import REPOSITORY, Listener
+from tests.support.brokers.file_broker import FileBroker, running_broker
+from tests.support.brokers.log_broker import LogBroker
+from tests.support.servers.certificates import Authority
 
 PASSWORDS = {"alice": "alice-secret", "bob": "bob-secret"}
 

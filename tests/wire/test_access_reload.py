@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.support.broker import Listener
-from tests.support.data_client import DataClient
-from tests.support.packets import V5, V311, PacketType, Reason, Will, pack_auth
-from tests.support.raw_client import RawClient
-from tests.support.streams import open_tcp, open_tls
+from tests.support.brokers.broker import Listener
+from tests.support.clients.data_client import DataClient
+from tests.support.clients.packets import V5, V311, PacketType, Reason, Will, pack_auth
+from tests.support.clients.raw_client import RawClient
+from tests.support.clients.streams import open_tcp, open_tls
 
 OPEN = '[[rules]]\neffect = "allow"\ntopics = ["#"]\n'
 CLOSED = '[[rules]]\neffect = "deny"\ntopics = ["private/#"]\n' + OPEN
@@ -228,7 +228,7 @@ def test_names_from_certificates_need_no_password(start_file_broker, authority, 
 
 def test_names_from_enhanced_authentication_need_no_password(start_file_broker, password_file, connect):
     """The method knows its users; the password file need not."""
-    method = {"challenge": "tests.support.enhanced_auth:Challenge"}
+    method = {"challenge": "tests.support.clients.enhanced_auth:Challenge"}
     broker = start_file_broker({"access": {"password_file": str(password_file), "enhanced": method}})
     client = RawClient(open_tcp(broker.address), V5)
     client.send_connect("c", properties={"authentication_method": "challenge"})

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.file_broker import running_broker
-from tests.support.packets import V5, V311, PacketType, Reason, Will
+from tests.support.brokers.file_broker import running_broker
+from tests.support.clients.packets import V5, V311, PacketType, Reason, Will
 
 RULES = """
 [[rules]]

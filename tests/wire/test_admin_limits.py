@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.broker import Listener
-from tests.support.packets import V5
-from tests.support.ports import free_port
+from tests.support.brokers.broker import Listener
+from tests.support.clients.packets import V5
+from tests.support.machine.ports import free_port
 
 HALF = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 

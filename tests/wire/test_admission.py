@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from tests.support.broker import Listener
-from tests.support.packets import V5, V311, PacketType
-from tests.support.raw_client import ClosedByServer, RawClient
-from tests.support.streams import WebSocketStream, open_tcp
+from tests.support.brokers.broker import Listener
+from tests.support.clients.packets import V5, V311, PacketType
+from tests.support.clients.raw_client import ClosedByServer, RawClient
+from tests.support.clients.streams import WebSocketStream, open_tcp
 
 
 def is_served(address, client_id, kept):

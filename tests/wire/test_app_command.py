@@ -2,11 +2,11 @@
 
 import json
 
-from tests.support.application import until
-from tests.support.broker import Listener
-from tests.support.packets import V5
-from tests.support.raw_client import RawClient
-from tests.support.streams import open_tcp
+from tests.support.brokers.broker import Listener
+from tests.support.clients.packets import V5
+from tests.support.clients.raw_client import RawClient
+from tests.support.clients.streams import open_tcp
+from tests.support.worlds.application import until
 
 FOREVER = {"session_expiry_interval": 3600}
 

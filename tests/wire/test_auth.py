@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, PacketType, Reason, pack, pack_auth
+from tests.support.clients.packets import V5, PacketType, Reason, pack, pack_auth
 
 
 def test_unknown_method_is_refused(open_client, client_id):

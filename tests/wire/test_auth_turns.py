@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from tests.support.file_broker import running_broker
-from tests.support.hmac_auth import METHOD, SLOW_METHOD, SLOW_SECONDS, TARGETS, prove
-from tests.support.packets import V5, PacketType, Reason, pack_auth, pack_publish
+from tests.support.brokers.file_broker import running_broker
+from tests.support.clients.hmac_auth import METHOD, SLOW_METHOD, SLOW_SECONDS, TARGETS, prove
+from tests.support.clients.packets import V5, PacketType, Reason, pack_auth, pack_publish
 
 RULES = '[[rules]]\neffect = "allow"\ntopics = ["users/%u/#"]\n'
 METHODS = [METHOD, SLOW_METHOD]

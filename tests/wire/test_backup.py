@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.support.application import AppBroker, persistent, running_app_broker, until
-from tests.support.packets import V5
+from tests.support.clients.packets import V5
+from tests.support.worlds.application import AppBroker, persistent, running_app_broker, until
 
 # Small segments: some are closed, and some removed by retention, while they are copied.
 SETTINGS = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, V311, PacketType, Reason, Will
+from tests.support.clients.packets import V5, V311, PacketType, Reason, Will
 
 
 def refused(client, reason):

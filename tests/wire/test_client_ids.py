@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.data_client import DataClient, DataFailure
-from tests.support.packets import V5, V31, V311, Reason
+from tests.support.clients.data_client import DataClient, DataFailure
+from tests.support.clients.packets import V5, V31, V311, Reason
 
 RULES = """
 [[client_ids]]

@@ -1,9 +1,9 @@
 """Which client is an APPLICATION: its certificate, its password, its client id, or the settings, on the wire."""
 
-from tests.support.broker import Listener
-from tests.support.packets import V5
-from tests.support.raw_client import RawClient
-from tests.support.streams import open_tcp, open_tls
+from tests.support.brokers.broker import Listener
+from tests.support.clients.packets import V5
+from tests.support.clients.raw_client import RawClient
+from tests.support.clients.streams import open_tcp, open_tls
 
 ACL = """
 [[types]]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, PacketType, Reason, Will
+from tests.support.clients.packets import V5, PacketType, Reason, Will
 
 # Each value may be left out only if it is what the specification assumes when it is absent.
 CAPABILITIES = [

@@ -4,7 +4,7 @@ import string
 
 import pytest
 
-from tests.support.packets import (
+from tests.support.clients.packets import (
     V5,
     V31,
     V311,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.support.packets import V5, V31, V311, PacketType, Reason, Will, pack, pack_connect
-from tests.support.properties import pack_property
-from tests.support.wire_types import string
+from tests.support.clients.packets import V5, V31, V311, PacketType, Reason, Will, pack, pack_connect
+from tests.support.clients.properties import pack_property
+from tests.support.clients.wire_types import string
 
 HEAD_311 = string("MQTT") + b"\x04"
 HEAD_5 = string("MQTT") + b"\x05"

@@ -7,12 +7,12 @@ import subprocess
 import msgspec
 import pytest
 
-from tests.support.broker import Listener, free_port
-from tests.support.data_client import DataClient
-from tests.support.file_broker import running_broker
-from tests.support.packets import V5, V31, V311, PacketType, Reason, pack_connect
-from tests.support.raw_client import RawClient
-from tests.support.streams import open_tcp
+from tests.support.brokers.broker import Listener, free_port
+from tests.support.brokers.file_broker import running_broker
+from tests.support.clients.data_client import DataClient
+from tests.support.clients.packets import V5, V31, V311, PacketType, Reason, pack_connect
+from tests.support.clients.raw_client import RawClient
+from tests.support.clients.streams import open_tcp
 from tests.wire.conftest import PASSWORDS
 
 ALICE = {"username": "alice", "password": b"alice-secret"}

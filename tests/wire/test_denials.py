@@ -8,11 +8,11 @@ import time
 import pytest
 
 from penstock.access.passwords import hash_password
-from tests.support.broker import Listener
-from tests.support.data_client import DataClient, DataFailure
-from tests.support.packets import V5, V311, Reason, Will
-from tests.support.raw_client import RawClient
-from tests.support.streams import open_tcp
+from tests.support.brokers.broker import Listener
+from tests.support.clients.data_client import DataClient, DataFailure
+from tests.support.clients.packets import V5, V311, Reason, Will
+from tests.support.clients.raw_client import RawClient
+from tests.support.clients.streams import open_tcp
 
 RULES = """
 [[rules]]

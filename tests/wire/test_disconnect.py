@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, V31, V311, PacketType, Reason, Will, pack, pack_disconnect, pack_publish
+from tests.support.clients.packets import V5, V31, V311, PacketType, Reason, Will, pack, pack_disconnect, pack_publish
 
 CLIENT_REASONS = [0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99]
 

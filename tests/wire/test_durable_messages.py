@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from tests.support.log_broker import LogBroker
-from tests.support.packets import V5, V311, PacketType
+from tests.support.brokers.log_broker import LogBroker
+from tests.support.clients.packets import V5, V311, PacketType
 
 
 @pytest.fixture

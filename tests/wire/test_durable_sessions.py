@@ -7,9 +7,8 @@ import time
 
 import pytest
 
-from tests.support.application import until
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.packets import (
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.clients.packets import (
     V5,
     V311,
     PacketType,
@@ -20,7 +19,8 @@ from tests.support.packets import (
     pack_subscribe,
     pack_unsubscribe,
 )
-from tests.support.raw_client import ClosedByServer, NothingCame
+from tests.support.clients.raw_client import ClosedByServer, NothingCame
+from tests.support.worlds.application import until
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the store is Penstock's own")
 

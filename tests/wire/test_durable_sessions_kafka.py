@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.kafka_cluster import KafkaCluster
-from tests.support.log_broker import LogBroker
-from tests.support.packets import V5, V311, Reason, Will
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.brokers.log_broker import LogBroker
+from tests.support.clients.packets import V5, V311, Reason, Will
+from tests.support.servers.kafka_cluster import KafkaCluster
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the store is Penstock's own")
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.support.packets import V5, PacketType, Reason, pack_auth, pack_connect, pack_publish
+from tests.support.clients.packets import V5, PacketType, Reason, pack_auth, pack_connect, pack_publish
 
 AUTH, CONNACK = PacketType.AUTH, PacketType.CONNACK
 METHODS = {"challenge": "Challenge", "slow": "SlowChallenge"}
-SETTINGS = {f"access.enhanced.{name}": f"tests.support.enhanced_auth:{kind}" for name, kind in METHODS.items()}
+SETTINGS = {f"access.enhanced.{name}": f"tests.support.clients.enhanced_auth:{kind}" for name, kind in METHODS.items()}
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 
 from penstock.storage.log.embedded import open_reader
 from penstock_schema.event import TOPIC, EventKind, decode_event
-from tests.support.log_broker import LogBroker
-from tests.support.packets import V5, V311
+from tests.support.brokers.log_broker import LogBroker
+from tests.support.clients.packets import V5, V311
 
 
 @pytest.fixture

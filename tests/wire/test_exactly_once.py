@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
-from tests.support.log_broker import LogBroker
-from tests.support.packets import V5, V311, PacketType, pack_publish
-from tests.support.raw_client import RawClient
+from tests.support.brokers.log_broker import LogBroker
+from tests.support.clients.packets import V5, V311, PacketType, pack_publish
+from tests.support.clients.raw_client import RawClient
 
 KEEP = {V5: {"properties": {"session_expiry_interval": 3600}}, V311: {}}
 

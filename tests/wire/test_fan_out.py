@@ -6,7 +6,7 @@ encoded for them: whoever comes first, the bytes are the same.
 
 import pytest
 
-from tests.support.packets import PINGREQ, V5, V311, PacketType
+from tests.support.clients.packets import PINGREQ, V5, V311, PacketType
 
 EXPIRY = {"message_expiry_interval": 100}
 PROPERTIES = {**EXPIRY, "user_property": [("name", "value")], "content_type": "text"}

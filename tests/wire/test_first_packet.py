@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.support.packets import (
+from tests.support.clients.packets import (
     PINGREQ,
     V5,
     V31,

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.support.packets import (
+from tests.support.clients.packets import (
     V5,
     PacketType,
     Reason,
@@ -12,7 +12,7 @@ from tests.support.packets import (
     pack_publish,
     pack_subscribe,
 )
-from tests.support.wire_types import varint
+from tests.support.clients.wire_types import varint
 
 
 def conversation(version, client_id, topic):

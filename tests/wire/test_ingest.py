@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from tests.support.application import until
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.naive_partition import murmur3_128
-from tests.support.packets import V5, V311, PacketType, Reason, Will, pack_connect, pack_publish
-from tests.support.publishers import Publisher
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.checkers.naive_partition import murmur3_128
+from tests.support.clients.packets import V5, V311, PacketType, Reason, Will, pack_connect, pack_publish
+from tests.support.clients.publishers import Publisher
+from tests.support.worlds.application import until
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the log is Penstock's own")
 

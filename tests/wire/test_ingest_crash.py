@@ -10,11 +10,11 @@ from collections import Counter
 
 import pytest
 
-from tests.support.application import until
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.log_broker import TOPIC
-from tests.support.packets import V5, V311
-from tests.support.publishers import Publisher
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.brokers.log_broker import TOPIC
+from tests.support.clients.packets import V5, V311
+from tests.support.clients.publishers import Publisher
+from tests.support.worlds.application import until
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the log is Penstock's own")
 

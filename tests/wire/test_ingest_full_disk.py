@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.packets import V5, V311, PacketType, Reason
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.clients.packets import V5, V311, PacketType, Reason
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the log is Penstock's own")
 

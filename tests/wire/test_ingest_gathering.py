@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from tests.support.application import until
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.packets import V5
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.clients.packets import V5
+from tests.support.worlds.application import until
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the log is Penstock's own")
 

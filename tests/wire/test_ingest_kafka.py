@@ -9,10 +9,10 @@ from penstock._ext.record import envelope
 from penstock.settings.kafka import KafkaSettings
 from penstock.storage.log.base import EARLIEST, TopicPartition
 from penstock.storage.log.kafka import KafkaLog
-from tests.support.broker import IS_MOSQUITTO, free_port
-from tests.support.kafka_cluster import KafkaCluster
-from tests.support.kafka_fixtures import shared_cluster
-from tests.support.packets import V5, PacketType, Reason, pack_publish
+from tests.support.brokers.broker import IS_MOSQUITTO, free_port
+from tests.support.clients.packets import V5, PacketType, Reason, pack_publish
+from tests.support.servers.kafka_cluster import KafkaCluster
+from tests.support.servers.kafka_fixtures import shared_cluster
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the log is Penstock's own")
 

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.packets import V5, V311, PacketType, Reason, pack_publish
-from tests.support.raw_client import NothingCame
-from tests.support.slow_disk import SlowDisk
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.clients.packets import V5, V311, PacketType, Reason, pack_publish
+from tests.support.clients.raw_client import NothingCame
+from tests.support.machine.slow_disk import SlowDisk
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the log is Penstock's own")
 

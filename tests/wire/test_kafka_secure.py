@@ -11,14 +11,14 @@ import urllib.request
 
 import pytest
 
-from tests.support.application import AppBroker, persistent, until
-from tests.support.broker import IS_MOSQUITTO, REPOSITORY, free_port
-from tests.support.certificates import Authority
-from tests.support.forked import popen, run
-from tests.support.kafka_secure import PASSWORD, SecureKafka
-from tests.support.kafka_topics import forget_topics
-from tests.support.packets import V5, PacketType, Reason, pack_publish
-from tests.support.pages import blocks_of, commands_of
+from tests.support.brokers.broker import IS_MOSQUITTO, REPOSITORY, free_port
+from tests.support.brokers.forked import popen, run
+from tests.support.clients.packets import V5, PacketType, Reason, pack_publish
+from tests.support.documents.pages import blocks_of, commands_of
+from tests.support.servers.certificates import Authority
+from tests.support.servers.kafka_secure import PASSWORD, SecureKafka
+from tests.support.servers.kafka_topics import forget_topics
+from tests.support.worlds.application import AppBroker, persistent, until
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the log is Penstock's own")
 WRONG = "opens-nothing"

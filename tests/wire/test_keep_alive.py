@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.support.packets import V5, V31, V311, PacketType, Reason, pack_publish
+from tests.support.clients.packets import V5, V31, V311, PacketType, Reason, pack_publish
 
 VERSIONS = [V31, V311, V5]
 

@@ -2,8 +2,8 @@
 
 import time
 
-from tests.support.packets import V5, V311, PacketType, Reason, Will
-from tests.support.raw_client import ClosedByServer
+from tests.support.clients.packets import V5, V311, PacketType, Reason, Will
+from tests.support.clients.raw_client import ClosedByServer
 
 
 def test_subscriptions_per_client(start_broker, connect, topic):

@@ -6,9 +6,9 @@ import pty
 import subprocess
 import sys
 
-from tests.support.broker import REPOSITORY, free_port, open_tcp
-from tests.support.packets import V5, V311, Reason
-from tests.support.raw_client import RawClient
+from tests.support.brokers.broker import REPOSITORY, free_port, open_tcp
+from tests.support.clients.packets import V5, V311, Reason
+from tests.support.clients.raw_client import RawClient
 
 FORGED = 'a\n{"event": "forged"}\r\x1b[31mred\u2028"quoted"'
 

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from tests.support.packets import (
+from tests.support.clients.packets import (
     V5,
     V31,
     V311,
@@ -18,7 +18,7 @@ from tests.support.packets import (
     pack_subscribe,
     pack_unsubscribe,
 )
-from tests.support.raw_client import ClosedByServer
+from tests.support.clients.raw_client import ClosedByServer
 
 M, P = Reason.MALFORMED, Reason.PROTOCOL_ERROR
 EITHER = (M, P)

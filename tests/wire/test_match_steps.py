@@ -6,8 +6,8 @@ import itertools
 import re
 import urllib.request
 
-from tests.support.packets import V5
-from tests.support.ports import free_port
+from tests.support.clients.packets import V5
+from tests.support.machine.ports import free_port
 
 LEVELS = 9
 

@@ -2,7 +2,7 @@
 
 import time
 
-from tests.support.packets import V5, PacketType
+from tests.support.clients.packets import V5, PacketType
 
 PUBREC, PUBREL, PUBCOMP = PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP
 PERSISTENT = {"clean_start": False, "properties": {"session_expiry_interval": 60}}

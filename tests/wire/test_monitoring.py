@@ -9,9 +9,9 @@ import urllib.request
 
 import pytest
 
-from tests.support.broker import free_port
-from tests.support.packets import V5, V311, PacketType, pack_connect, pack_publish, pack_subscribe
-from tests.support.raw_client import NothingCame
+from tests.support.brokers.broker import free_port
+from tests.support.clients.packets import V5, V311, PacketType, pack_connect, pack_publish, pack_subscribe
+from tests.support.clients.raw_client import NothingCame
 
 SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 

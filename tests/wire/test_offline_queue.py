@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, V31, V311
+from tests.support.clients.packets import V5, V31, V311
 
 
 def persistent(version):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, PacketType, pack_publish
+from tests.support.clients.packets import V5, PacketType, pack_publish
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

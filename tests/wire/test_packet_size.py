@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.packets import V5, V311, PacketType, Reason, pack_publish, pack_subscribe, pack_unsubscribe
-from tests.support.wire_types import varint
+from tests.support.clients.packets import V5, V311, PacketType, Reason, pack_publish, pack_subscribe, pack_unsubscribe
+from tests.support.clients.wire_types import varint
 
 SERVER_MAXIMUM = 1024 * 1024
 CLIENT_MAXIMUM = 200

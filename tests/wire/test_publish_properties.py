@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, V311, Reason
+from tests.support.clients.packets import V5, V311, Reason
 
 EVERY_PROPERTY = {
     "payload_format_indicator": 1,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, V31, V311, PacketType, Reason
+from tests.support.clients.packets import V5, V31, V311, PacketType, Reason
 
 ALL_VERSIONS = pytest.mark.parametrize("version", [V31, V311, V5])
 PUBACK, PUBREC, PUBREL, PUBCOMP = PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, V31, V311, PacketType, Reason, pack_ack, pack_publish
+from tests.support.clients.packets import V5, V31, V311, PacketType, Reason, pack_ack, pack_publish
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP
 

@@ -3,8 +3,8 @@
 import time
 import urllib.request
 
-from tests.support.broker import free_port
-from tests.support.packets import V5, V311, PacketType, pack_publish
+from tests.support.brokers.broker import free_port
+from tests.support.clients.packets import V5, V311, PacketType, pack_publish
 
 QUOTA_EXCEEDED = 0x97
 

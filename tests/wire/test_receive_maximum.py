@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, V311, PacketType, Reason
+from tests.support.clients.packets import V5, V311, PacketType, Reason
 
 PUBREC, PUBREL, PUBCOMP = PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP
 SERVER_MAXIMUM = 100

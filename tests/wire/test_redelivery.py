@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, PacketType
+from tests.support.clients.packets import V5, PacketType
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP
 

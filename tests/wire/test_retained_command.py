@@ -2,10 +2,10 @@
 
 import json
 
-from tests.support.broker import Listener
-from tests.support.packets import V5
-from tests.support.raw_client import RawClient
-from tests.support.streams import open_tcp
+from tests.support.brokers.broker import Listener
+from tests.support.clients.packets import V5
+from tests.support.clients.raw_client import RawClient
+from tests.support.clients.streams import open_tcp
 
 
 def connect(listener, client_id):

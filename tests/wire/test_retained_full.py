@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.application import until
-from tests.support.packets import V5, V311, PacketType, Will
+from tests.support.clients.packets import V5, V311, PacketType, Will
+from tests.support.worlds.application import until
 
 QUOTA_EXCEEDED = 0x97
 

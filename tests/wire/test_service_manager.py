@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker import IS_MOSQUITTO, Broker
-from tests.support.notify_socket import NotifySocket
+from tests.support.brokers.broker import IS_MOSQUITTO, Broker
+from tests.support.brokers.notify_socket import NotifySocket
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="about our own notifications")
 

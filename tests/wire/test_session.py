@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.support.packets import V5, V31, V311, Reason
+from tests.support.clients.packets import V5, V31, V311, Reason
 
 FOREVER = {"session_expiry_interval": 0xFFFFFFFF}
 

@@ -4,10 +4,10 @@ import json
 import time
 import urllib.request
 
-from tests.support.broker import Listener
-from tests.support.packets import V5, Reason
-from tests.support.raw_client import RawClient
-from tests.support.streams import open_tcp
+from tests.support.brokers.broker import Listener
+from tests.support.clients.packets import V5, Reason
+from tests.support.clients.raw_client import RawClient
+from tests.support.clients.streams import open_tcp
 
 SECONDS = 30
 FOREVER = {"session_expiry_interval": 3600}

@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.packets import V5, V311, PacketType, Reason, Will, pack_unsubscribe
-from tests.support.raw_client import NothingCame
-from tests.support.slow_disk import SlowDisk
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.clients.packets import V5, V311, PacketType, Reason, Will, pack_unsubscribe
+from tests.support.clients.raw_client import NothingCame
+from tests.support.machine.slow_disk import SlowDisk
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the store is Penstock's own")
 

@@ -5,9 +5,9 @@ from itertools import chain
 
 import pytest
 
-from tests.support.application import until
-from tests.support.packets import V5, V311, PacketType, Reason
-from tests.support.raw_client import receive_from
+from tests.support.clients.packets import V5, V311, PacketType, Reason
+from tests.support.clients.raw_client import receive_from
+from tests.support.worlds.application import until
 
 PERSISTENT = {"clean_start": False, "properties": {"session_expiry_interval": 60}}
 

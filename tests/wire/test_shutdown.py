@@ -3,7 +3,7 @@
 import signal
 import time
 
-from tests.support.packets import V5, V311, PacketType, Reason, Will
+from tests.support.clients.packets import V5, V311, PacketType, Reason, Will
 
 
 def test_clients_are_told(start_broker, connect):

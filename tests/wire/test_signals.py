@@ -7,9 +7,9 @@ import urllib.request
 
 import pytest
 
-from tests.support.broker import Listener, free_port
-from tests.support.packets import V5, V311, PacketType, Reason
-from tests.support.raw_client import NothingCame
+from tests.support.brokers.broker import Listener, free_port
+from tests.support.clients.packets import V5, V311, PacketType, Reason
+from tests.support.clients.raw_client import NothingCame
 
 
 def get_status(url):

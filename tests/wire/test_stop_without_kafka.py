@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from tests.support.application import AppBroker, persistent
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.kafka_cluster import KafkaCluster
-from tests.support.packets import V5, pack_publish
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.clients.packets import V5, pack_publish
+from tests.support.servers.kafka_cluster import KafkaCluster
+from tests.support.worlds.application import AppBroker, persistent
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the log is Penstock's own")
 DRAIN, CLOSE = 5, 3

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, V31, V311, PacketType, Reason, pack, pack_subscribe
+from tests.support.clients.packets import V5, V31, V311, PacketType, Reason, pack, pack_subscribe
 
 SUBACK = PacketType.SUBACK
 BAD_FILTERS = ["a#", "a/b#", "#/a", "a/#/b", "##", "a+", "+a", "a/b+/c", "a/+b", "/a/#/", "a/++"]

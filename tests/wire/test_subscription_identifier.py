@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, Reason, pack_subscribe
+from tests.support.clients.packets import V5, Reason, pack_subscribe
 
 LARGEST = 268_435_455
 

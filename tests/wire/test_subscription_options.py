@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, Reason
+from tests.support.clients.packets import V5, Reason
 
 
 @pytest.mark.parametrize("retain", [False, True])

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.support.packets import V5, V311, PacketType, Reason
+from tests.support.clients.packets import V5, V311, PacketType, Reason
 
 # Topic below $SYS/broker/ and what its payload looks like
 TOPICS = {

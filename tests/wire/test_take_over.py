@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, V31, V311, Reason, Will
+from tests.support.clients.packets import V5, V31, V311, Reason, Will
 
 
 @pytest.mark.parametrize("new_version", [V31, V311, V5])

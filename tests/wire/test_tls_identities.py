@@ -5,11 +5,11 @@ import warnings
 
 import pytest
 
-from tests.support.broker import Listener
-from tests.support.certificates import Authority
-from tests.support.packets import V5, Reason
-from tests.support.raw_client import ClosedByServer, RawClient
-from tests.support.streams import open_tcp, open_tls
+from tests.support.brokers.broker import Listener
+from tests.support.clients.packets import V5, Reason
+from tests.support.clients.raw_client import ClosedByServer, RawClient
+from tests.support.clients.streams import open_tcp, open_tls
+from tests.support.servers.certificates import Authority
 
 
 @pytest.fixture(scope="module")

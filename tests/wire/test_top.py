@@ -24,10 +24,10 @@ from penstock.__main__ import main
 from penstock.cli.top.figures import Figures, Reading
 from penstock.cli.top.view import as_text, count, duration, size
 from penstock_client import Consumer, connect
-from tests.support.application import AppBroker, persistent, running_app_broker, until
-from tests.support.broker import REPOSITORY
-from tests.support.packets import V5
-from tests.support.strangers import stranger
+from tests.support.brokers.broker import REPOSITORY
+from tests.support.clients.packets import V5
+from tests.support.clients.strangers import stranger
+from tests.support.worlds.application import AppBroker, persistent, running_app_broker, until
 
 SECONDS = 60.0
 

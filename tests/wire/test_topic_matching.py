@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, V311
+from tests.support.clients.packets import V5, V311
 
 # filter, topics it matches, topics it does not match; `T` stands for the test's own first level
 CASES = [

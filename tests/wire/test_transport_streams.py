@@ -8,9 +8,9 @@ import threading
 import paho.mqtt.client as paho
 import pytest
 
-from tests.support.broker import Listener
-from tests.support.file_broker import running_broker
-from tests.support.packets import (
+from tests.support.brokers.broker import Listener
+from tests.support.brokers.file_broker import running_broker
+from tests.support.clients.packets import (
     V5,
     V311,
     PacketType,
@@ -20,8 +20,8 @@ from tests.support.packets import (
     pack_subscribe,
     subscription_options,
 )
-from tests.support.raw_client import RawClient
-from tests.support.streams import BINARY, CLOSE, PING, PONG, WebSocketStream, open_tcp, open_tls
+from tests.support.clients.raw_client import RawClient
+from tests.support.clients.streams import BINARY, CLOSE, PING, PONG, WebSocketStream, open_tcp, open_tls
 
 LARGE = 500_000
 MANY = 5_000

@@ -5,11 +5,11 @@ import ssl
 
 import pytest
 
-from tests.support.broker import Listener
-from tests.support.certificates import Authority
-from tests.support.packets import V5, V311, PacketType, Reason, pack_connect
-from tests.support.raw_client import RawClient
-from tests.support.streams import WebSocketStream, open_tcp, open_tls, open_unix
+from tests.support.brokers.broker import Listener
+from tests.support.clients.packets import V5, V311, PacketType, Reason, pack_connect
+from tests.support.clients.raw_client import RawClient
+from tests.support.clients.streams import WebSocketStream, open_tcp, open_tls, open_unix
+from tests.support.servers.certificates import Authority
 
 TRANSPORTS = ["tcp", "tls", "unix", "ws", "wss"]
 

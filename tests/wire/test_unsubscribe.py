@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, V31, V311, PacketType, Reason, pack, pack_unsubscribe
+from tests.support.clients.packets import V5, V31, V311, PacketType, Reason, pack, pack_unsubscribe
 
 UNSUBACK = PacketType.UNSUBACK
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5, V311, Reason, pack_publish, pack_subscribe, pack_unsubscribe
+from tests.support.clients.packets import V5, V311, Reason, pack_publish, pack_subscribe, pack_unsubscribe
 
 ILL_FORMED = {
     "U+0000": b"a\x00b",

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.support.broker import Listener
-from tests.support.packets import V5, PacketType, pack_connect, pack_publish, pack_subscribe
-from tests.support.raw_client import RawClient
-from tests.support.streams import BINARY, CLOSE, PING, PONG, TEXT, WebSocketRefused, WebSocketStream, open_tcp
+from tests.support.brokers.broker import Listener
+from tests.support.clients.packets import V5, PacketType, pack_connect, pack_publish, pack_subscribe
+from tests.support.clients.raw_client import RawClient
+from tests.support.clients.streams import BINARY, CLOSE, PING, PONG, TEXT, WebSocketRefused, WebSocketStream, open_tcp
 
 
 @pytest.fixture

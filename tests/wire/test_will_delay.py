@@ -2,7 +2,7 @@
 
 import time
 
-from tests.support.packets import V5, Reason, Will
+from tests.support.clients.packets import V5, Reason, Will
 
 
 def delayed(topic, payload, seconds):

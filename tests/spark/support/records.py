@@ -14,7 +14,7 @@ from penstock._ext.record.segment import RecordPack
 from penstock.storage.log.base import Log
 from penstock.storage.log.kafka import KafkaLog
 from penstock.storage.log.kafka.settings import KafkaSettings
-from tests.support.embedded import opened
+from tests.support.worlds.embedded import opened
 
 TOPIC = "tbmq.msg.all"
 T0 = 1_790_000_000_000

@@ -30,8 +30,8 @@ from penstock_bench.runner import Moment, run_scenario
 from penstock_bench.scenarios import SCENARIOS, Request
 from penstock_bench.system import cpu_seconds, listening_processes
 from penstock_bench.units import round_latency
-from tests.support.broker import Broker, Listener
-from tests.support.certificates import Authority
+from tests.support.brokers.broker import Broker, Listener
+from tests.support.servers.certificates import Authority
 from tests.unit.bench.faulty_broker import FaultyBroker, Packets
 from tests.unit.bench.test_load import lose_one, repeat_one, swap_two
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.__main__ import main
 from penstock_bench.runner import run_scenario
-from tests.support.queues import QueueBroker, running_queue_broker
+from tests.support.worlds.queues import QueueBroker, running_queue_broker
 
 BRIEF = ["-d", "0.3", "--warmup", "0", "-c", "5"]
 LEFT = "is left in the broker: `penstock queue delete "

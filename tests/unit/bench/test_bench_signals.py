@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock_bench.system import process_tree
-from tests.support.broker import Broker
+from tests.support.brokers.broker import Broker
 
 SOON = 60.0
 LONG = ["-d", "60", "--warmup", "0"]

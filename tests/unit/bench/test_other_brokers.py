@@ -17,7 +17,7 @@ from penstock_bench.brokers import COMMANDS
 from penstock_bench.brokers import Broker as Peer
 from penstock_bench.result import headroom
 from penstock_bench.scenarios import SCENARIOS
-from tests.support.strangers import stranger
+from tests.support.clients.strangers import stranger
 from tests.unit.bench.faulty_broker import PUBLISH, FaultyBroker, Packets, split_packets
 from tests.unit.bench.test_bench_command import IN_BRIEF, NOT_RUN, bench
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.service_manager import ServiceManager
-from tests.support.notify_socket import NotifySocket
+from tests.support.brokers.notify_socket import NotifySocket
 
 
 @pytest.fixture(params=["path", "abstract"])

@@ -17,9 +17,9 @@ from penstock.__main__ import main
 from penstock.access import PasswordFile
 from penstock.access.passwords import hash_password
 from penstock.operate.doctor import storage
-from tests.support.certificates import Authority
-from tests.support.forked import popen
-from tests.support.ports import free_port
+from tests.support.brokers.forked import popen
+from tests.support.machine.ports import free_port
+from tests.support.servers.certificates import Authority
 
 SOURCE = Path(penstock.__file__).parents[1]
 

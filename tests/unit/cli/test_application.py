@@ -10,7 +10,7 @@ import pytest
 from penstock.__main__ import main
 from penstock.core.errors import UsageError
 from penstock.operate.client import AdminClient
-from tests.support.admin_api import TOKEN, MemoryApplications, entry, serving
+from tests.support.clients.admin_api import TOKEN, MemoryApplications, entry, serving
 
 SHARED = {
     "share": "workers",

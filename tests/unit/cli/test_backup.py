@@ -24,7 +24,7 @@ from penstock.operate.backup.archive import open_sink
 from penstock.storage.log.base import Committed, TopicPartition
 from penstock.storage.log.embedded import EmbeddedLog, files, open_reader
 from penstock.storage.state.lmdb_kv import LmdbStore
-from tests.support.broker import free_port
+from tests.support.brokers.broker import free_port
 
 TOPIC = "demo"
 

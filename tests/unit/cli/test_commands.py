@@ -13,7 +13,7 @@ from penstock.__main__ import main
 from penstock.access import PasswordFile
 from penstock.cli.banner import render_banner
 from penstock.settings import AccessSettings, ListenerSettings
-from tests.support.ports import free_port
+from tests.support.machine.ports import free_port
 from tests.unit.cli.conftest import clean_environment
 
 

@@ -12,7 +12,7 @@ from typer.main import get_command
 from penstock.access import AclFile
 from penstock.cli.app import app
 from penstock.settings import load_settings
-from tests.support.forked import write_command
+from tests.support.brokers.forked import write_command
 from tests.unit.cli.conftest import clean_environment
 
 DOCS = Path(__file__).parents[3] / "docs"

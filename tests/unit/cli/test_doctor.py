@@ -29,11 +29,11 @@ from penstock.storage.log.kafka.inspect import KafkaReport, TopicReport
 from penstock.storage.log.kafka.log import KafkaLog
 from penstock.subscribers.device.store.redis import safety
 from penstock.subscribers.device.store.redis.store import RedisDeviceStore
-from tests.support.broker import free_port
-from tests.support.certificates import Authority
-from tests.support.kafka_fixtures import shared_cluster
-from tests.support.kafka_topics import forget_topics
-from tests.support.redis_server import RedisServer
+from tests.support.brokers.broker import free_port
+from tests.support.servers.certificates import Authority
+from tests.support.servers.kafka_fixtures import shared_cluster
+from tests.support.servers.kafka_topics import forget_topics
+from tests.support.servers.redis_server import RedisServer
 
 
 def test_a_machine_that_is_fine_has_no_problems_and_nothing_is_left_behind(examine, tmp_path, capsys):

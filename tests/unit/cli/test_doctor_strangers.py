@@ -9,10 +9,10 @@ import pytest
 
 from penstock.settings.redis import DeviceSettings, RedisSettings
 from penstock.subscribers.device.store.redis.store import RedisDeviceStore
-from tests.support.broker import free_port
-from tests.support.certificates import Authority
-from tests.support.redis_server import RedisServer
-from tests.support.strangers import stranger
+from tests.support.brokers.broker import free_port
+from tests.support.clients.strangers import stranger
+from tests.support.servers.certificates import Authority
+from tests.support.servers.redis_server import RedisServer
 
 WRONG_PLACE = "names another service"
 REDIS = [

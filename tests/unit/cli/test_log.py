@@ -19,8 +19,8 @@ from penstock.storage.log.base import Committed, TopicPartition
 from penstock.storage.log.embedded import EmbeddedLog
 from penstock.storage.state.lmdb_kv import LmdbStore
 from penstock_schema.event import Event, EventKind, encode_event
-from tests.support.forked import popen
-from tests.support.ports import free_port
+from tests.support.brokers.forked import popen
+from tests.support.machine.ports import free_port
 from tests.unit.cli.conftest import clean_environment, wait_until_listening
 
 TOPIC = "demo"

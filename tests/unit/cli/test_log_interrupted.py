@@ -9,7 +9,7 @@ import pytest
 from penstock.cli.log.append import NewRecord, append_all
 from penstock.core.errors import PenstockError
 from penstock.storage.log.base import Appended
-from tests.support.application import until
+from tests.support.worlds.application import until
 
 TOPIC = "demo"
 

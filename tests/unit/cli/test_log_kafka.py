@@ -15,9 +15,9 @@ from penstock.storage.log.base import Committed, TopicPartition
 from penstock.storage.log.kafka.admin import KafkaAdmin
 from penstock.storage.log.kafka.log import KafkaLog
 from penstock.storage.log.kafka.settings import KafkaSettings
-from tests.support import forked
-from tests.support.kafka_fixtures import shared_cluster
-from tests.support.pages import commands_of
+from tests.support.brokers import forked
+from tests.support.documents.pages import commands_of
+from tests.support.servers.kafka_fixtures import shared_cluster
 
 SECONDS = 60
 

@@ -16,7 +16,7 @@ from penstock.operate.inspect import outside_log as log_embedded
 from penstock.storage.log.base import Committed, TopicPartition
 from penstock.storage.log.embedded import files
 from penstock.storage.state.lmdb_kv import LmdbStore
-from tests.support.embedded import keyed, numbered, opened, segments_of, topic_directory
+from tests.support.worlds.embedded import keyed, numbered, opened, segments_of, topic_directory
 from tests.unit.cli.conftest import clean_environment
 
 TOPICS = 80

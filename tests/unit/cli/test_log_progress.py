@@ -7,7 +7,7 @@ import pytest
 
 from penstock.__main__ import main
 from penstock.cli import progress
-from tests.support.kafka_fixtures import shared_cluster
+from tests.support.servers.kafka_fixtures import shared_cluster
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from penstock.sessions.records import FORM, SessionRecord, WillRecord, encode_su
 from penstock.settings import Settings
 from penstock.subscribers.application.contexts import make_key
 from penstock_schema.event import Event, EventKind, encode_event
-from tests.support.lanes import StepLoop
+from tests.support.worlds.lanes import StepLoop
 
 NOW_MS = 1_700_000_000_123
 REQUEST = UUID("784f394c-42b6-435a-983c-b7beff2784f9")

@@ -9,8 +9,8 @@ import uuid
 import pytest
 
 from penstock.__main__ import main
-from tests.support.certificates import Authority
-from tests.support.strangers import stranger
+from tests.support.clients.strangers import stranger
+from tests.support.servers.certificates import Authority
 from tests.unit.cli.conftest import Penstock, running
 
 VERSIONS = ["mqttv31", "mqttv311", "mqttv5"]

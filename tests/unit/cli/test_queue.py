@@ -12,8 +12,8 @@ import pytest
 from penstock.__main__ import main
 from penstock.cli.queue.options import SETTINGS, path_of
 from penstock.core.errors import UsageError
-from tests.support.application import until
-from tests.support.queues import open_queue_client, running_queue_broker
+from tests.support.worlds.application import until
+from tests.support.worlds.queues import open_queue_client, running_queue_broker
 
 ODD = "odd\x1b[31m"
 BY_HAND = {"initial_backoff": "50ms", "max_backoff": "50ms", "max_retries": 1}

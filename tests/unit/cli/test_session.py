@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from penstock.__main__ import main
-from tests.support.admin_api import SessionWorld, serving
+from tests.support.clients.admin_api import SessionWorld, serving
 
 ODD = "odd/\x1b[31m ü"
 

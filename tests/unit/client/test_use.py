@@ -16,7 +16,7 @@ import pytest
 from penstock_client import Admin, AsyncConsumer, Consumer, DataError, TopicPartition
 from penstock_client.errors import OutOfRange
 from penstock_client.messages import make_error_message
-from tests.support.broker import free_port
+from tests.support.brokers.broker import free_port
 
 
 def consumer(**keys: object) -> Consumer:

@@ -15,8 +15,8 @@ from penstock.sessions.memory_store import MemorySessionStore
 from penstock.sessions.registry import Opening, SessionRegistry
 from penstock.storage.log.base import LogError
 from penstock.storage.log.memory import MemoryLog
-from tests.support.lanes import LaneClient
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
+from tests.support.worlds.lanes import LaneClient
 
 SETTINGS = parse_settings(
     {

@@ -21,8 +21,8 @@ from penstock.settings.loader import load_settings
 from penstock.subscribers.query.ports import Identity
 from penstock_client.errors import NotAllowed, OutOfRange, SqlError
 from penstock_client.wire import PROTOCOL, Execute, Table
-from tests.support.certificates import Authority
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
+from tests.support.servers.certificates import Authority
 
 LARGE = 1 << 20
 

@@ -16,8 +16,8 @@ from penstock.dispatch.dispatcher import Dispatcher
 from penstock.services.log_names import DISPATCH_GROUP
 from penstock.storage.log.base import LogUnavailable
 from penstock.storage.log.topics import now_ms
-from tests.support.dispatch_stage import INGEST, OF_ANOTHER_BROKER, Stage, numbers, run
-from tests.support.lanes import LaneClient
+from tests.support.worlds.dispatch_stage import INGEST, OF_ANOTHER_BROKER, Stage, numbers, run
+from tests.support.worlds.lanes import LaneClient
 
 pytestmark = pytest.mark.usefixtures("quick_dispatch")
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock._ext.record.segment import RecordPack
 from penstock.storage.log.base import LogUnavailable, RecordTooLarge
-from tests.support.dispatch_stage import Stage, numbers, run
+from tests.support.worlds.dispatch_stage import Stage, numbers, run
 
 pytestmark = pytest.mark.usefixtures("quick_dispatch")
 

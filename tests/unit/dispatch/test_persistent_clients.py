@@ -11,8 +11,8 @@ from penstock.dispatch import persistent_clients as module
 from penstock.storage.log.base import LogUnavailable
 from penstock.subscribers.application.contexts import TABLE
 from penstock.subscribers.application.names import ApplicationNames
-from tests.support.app_node import EXPIRY, Node, Reader, restart, run
-from tests.support.lanes import PUBACK
+from tests.support.brokers.app_node import EXPIRY, Node, Reader, restart, run
+from tests.support.worlds.lanes import PUBACK
 
 TOPIC = "tbmq.msg.app.a"
 

@@ -9,7 +9,7 @@ import pytest
 from penstock._ext.record.envelope import decode
 from penstock.storage.log.base import Committed, LogUnavailable, TopicPartition
 from penstock.storage.log.memory import MemoryLog
-from tests.support.app_node import INGEST, Node, Reader, run
+from tests.support.brokers.app_node import INGEST, Node, Reader, run
 
 FILTER = b"$share/g/s/#"
 TOPIC = "tbmq.msg.app.shared.s.mlw"

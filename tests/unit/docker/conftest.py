@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker import Broker, Listener, free_port
-from tests.support.file_broker import FileBroker
+from tests.support.brokers.broker import Broker, Listener, free_port
+from tests.support.brokers.file_broker import FileBroker
 
 
 @pytest.fixture

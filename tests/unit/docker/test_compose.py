@@ -12,8 +12,7 @@ import pytest
 
 from penstock.broker.app import check
 from penstock.settings import Settings, load_settings
-from tests.support.compose_plugin import docker, environment_of_v2
-from tests.support.deployment import (
+from tests.support.brokers.deployment import (
     COMPOSITIONS,
     DOCKER,
     ROOT,
@@ -25,6 +24,7 @@ from tests.support.deployment import (
     parse_penstock,
     run_tool,
 )
+from tests.support.machine.compose_plugin import docker, environment_of_v2
 
 # Kafka's image writes its settings into itself when it starts.
 WRITES_TO_ITS_ROOT = re.compile(r"kafka(-\d)?")

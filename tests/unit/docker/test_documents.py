@@ -15,8 +15,7 @@ import pytest
 import yaml
 from kubernetes_validate import latest_version, validate
 
-from tests.support.compose_plugin import docker, environment_of_v2
-from tests.support.deployment import (
+from tests.support.brokers.deployment import (
     COMPOSITIONS,
     DOCKER,
     ROOT,
@@ -26,6 +25,7 @@ from tests.support.deployment import (
     load_yaml,
     run_tool,
 )
+from tests.support.machine.compose_plugin import docker, environment_of_v2
 
 PAGES = ("docs/containers.md", "docs/operations.md", "docker/README.md")
 # Files whose comments say how to use them.

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker import Listener, free_port
-from tests.support.data_client import DataClient, DataFailure
-from tests.support.deployment import DOCKER, load_composition, run_tool
-from tests.support.file_broker import FileBroker
-from tests.support.packets import V5
-from tests.support.raw_client import ClosedByServer, RawClient
-from tests.support.streams import open_tcp
+from tests.support.brokers.broker import Listener, free_port
+from tests.support.brokers.deployment import DOCKER, load_composition, run_tool
+from tests.support.brokers.file_broker import FileBroker
+from tests.support.clients.data_client import DataClient, DataFailure
+from tests.support.clients.packets import V5
+from tests.support.clients.raw_client import ClosedByServer, RawClient
+from tests.support.clients.streams import open_tcp
 
 CONFIGURATION = (DOCKER / "haproxy/haproxy.cfg").read_text()
 (HARD_STOP_SECONDS,) = map(int, re.findall(r"^ +hard-stop-after (\d+)s$", CONFIGURATION, re.M))

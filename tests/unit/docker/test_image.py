@@ -16,9 +16,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.support.broker import free_port
-from tests.support.deployment import DOCKER, ROOT, Stage, image_environment, load_dockerfile, run_tool
-from tests.support.file_broker import FileBroker
+from tests.support.brokers.broker import free_port
+from tests.support.brokers.deployment import DOCKER, ROOT, Stage, image_environment, load_dockerfile, run_tool
+from tests.support.brokers.file_broker import FileBroker
 
 STAGES = {stage.name or "default": stage for stage in load_dockerfile()}
 

@@ -13,7 +13,7 @@ from kubernetes_validate import ValidationError, latest_version, validate
 
 from penstock.broker.app import check
 from penstock.settings import load_settings
-from tests.support.deployment import DOCKER, VERSION, image_environment, load_dockerfile, load_yaml, run_tool
+from tests.support.brokers.deployment import DOCKER, VERSION, image_environment, load_dockerfile, load_yaml, run_tool
 
 FOLDER = DOCKER / "kubernetes"
 (KUSTOMIZATION,) = load_yaml(FOLDER / "kustomization.yaml")

@@ -22,10 +22,10 @@ from penstock.services.node import ClusterNode
 from penstock.services.rpc.instances import InstanceCalls
 from penstock.services.settings import parse_settings
 from penstock.storage.log.memory import MemoryLog
-from tests.support.broker import Listener
-from tests.support.deployment import DOCKER, ROOT, load_yaml, run_tool
-from tests.support.file_broker import FileBroker
-from tests.support.packets import V5
+from tests.support.brokers.broker import Listener
+from tests.support.brokers.deployment import DOCKER, ROOT, load_yaml, run_tool
+from tests.support.brokers.file_broker import FileBroker
+from tests.support.clients.packets import V5
 
 DASHBOARD = DOCKER / "grafana/dashboards/penstock.json"
 METRIC = re.compile(r"\b(?:penstock|process)_[a-z0-9_]+")

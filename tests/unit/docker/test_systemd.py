@@ -11,7 +11,7 @@ import pytest
 
 from penstock.core import exit_codes
 from penstock.settings import Settings, load_settings
-from tests.support.deployment import DOCKER, parse_penstock, run_tool
+from tests.support.brokers.deployment import DOCKER, parse_penstock, run_tool
 
 UNIT = DOCKER / "systemd/penstock.service"
 ENTRIES = re.findall(r"^(\w+)=(.*)$", UNIT.read_text(), re.M)

@@ -1,6 +1,6 @@
 """The `penstock` commands of blocks without `run` are run too, page by page, in a broker that has what they ask for.
 
-Blocks with `run` are those of test_examples.py; tests/support/pages.py says which test runs the others.
+Blocks with `run` are those of test_examples.py; tests/support/documents/pages.py says which test runs the others.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.manual import Manual, goes_on
-from tests.support.pages import SHELLS, all_pages, blocks_of, commands_of, split_session
+from tests.support.documents.manual import Manual, goes_on
+from tests.support.documents.pages import SHELLS, all_pages, blocks_of, commands_of, split_session
 
 # What a command may end with besides 0.
 DOCTOR_FINDS_SOMETHING = {0, 1}

@@ -6,7 +6,7 @@ The language of a block says what happens to it:
                           1883; lines of a `console` block without `$` must be in what was printed. What is started
                           with `&` has the time behind it that a reader needs who pastes the block: `& sleep 3`
     console, sh           each `penstock` command goes through the real parser, each `make` target must exist;
-                          tests/support/pages.py says which test runs them
+                          tests/support/documents/pages.py says which test runs them
     cron                  the command behind the user is run as one of `console`
     python                run
     toml                  loaded as settings or, with [[rules]], [[types]] …, as ACL; a first line `# x.toml` saves it
@@ -40,9 +40,9 @@ from penstock.cli.app import app
 from penstock.core.metrics import BY_BEGINNING, BY_CLIENT, BY_QUEUE, BY_SHARE, PREFIX
 from penstock.settings import load_settings
 from penstock.subscribers.query.sql.statements import parse_statement
-from tests.support.broker import Broker, free_port
-from tests.support.forked import write_command
-from tests.support.pages import FENCE, ROOT, Block, all_pages, blocks_of, split_session
+from tests.support.brokers.broker import Broker, free_port
+from tests.support.brokers.forked import write_command
+from tests.support.documents.pages import FENCE, ROOT, Block, all_pages, blocks_of, split_session
 
 LINK = re.compile(r"(?<!\\)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
 ONLY_FOR_PEOPLE = {"text", "mermaid"}

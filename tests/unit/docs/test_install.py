@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.support.pages import ROOT
+from tests.support.documents.pages import ROOT
 
 # The bare name, with or without extras or a version, as an argument of an installer. A path or a wheel is ours.
 FOREIGN = re.compile(

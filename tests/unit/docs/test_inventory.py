@@ -1,6 +1,6 @@
 """Is every command of the documents run by one test, or one of the few that cannot be run here?
 
-tests/support/pages.py has the table. What is in it without need, or in a block that nobody looks at, is found too.
+tests/support/documents/pages.py has the table. Superfluous entries, and blocks that no test covers, are found too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 from typer.main import get_command
 
 from penstock.cli.app import app
-from tests.support.pages import (
+from tests.support.documents.pages import (
     IN_SENTENCES,
     NOT_HERE,
     ROOT,
@@ -46,7 +46,7 @@ def test_every_command_is_run_or_it_is_said_why_not(page: str) -> None:
     for command in all_commands():
         if command.page == page:
             found = runners_of(command)
-            assert found, f"{command.where}: no test runs it: {command.line}\nsee tests/support/pages.py"
+            assert found, f"{command.where}: no test runs it: {command.line}\nsee tests/support/documents/pages.py"
             assert len(found) == 1, f"{command.where}: {command.line} is everybody's: {found}"
 
 
@@ -110,7 +110,7 @@ def test_commands_of_ours_in_sentences() -> None:
 
 def test_other_commands_in_sentences() -> None:
     others = {line for line in commands_in_sentences() if not line.startswith("penstock ")}
-    assert others == set(IN_SENTENCES), "see IN_SENTENCES in tests/support/pages.py"
+    assert others == set(IN_SENTENCES), "see IN_SENTENCES in tests/support/documents/pages.py"
 
 
 @pytest.mark.parametrize("name", [*RUNNERS])

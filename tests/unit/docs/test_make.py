@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker import REPOSITORY, free_port
-from tests.support.pages import commands_of
-from tests.support.raw_client import RawClient
-from tests.support.streams import open_tcp
+from tests.support.brokers.broker import REPOSITORY, free_port
+from tests.support.clients.raw_client import RawClient
+from tests.support.clients.streams import open_tcp
+from tests.support.documents.pages import commands_of
 
 SECONDS = 60
 

@@ -14,8 +14,8 @@ import pytest
 
 from bench.compare import chosen_scenarios, parse_arguments
 from bench.scenarios import SCENARIOS
-from tests.support.pages import IN_SENTENCES, TREE, commands_in_sentences, commands_of
-from tests.support.tree_copy import ARGS, TreeCopy, tracked
+from tests.support.documents.pages import IN_SENTENCES, TREE, commands_in_sentences, commands_of
+from tests.support.machine.tree_copy import ARGS, TreeCopy, tracked
 
 SECONDS = 300
 # Exit code 1, where not every target is reached: as a busy machine may not.

@@ -11,8 +11,8 @@ from penstock._ext.wire.codec import (
     debug_parse_publish,
 )
 from penstock._ext.wire.packets import ProtocolViolation, build_publish, encode_publish_properties
-from tests.support.packet_table import CASES, MALFORMED, PUBLISH_CASES, QUOTA_EXCEEDED, Case
-from tests.support.parse_any import GuardedMemory, attempt, parse_any
+from tests.support.clients.packet_table import CASES, MALFORMED, PUBLISH_CASES, QUOTA_EXCEEDED, Case
+from tests.support.clients.parse_any import GuardedMemory, attempt, parse_any
 
 unhurried = settings(deadline=None)  # another process may hold the processor in the middle of an example
 

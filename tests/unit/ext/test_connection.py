@@ -13,7 +13,7 @@ from penstock._ext.hub.connection import Connection, Session
 from penstock._ext.wire import packets
 from penstock.broker.app import Broker
 from penstock.settings.loader import load_settings
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
 
 Scenario = Callable[[Broker, int], Awaitable[None]]
 

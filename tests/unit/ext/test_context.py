@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock._ext.hub.connection import Hub, Lane, Session, read_context, split_context, write_context
-from tests.support.lanes import TOPIC, StepLoop
+from tests.support.worlds.lanes import TOPIC, StepLoop
 
 STATES = ["planned", "sent", "received", "sent qos 2", "ready", "ready qos 2"]
 OF_QOS_2 = {"received", "sent qos 2", "ready qos 2"}
@@ -135,7 +135,7 @@ def test_a_context_that_was_not_readable_leaves_the_lane_as_it_was() -> None:
 LOOK = """
 import sys
 from penstock._ext.hub.connection import Hub, Lane, Session, read_context, split_context
-from tests.support.lanes import StepLoop
+from tests.support.worlds.lanes import StepLoop
 for line in sys.stdin:
     context = bytes.fromhex(line)
     for look in (read_context, split_context, Lane(Session(Hub(StepLoop()), "c"), "t").restore):

@@ -17,7 +17,7 @@ from penstock._ext.record.segment import RecordPack
 from penstock_schema import decode as plain
 from penstock_schema import fields, publish_pb2
 from penstock_schema.publish_pb2 import Publish
-from tests.support.wire_types import binary, string
+from tests.support.clients.wire_types import binary, string
 
 SCHEMA = Path(penstock_schema.__file__).parent / "publish.proto"
 

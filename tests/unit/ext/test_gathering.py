@@ -10,7 +10,7 @@ from typing import Any
 from penstock._ext.record.segment import RecordPack
 from penstock._ext.wire import packets
 from penstock.broker.app import Broker
-from tests.support.loop_broker import run_with_broker
+from tests.support.brokers.loop_broker import run_with_broker
 
 FOR_EVER = 3_600_000  # ms
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]

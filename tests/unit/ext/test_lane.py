@@ -6,7 +6,7 @@ import pytest
 
 from penstock._ext.hub.connection import Hub, Lane, Session, read_context, split_context, write_context
 from penstock._ext.record.segment import RecordPack
-from tests.support.lanes import (
+from tests.support.worlds.lanes import (
     PAST,
     PUBACK,
     PUBCOMP,

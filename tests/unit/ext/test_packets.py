@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock._ext.wire import packets
 from penstock._ext.wire.packets import ProtocolViolation, Reason, WillPacket
-from tests.support.packet_table import CONNECT_CASES, Case
+from tests.support.clients.packet_table import CONNECT_CASES, Case
 
 unhurried = settings(deadline=None)  # another process may hold the processor in the middle of an example
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from penstock._ext.match import partition
-from tests.support import naive_partition
+from tests.support.checkers import naive_partition
 
 VECTORS = json.loads((Path(__file__).parents[2] / "data/partition-vectors.json").read_text())
 

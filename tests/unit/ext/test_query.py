@@ -10,7 +10,7 @@ import pytest
 
 from penstock._ext.query.evaluator import QuerySet
 from penstock.subscribers.query.plan import Expression
-from tests.support.queries import (
+from tests.support.worlds.queries import (
     BIGINT,
     BLOB,
     BOOLEAN,

@@ -7,7 +7,7 @@ import pytest
 from penstock._ext.query.evaluator import QuerySet
 from penstock.subscribers.query.sql.compiler import compile_topic
 from penstock.subscribers.query.sql.statements import CreateTopic, parse_statement
-from tests.support.queries import make_message, make_pack
+from tests.support.worlds.queries import make_message, make_pack
 
 NOT_JSON = [make_message("ord/x", payload) for payload in (b"not json", b"")]
 TEXT_IN_N = make_message("ord/x", b'{"n": "abc"}')

@@ -15,7 +15,7 @@ from penstock.subscribers.query.plan import Plan
 from penstock.subscribers.query.sql.compiler import compile_topic
 from penstock.subscribers.query.sql.statements import CreateTable, CreateTopic, parse_statement
 from penstock_client.errors import SqlError
-from tests.support.queries import block_rows, make_message, make_pack
+from tests.support.worlds.queries import block_rows, make_message, make_pack
 
 TWO = b'[{"t": 1}, {"t": 2}]'
 

@@ -8,7 +8,7 @@ import pytest
 from penstock._ext.hub.connection import Lane
 from penstock._ext.match.acl import PUBLISH as MAY_PUBLISH
 from penstock._ext.match.acl import SUBSCRIBE, AclProgram
-from tests.support.lanes import PUBCOMP, PUBLISH, PUBREC, PUBREL, TOPIC, make_pack, record
+from tests.support.worlds.lanes import PUBCOMP, PUBLISH, PUBREC, PUBREL, TOPIC, make_pack, record
 from tests.unit.ext.test_lane import Stage, save
 
 NOT_FOUND = 0x92

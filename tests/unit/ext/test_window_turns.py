@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from penstock._ext.hub.connection import Courier, Lane
-from tests.support.lanes import PUBACK, PUBLISH, TOPIC, numbered
+from tests.support.worlds.lanes import PUBACK, PUBLISH, TOPIC, numbered
 from tests.unit.ext.test_lane import SHARED, Stage, save
 
 COUNT = 40

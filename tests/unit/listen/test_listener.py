@@ -17,9 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from penstock.listen.listener import Listener, ListenerError
 from penstock.listen.tls import TlsError
 from penstock.settings.model import ListenerSettings
-from tests.support.certificates import CertificateSet, Identity
-from tests.support.echo import EchoConnection
-from tests.support.listening import (
+from tests.support.brokers.listening import (
     V1_HEADER,
     V2_HEADER,
     V2_SIGNATURE,
@@ -30,6 +28,8 @@ from tests.support.listening import (
     started,
     tls_settings,
 )
+from tests.support.clients.echo import EchoConnection
+from tests.support.servers.certificates import CertificateSet, Identity
 
 
 @pytest.fixture(scope="module")

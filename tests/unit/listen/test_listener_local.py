@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from penstock.listen.listener import ListenerError
-from tests.support.listening import (
+from tests.support.brokers.listening import (
     V1_HEADER,
     assert_echo,
     run,
@@ -70,7 +70,7 @@ STARVED = """
     import uvloop
     from penstock.settings.model import ListenerSettings
     from penstock.listen.listener import Listener
-    from tests.support.echo import EchoConnection
+    from tests.support.clients.echo import EchoConnection
 
     async def main():
         made = []

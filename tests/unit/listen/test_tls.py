@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 
 from penstock.listen.tls import TlsError, build_context, username_from_certificate
 from penstock.settings.model import ListenerSettings
-from tests.support.certificates import CertificateSet
+from tests.support.servers.certificates import CertificateSet
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from penstock.access.passwords import hash_password
 from penstock.broker.app import Broker
 from penstock.mqtt import handle_auth
 from penstock.settings.loader import load_settings
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
 
 NOT_AUTHORIZED = 0x87
 CONNECT = packets.build_connect("c", username="alice", password=b"secret", session_expiry=60)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from penstock.core.metrics import EXACT
 from penstock.operate import metrics_document
-from tests.support.application import running_app_broker
-from tests.support.packets import V5
+from tests.support.clients.packets import V5
+from tests.support.worlds.application import running_app_broker
 
 DOCS = Path(__file__).parents[3] / "docs"
 

@@ -9,7 +9,7 @@ import pytest
 from penstock.core.errors import NotFoundError, UsageError
 from penstock.core.payloads import show_payload
 from penstock.operate.retained import RetainedControl, check_filter
-from tests.support.admin_api import SessionWorld
+from tests.support.clients.admin_api import SessionWorld
 
 CONTENT_TYPE = b"\x03\x00\x04text"
 CORRELATION = b"\x09\x00\x02\xff\x00"

@@ -12,7 +12,7 @@ from penstock.operate import sessions as control
 from penstock.settings.redis import DeviceSettings
 from penstock.subscribers.device.store.base import Addition, build_source, client_queue, result_of
 from penstock.subscribers.device.store.lmdb import LmdbDeviceStore
-from tests.support.admin_api import SessionWorld
+from tests.support.clients.admin_api import SessionWorld
 
 
 @pytest.fixture

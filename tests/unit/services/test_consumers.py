@@ -15,8 +15,8 @@ from penstock.services.settings import QueueSettings
 from penstock.services.topic_creator import TopicCreator
 from penstock.storage.log.base import Committed, Fetched, LogError, TopicNotFound, TopicPartition
 from penstock.storage.log.memory import MemoryLog
-from tests.support.memory_log import with_memory_log
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
+from tests.support.worlds.memory_log import with_memory_log
 
 INFOS = [TopicPartitionInfo("tb_core", partition=i) for i in range(4)]
 QUICK = ConsumerOptions(poll_seconds=0.2, retry_seconds=0.02, stop_seconds=2.0)

@@ -11,8 +11,8 @@ from penstock.services.discovery import LogDiscovery, SingleNode
 from penstock.services.model import ServiceInfo, ServiceType
 from penstock.services.settings import parse_settings
 from penstock.storage.log.memory import MemoryLog
-from tests.support.memory_log import with_memory_log
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
+from tests.support.worlds.memory_log import with_memory_log
 
 
 def test_single_node() -> None:

@@ -18,8 +18,8 @@ from penstock.services.node import ClusterNode
 from penstock.services.settings import parse_settings
 from penstock.storage.log.base import LogUnavailable, TopicPartition, read_state
 from penstock.storage.log.memory import MemoryLog
-from tests.support.memory_log import with_memory_log
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
+from tests.support.worlds.memory_log import with_memory_log
 
 QUICK = {"type": "RETRY_FAILED_AND_TIMED_OUT", "retries": 2, "pause-between-retries": 0.01}
 SETTINGS: dict[str, Any] = {

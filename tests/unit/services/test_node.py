@@ -9,7 +9,7 @@ from penstock.services.node import ClusterNode
 from penstock.services.settings import parse_settings
 from penstock.services.topics import create_topics
 from penstock.storage.log.memory import MemoryLog
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
 
 SETTINGS = parse_settings(
     {"cluster": {"heartbeat_interval": 0.05, "member_timeout": 1.0, "forget_after": 0.2}, "prefix": "p"}

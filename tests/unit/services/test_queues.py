@@ -30,8 +30,8 @@ from penstock.services.topic_creator import TopicCreator
 from penstock.services.topics import default_queues, notification_bases
 from penstock.storage.log.base import Committed, LogError, OnAppended, TopicNotFound, TopicPartition
 from penstock.storage.log.memory import MemoryLog
-from tests.support.memory_log import with_memory_log
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
+from tests.support.worlds.memory_log import with_memory_log
 
 CORE, RULE_ENGINE = ServiceType.TB_CORE, ServiceType.TB_RULE_ENGINE
 TPI = TopicPartitionInfo("tb_core", partition=0)

@@ -27,7 +27,7 @@ from penstock.services.model import (
 from penstock.services.service import HashPartitionService, QueueNotFound
 from penstock.services.settings import QueueSettings
 from penstock.services.topics import default_queues, notification_bases
-from tests.support.manual_clock import ManualClock
+from tests.support.machine.manual_clock import ManualClock
 
 CORE, RULE_ENGINE = ServiceType.TB_CORE, ServiceType.TB_RULE_ENGINE
 ISOLATED, LACKING, SHARED = UUID(int=1), UUID(int=2), UUID(int=3)

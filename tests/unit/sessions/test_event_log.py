@@ -17,7 +17,7 @@ from penstock.storage.log.base import Appended, LogError, TopicPartition
 from penstock_schema.decode import SchemaError
 from penstock_schema.encode import encode_fields
 from penstock_schema.event import EVENT_FIELDS, Event, decode_event, encode_event
-from tests.support.embedded import opened, read_all
+from tests.support.worlds.embedded import opened, read_all
 
 SCHEMA = Path(__file__).resolve().parents[3] / "src/penstock_schema"
 FULL = Event(1, EventKind.DROPPED, 1_790_000_000_123, "dev", "eve", "a/b", 1, 0x97, "queue_full", 3, "n1", 5, "[::1]:1")

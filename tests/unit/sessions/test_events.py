@@ -14,8 +14,8 @@ from penstock.sessions.memory_store import MemorySessionStore
 from penstock.sessions.registry import Opening, SessionRegistry
 from penstock.storage.log.base import TopicPartition
 from penstock.storage.log.memory import MemoryLog
-from tests.support.lanes import LaneClient
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
+from tests.support.worlds.lanes import LaneClient
 
 
 def test_what_the_store_tells_after_the_client_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:

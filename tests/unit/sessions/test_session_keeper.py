@@ -23,7 +23,7 @@ from penstock.sessions.records import (
 )
 from penstock.sessions.registry import NEVER, Opening, SessionRegistry
 from penstock.storage.state.base import Change, OnRecord, OnStored, StoreError
-from tests.support.manual_clock import ManualClock
+from tests.support.machine.manual_clock import ManualClock
 
 START = 1_700_000_000.0
 

@@ -15,7 +15,7 @@ from penstock.sessions.records import (
     encode_session,
     encode_subscriptions,
 )
-from tests.support.manual_clock import ManualClock
+from tests.support.machine.manual_clock import ManualClock
 
 WILL = WillPacket("wills/a", b"\x00gone", 2, True, b"\x01\x01", 30, 60)
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.app_checker import Subscriber, check_delivered
-from tests.support.packets import V5, Packet, PacketType
+from tests.support.checkers.app_checker import Subscriber, check_delivered
+from tests.support.clients.packets import V5, Packet, PacketType
 
 
 def payload(number, name="p0"):

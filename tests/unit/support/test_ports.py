@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tests.support.kafka_cluster import KafkaCluster
-from tests.support.ports import free_pair, free_port
-from tests.support.redis_server import RedisServer
+from tests.support.machine.ports import free_pair, free_port
+from tests.support.servers.kafka_cluster import KafkaCluster
+from tests.support.servers.redis_server import RedisServer
 
 
 def first_of_connections():

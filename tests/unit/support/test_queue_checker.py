@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.support.packets import Packet, PacketType
-from tests.support.queue_checker import Ledger
-from tests.support.queues import Delivery
+from tests.support.checkers.queue_checker import Ledger
+from tests.support.clients.packets import Packet, PacketType
+from tests.support.worlds.queues import Delivery
 
 
 def delivery(number, offset=5):

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.application import AppBroker, persistent, running_app_broker, topic_of, until
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.packets import V5, V311
-from tests.support.raw_client import RawClient
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.clients.packets import V5, V311
+from tests.support.clients.raw_client import RawClient
+from tests.support.worlds.application import AppBroker, persistent, running_app_broker, topic_of, until
 
 OpenApp = Callable[..., RawClient]
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.support.application import topic_of, until
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.packets import V5
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.clients.packets import V5
+from tests.support.worlds.application import topic_of, until
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the commands are Penstock's own")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import urllib.request
 
-from tests.support.application import AppBroker, persistent, topic_of, until
-from tests.support.packets import V5
-from tests.support.raw_client import RawClient
+from tests.support.clients.packets import V5
+from tests.support.clients.raw_client import RawClient
+from tests.support.worlds.application import AppBroker, persistent, topic_of, until
 
 PROVIDERS = ["embedded"]
 COUNT = 200

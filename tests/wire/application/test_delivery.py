@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.application import persistent, topic_of
-from tests.support.packets import V5, V311, PacketType, pack_publish
+from tests.support.clients.packets import V5, V311, PacketType, pack_publish
+from tests.support.worlds.application import persistent, topic_of
 
 
 @pytest.mark.parametrize("qos", [1, 2])

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from tests.support.application import until
-from tests.support.packets import V5, V311
+from tests.support.clients.packets import V5, V311
+from tests.support.worlds.application import until
 
 
 def expiring(seconds):

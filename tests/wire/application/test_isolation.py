@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.packets import V5, PacketType
-from tests.support.raw_client import NothingCame
+from tests.support.clients.packets import V5, PacketType
+from tests.support.clients.raw_client import NothingCame
 
 COUNT = 3_000
 

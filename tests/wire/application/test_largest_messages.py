@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.packets import V5, PacketType, pack_publish
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.clients.packets import V5, PacketType, pack_publish
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the log is Penstock's own")
 

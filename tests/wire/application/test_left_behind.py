@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.support.application import SHARED_PREFIX, topic_of, until
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.packets import V5, pack_disconnect
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.clients.packets import V5, pack_disconnect
+from tests.support.worlds.application import SHARED_PREFIX, topic_of, until
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the log is Penstock's own")
 CLIENTS = 20

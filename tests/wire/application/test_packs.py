@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.application import until
-from tests.support.packets import V5, PacketType
+from tests.support.clients.packets import V5, PacketType
+from tests.support.worlds.application import until
 
 SETTINGS = {"application.max_poll_records": 5, "application.packs_in_flight": 1, "application.pack_timeout": 60}
 

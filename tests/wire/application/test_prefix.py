@@ -1,8 +1,8 @@
 """`queue.prefix` stands before every topic and group, so that installations may share a Kafka."""
 
-from tests.support.application import until
-from tests.support.kafka_topics import own_topics
-from tests.support.packets import V5
+from tests.support.clients.packets import V5
+from tests.support.servers.kafka_topics import own_topics
+from tests.support.worlds.application import until
 
 PREFIX = "penstock.site"
 SETTINGS = {"queue.prefix": PREFIX}

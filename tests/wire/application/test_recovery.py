@@ -8,8 +8,8 @@ from collections import deque
 
 import pytest
 
-from tests.support.application import persistent
-from tests.support.packets import V5, V311, PacketType, Reason
+from tests.support.clients.packets import V5, V311, PacketType, Reason
+from tests.support.worlds.application import persistent
 
 PUBLISH, PUBACK, PUBREC = PacketType.PUBLISH, PacketType.PUBACK, PacketType.PUBREC
 PUBREL, PUBCOMP = PacketType.PUBREL, PacketType.PUBCOMP

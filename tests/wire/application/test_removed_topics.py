@@ -3,8 +3,8 @@
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.support.application import SHARED_PREFIX, topic_of, until
-from tests.support.broker import IS_MOSQUITTO
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.worlds.application import SHARED_PREFIX, topic_of, until
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the log is Penstock's own")
 PROVIDERS = ["kafka"]  # the topics of an embedded log are the broker's alone

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from tests.support.application import running_app_broker
-from tests.support.packets import V5, V311, PacketType
+from tests.support.clients.packets import V5, V311, PacketType
+from tests.support.worlds.application import running_app_broker
 
 TIMEOUT = 0.4
 PACKS = {"application.max_poll_records": 5, "application.packs_in_flight": 1, "application.retry_pause": 0}

@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
-from tests.support.application import persistent, running_app_broker, topic_of, until
-from tests.support.packets import V5, V311, PacketType
+from tests.support.clients.packets import V5, V311, PacketType
+from tests.support.worlds.application import persistent, running_app_broker, topic_of, until
 
 OPEN = """
 [[types]]

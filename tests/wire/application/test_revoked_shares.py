@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from tests.support.application import persistent, until
-from tests.support.packets import V5
+from tests.support.clients.packets import V5
+from tests.support.worlds.application import persistent, until
 from tests.wire.application.test_revoked_rights import OPEN, closed_for, denied
 
 SETTINGS = {"application.shared_partitions": 1}

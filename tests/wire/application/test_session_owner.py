@@ -8,8 +8,8 @@ import pytest
 
 from penstock.storage.log.embedded import open_reader
 from penstock_schema.event import TOPIC, EventKind, decode_event
-from tests.support.application import AppBroker, persistent, running_app_broker, topic_of, until
-from tests.support.packets import V5, V311, PacketType, Reason
+from tests.support.clients.packets import V5, V311, PacketType, Reason
+from tests.support.worlds.application import AppBroker, persistent, running_app_broker, topic_of, until
 
 RULES = """
 [[types]]

@@ -2,8 +2,8 @@
 
 import signal
 
-from tests.support.application import SHARED_PREFIX, until
-from tests.support.packets import V5, V311
+from tests.support.clients.packets import V5, V311
+from tests.support.worlds.application import SHARED_PREFIX, until
 
 PROVIDERS = ["embedded"]
 SETTINGS = {"application.max_shares": 2}

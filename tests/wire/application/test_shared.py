@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from tests.support.application import SHARED_PREFIX, persistent, until
-from tests.support.packets import V5, V311, PacketType, pack_disconnect, pack_subscribe
-from tests.support.publishers import Publisher
-from tests.support.raw_client import ClosedByServer, NothingCame, receive_from
+from tests.support.clients.packets import V5, V311, PacketType, pack_disconnect, pack_subscribe
+from tests.support.clients.publishers import Publisher
+from tests.support.clients.raw_client import ClosedByServer, NothingCame, receive_from
+from tests.support.worlds.application import SHARED_PREFIX, persistent, until
 
 SETTINGS = {"application.shared_partitions": 6}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5
+from tests.support.clients.packets import V5
 
 PROVIDERS = ["embedded"]
 COUNT = 30

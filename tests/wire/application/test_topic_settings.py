@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.application import running_app_broker, topic_of
-from tests.support.packets import V5
+from tests.support.clients.packets import V5
+from tests.support.worlds.application import running_app_broker, topic_of
 
 
 @pytest.fixture

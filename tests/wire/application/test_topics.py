@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from tests.support.application import PREFIX, SHARED_PREFIX, persistent, topic_of, until
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.packets import V5, V311, pack_disconnect
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.clients.packets import V5, V311, pack_disconnect
+from tests.support.worlds.application import PREFIX, SHARED_PREFIX, persistent, topic_of, until
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="the log is Penstock's own")
 

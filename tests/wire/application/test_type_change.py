@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from tests.support.application import persistent, topic_of, until
-from tests.support.broker import IS_MOSQUITTO
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.worlds.application import persistent, topic_of, until
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="types of clients are Penstock's own")
 

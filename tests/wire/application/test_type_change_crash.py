@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.support.application import persistent, topic_of
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.packets import V5, PacketType
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.clients.packets import V5, PacketType
+from tests.support.worlds.application import persistent, topic_of
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="types of clients are Penstock's own")
 PROVIDERS = ["embedded"]

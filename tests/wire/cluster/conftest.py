@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.application import AppBroker
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.cluster import NODES, running_cluster
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.brokers.cluster import NODES, running_cluster
+from tests.support.worlds.application import AppBroker
 
 Nodes = dict[str, AppBroker]
 

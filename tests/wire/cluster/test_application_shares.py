@@ -5,9 +5,9 @@ import os
 import signal
 import time
 
-from tests.support.application import persistent
-from tests.support.cluster import await_dispatched
-from tests.support.packets import V5, PacketType
+from tests.support.brokers.cluster import await_dispatched
+from tests.support.clients.packets import V5, PacketType
+from tests.support.worlds.application import persistent
 
 
 @contextlib.contextmanager

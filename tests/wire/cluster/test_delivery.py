@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.support.application import persistent, until
-from tests.support.packets import V5, V311, PacketType, pack_publish
-from tests.support.raw_client import receive_from
+from tests.support.clients.packets import V5, V311, PacketType, pack_publish
+from tests.support.clients.raw_client import receive_from
+from tests.support.worlds.application import persistent, until
 
 
 @pytest.mark.parametrize("version", [V311, V5])

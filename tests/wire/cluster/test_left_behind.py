@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from tests.support.application import SHARED_PREFIX, persistent, topic_of, until
-from tests.support.packets import V5, PacketType, pack_disconnect
+from tests.support.clients.packets import V5, PacketType, pack_disconnect
+from tests.support.worlds.application import SHARED_PREFIX, persistent, topic_of, until
 
 ENDS = {"session_expiry_interval": 0}
 

@@ -16,12 +16,12 @@ from penstock.services.service import HashPartitionService
 from penstock.services.settings import QueueSettings
 from penstock.services.topics import default_queues
 from penstock_client import Admin, Consumer
-from tests.support.application import AppBroker, persistent, until
-from tests.support.cluster import NODES
-from tests.support.packets import V5, V311, PacketType, pack_auth
-from tests.support.queues import QueueClient
-from tests.support.raw_client import RawClient
-from tests.support.streams import open_tcp
+from tests.support.brokers.cluster import NODES
+from tests.support.clients.packets import V5, V311, PacketType, pack_auth
+from tests.support.clients.raw_client import RawClient
+from tests.support.clients.streams import open_tcp
+from tests.support.worlds.application import AppBroker, persistent, until
+from tests.support.worlds.queues import QueueClient
 
 NOT_AUTHORIZED = 0x87
 QUOTA_EXCEEDED = 0x97

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.support.application import persistent
-from tests.support.cluster import await_dispatched, running_cluster
-from tests.support.packets import V5, V311, PacketType, Reason
+from tests.support.brokers.cluster import await_dispatched, running_cluster
+from tests.support.clients.packets import V5, V311, PacketType, Reason
+from tests.support.worlds.application import persistent
 
 FOREIGN = "CONNECT refused: the session of the client id belongs to another user"
 

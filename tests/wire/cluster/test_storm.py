@@ -1,6 +1,6 @@
 """Do clients that change between brokers at every moment leave both of them alive?"""
 
-from tests.support.take_over_storm import Storm
+from tests.support.clients.take_over_storm import Storm
 
 
 def test_a_storm_of_adoptions(pair, connect):

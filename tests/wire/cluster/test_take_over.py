@@ -8,9 +8,9 @@ import pytest
 
 from penstock._ext.hub.connection import read_context
 from penstock.subscribers.application.contexts import OWN, TABLE, make_key
-from tests.support.application import persistent, topic_of, until
-from tests.support.cluster import await_dispatched, stored
-from tests.support.packets import V5, V311, PacketType, Reason, Will
+from tests.support.brokers.cluster import await_dispatched, stored
+from tests.support.clients.packets import V5, V311, PacketType, Reason, Will
+from tests.support.worlds.application import persistent, topic_of, until
 
 
 @pytest.mark.parametrize("version", [V311, V5])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.datasub import DataBroker, DataWorld, running_data_broker
-from tests.support.shared_brokers import SharedBrokers
+from tests.support.brokers.shared_brokers import SharedBrokers
+from tests.support.worlds.datasub import DataBroker, DataWorld, running_data_broker
 
 BROKERS: SharedBrokers[DataBroker] = SharedBrokers(Path(__file__).parent)
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from penstock_client import Admin, Consumer, DataError
-from tests.support.certificates import Authority
-from tests.support.datasub import (
+from tests.support.clients.packets import V5, PacketType
+from tests.support.servers.certificates import Authority
+from tests.support.worlds.datasub import (
     DataBroker,
     DataWorld,
     read,
@@ -20,7 +21,6 @@ from tests.support.datasub import (
     until_assigned,
     wait_for,
 )
-from tests.support.packets import V5, PacketType
 from tests.wire.conftest import PASSWORDS
 
 NOT_AUTHORIZED = 0x87

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker import REPOSITORY
-from tests.support.datasub import DataWorld, read, wait_for
-from tests.support.forked import popen
+from tests.support.brokers.broker import REPOSITORY
+from tests.support.brokers.forked import popen
+from tests.support.worlds.datasub import DataWorld, read, wait_for
 
 
 class Terminal:

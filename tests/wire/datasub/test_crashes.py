@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from penstock_client import Admin, Consumer, DataError
-from tests.support.datasub import DataWorld, read, wait_for
+from tests.support.worlds.datasub import DataWorld, read, wait_for
 
 CREATE = 'CREATE TOPIC {name} AS SELECT payload.n AS n FROM "{space}/#"'
 

@@ -13,7 +13,7 @@ import pytest
 
 from penstock_client import Consumer, DataError, TopicPartition
 from penstock_client.config import ConsumerConfig
-from tests.support.datasub import (
+from tests.support.worlds.datasub import (
     DataBroker,
     DataWorld,
     next_message,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from penstock_client import Consumer, DataError
-from tests.support.datasub import DataWorld, read, until_assigned, wait_for
+from tests.support.worlds.datasub import DataWorld, read, until_assigned, wait_for
 
 LEAST_ROWS = 200
 LEAST_INTERRUPTIONS = 30

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from penstock_client import Consumer
-from tests.support.broker import IS_MOSQUITTO, Broker
-from tests.support.data_client import DataClient, DataFailure, rows_of
-from tests.support.packets import V5
-from tests.support.raw_client import RawClient
+from tests.support.brokers.broker import IS_MOSQUITTO, Broker
+from tests.support.clients.data_client import DataClient, DataFailure, rows_of
+from tests.support.clients.packets import V5
+from tests.support.clients.raw_client import RawClient
 
 pytestmark = pytest.mark.skipif(IS_MOSQUITTO, reason="mosquitto has no query topics")
 

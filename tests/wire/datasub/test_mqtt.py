@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from penstock_client import DataError
-from tests.support.datasub import DataWorld, wait_for
-from tests.support.packets import V5, V311, Packet, PacketType
-from tests.support.raw_client import RawClient
+from tests.support.clients.packets import V5, V311, Packet, PacketType
+from tests.support.clients.raw_client import RawClient
+from tests.support.worlds.datasub import DataWorld, wait_for
 
 IMPLEMENTATION_SPECIFIC = 0x83
 

@@ -16,7 +16,7 @@ from penstock_client import (
     DataError,
     TopicPartition,
 )
-from tests.support.datasub import DataWorld, next_message, read, read_error, read_rows, until_assigned, wait_for
+from tests.support.worlds.datasub import DataWorld, next_message, read, read_error, read_rows, until_assigned, wait_for
 
 
 @pytest.mark.both_logs

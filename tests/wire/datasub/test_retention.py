@@ -11,7 +11,7 @@ import pytest
 
 from penstock_client import Consumer, TopicPartition
 from penstock_client.errors import BadRequest
-from tests.support.datasub import DataBroker, DataWorld, read, read_rows, running_data_broker, wait_for
+from tests.support.worlds.datasub import DataBroker, DataWorld, read, read_rows, running_data_broker, wait_for
 from tests.wire.datasub.conftest import BROKERS
 
 

@@ -10,8 +10,8 @@ import pyarrow
 import pytest
 
 from penstock_client import AsyncConsumer, Consumer
-from tests.support.application import until
-from tests.support.datasub import DataWorld, next_message, read, read_rows, until_assigned
+from tests.support.worlds.application import until
+from tests.support.worlds.datasub import DataWorld, next_message, read, read_rows, until_assigned
 
 BAD = 'SELECT CAST(payload.n AS BIGINT) AS n, payload.k AS k FROM "{space}/#"'
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock_client import DataError
 from penstock_client.errors import SqlError
-from tests.support.datasub import (
+from tests.support.worlds.datasub import (
     SOURCES,
     DataWorld,
     next_message,

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.application import persistent
-from tests.support.device import DeviceBroker, publish_all, running_device_broker
-from tests.support.packets import V5, V311
-from tests.support.raw_client import RawClient
+from tests.support.clients.packets import V5, V311
+from tests.support.clients.raw_client import RawClient
+from tests.support.worlds.application import persistent
+from tests.support.worlds.device import DeviceBroker, publish_all, running_device_broker
 
 OpenDevice = Callable[..., RawClient]
 

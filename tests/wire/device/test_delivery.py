@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from tests.support.application import only_penstock, persistent, until
-from tests.support.device import await_quiet, publish_all
-from tests.support.packets import V5, V311, PacketType, Reason
+from tests.support.clients.packets import V5, V311, PacketType, Reason
+from tests.support.worlds.application import only_penstock, persistent, until
+from tests.support.worlds.device import await_quiet, publish_all
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP
 LIMIT, PAGE = 150, 20

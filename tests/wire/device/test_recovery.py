@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from tests.support.application import persistent
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.device import await_quiet, publish_all
-from tests.support.packets import V5, V311, PacketType
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.clients.packets import V5, V311, PacketType
+from tests.support.worlds.application import persistent
+from tests.support.worlds.device import await_quiet, publish_all
 from tests.wire.application.test_recovery import (
     Client,
     finish,

@@ -3,9 +3,9 @@
 import pytest
 
 from penstock.subscribers.device.store.base import group_queue
-from tests.support.device import publish_all
-from tests.support.packets import V5
-from tests.support.raw_client import receive_from
+from tests.support.clients.packets import V5
+from tests.support.clients.raw_client import receive_from
+from tests.support.worlds.device import publish_all
 
 SHARE = "some_group"
 

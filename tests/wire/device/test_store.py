@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from tests.support.application import only_penstock, persistent, until
-from tests.support.device import await_quiet, publish_all, pump
-from tests.support.packets import V5, V311, PacketType
+from tests.support.clients.packets import V5, V311, PacketType
+from tests.support.worlds.application import only_penstock, persistent, until
+from tests.support.worlds.device import await_quiet, publish_all, pump
 
 PUBLISH, PUBREC, PUBREL, PUBCOMP = PacketType.PUBLISH, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP
 PERSIST_AFTER = 3.0

@@ -3,9 +3,9 @@ broker of its own, most of them on both logs."""
 
 import pytest
 
-from tests.support.application import until
-from tests.support.packets import V5, V311, PacketType, Will
-from tests.support.queues import QueueClient, running_queue_broker
+from tests.support.clients.packets import V5, V311, PacketType, Will
+from tests.support.worlds.application import until
+from tests.support.worlds.queues import QueueClient, running_queue_broker
 
 TOPIC_NAME_INVALID = 0x90
 TOPIC_FILTER_INVALID = 0x8F

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from tests.support.packets import V5
-from tests.support.queues import QueueBroker, QueueClient, running_queue_broker
+from tests.support.clients.packets import V5
+from tests.support.worlds.queues import QueueBroker, QueueClient, running_queue_broker
 
 
 @pytest.fixture(params=["embedded", "kafka"])

@@ -5,12 +5,12 @@ import time
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.support.broker import IS_MOSQUITTO
-from tests.support.kafka_fixtures import shared_cluster
-from tests.support.kafka_topics import forget_topics
-from tests.support.packets import V5
-from tests.support.queues import QueueBroker, QueueClient
-from tests.support.raw_client import NothingCame
+from tests.support.brokers.broker import IS_MOSQUITTO
+from tests.support.clients.packets import V5
+from tests.support.clients.raw_client import NothingCame
+from tests.support.servers.kafka_fixtures import shared_cluster
+from tests.support.servers.kafka_topics import forget_topics
+from tests.support.worlds.queues import QueueBroker, QueueClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(IS_MOSQUITTO, reason="mosquitto has no durable queues")]
 

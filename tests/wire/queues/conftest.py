@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.packets import V5
-from tests.support.queues import QueueBroker, QueueClient, running_queue_broker
-from tests.support.raw_client import RawClient
-from tests.support.shared_brokers import SharedBrokers
+from tests.support.brokers.shared_brokers import SharedBrokers
+from tests.support.clients.packets import V5
+from tests.support.clients.raw_client import RawClient
+from tests.support.worlds.queues import QueueBroker, QueueClient, running_queue_broker
 
 HERE = Path(__file__).parent
 OpenQueueClient = Callable[..., QueueClient]

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from tests.support.application import until
-from tests.support.packets import V5, V311
+from tests.support.clients.packets import V5, V311
+from tests.support.worlds.application import until
 
 QUOTA_EXCEEDED = 0x97
 NUMBERS = [b"%d" % number for number in range(8)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.packets import V5
+from tests.support.clients.packets import V5
 
 KEYS = ["", "a", "a/b", "a/b/c", "a/", "/a", "b", "eu/images/resize", "us/images/png", "images", "images/png", "A"]
 MATCHES = {

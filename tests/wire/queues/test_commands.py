@@ -5,8 +5,8 @@ from datetime import datetime
 
 import pytest
 
-from tests.support.application import until
-from tests.support.queues import both_kinds
+from tests.support.worlds.application import until
+from tests.support.worlds.queues import both_kinds
 
 
 @pytest.mark.queue("target")

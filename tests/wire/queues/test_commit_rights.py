@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.packets import V5
-from tests.support.queues import QueueClient, running_queue_broker
+from tests.support.clients.packets import V5
+from tests.support.worlds.queues import QueueClient, running_queue_broker
 
 NUMBERS = [b"%d" % number for number in range(10)]
 RULES = """

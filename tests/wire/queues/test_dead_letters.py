@@ -5,8 +5,8 @@ from datetime import datetime
 
 import pytest
 
-from tests.support.application import persistent, until
-from tests.support.packets import V5
+from tests.support.clients.packets import V5
+from tests.support.worlds.application import persistent, until
 
 AT_ONCE = {"initial_backoff": "0s", "max_retries": 2}
 

@@ -3,7 +3,7 @@ offsets between the oldest of them and the end of the log."""
 
 import pytest
 
-from tests.support.application import until
+from tests.support.worlds.application import until
 
 QUOTA_EXCEEDED = 0x97
 NUMBERS = [b"%d" % number for number in range(12)]

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from tests.support.packets import V5, PacketType
-from tests.support.queues import QueueClient, running_queue_broker
-from tests.support.slow_disk import SlowDisk
+from tests.support.clients.packets import V5, PacketType
+from tests.support.machine.slow_disk import SlowDisk
+from tests.support.worlds.queues import QueueClient, running_queue_broker
 
 LAZY = 2.0  # longer than the second after which what is buffered is written
 QUEUES = [{"name": "safe"}, {"name": "quick", "ack_durability": "buffered"}]

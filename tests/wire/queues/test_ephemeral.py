@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.support.application import until
+from tests.support.worlds.application import until
 
 NUMBERS = [b"%d" % number for number in range(5)]
 SHORT_LIVED = {"durable": False, "expires_after": "1s"}

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from tests.support.application import persistent, until
-from tests.support.packets import V5
-from tests.support.queues import VERBS, both_kinds
+from tests.support.clients.packets import V5
+from tests.support.worlds.application import persistent, until
+from tests.support.worlds.queues import VERBS, both_kinds
 
 NUMBERS = [b"%d" % number for number in range(10)]
 

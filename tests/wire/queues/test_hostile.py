@@ -4,9 +4,9 @@ import signal
 
 import pytest
 
-from tests.support.application import persistent, until
-from tests.support.packets import V5, V311, PacketType, Will
-from tests.support.queues import QueueClient, running_queue_broker
+from tests.support.clients.packets import V5, V311, PacketType, Will
+from tests.support.worlds.application import persistent, until
+from tests.support.worlds.queues import QueueClient, running_queue_broker
 
 REFUSED = 0x80
 INVALID = 0x8F

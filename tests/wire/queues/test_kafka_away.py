@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from tests.support.application import until
-from tests.support.kafka_cluster import KafkaCluster
-from tests.support.packets import V5, PacketType
-from tests.support.queues import QueueBroker, QueueClient, running_queue_broker
+from tests.support.clients.packets import V5, PacketType
+from tests.support.servers.kafka_cluster import KafkaCluster
+from tests.support.worlds.application import until
+from tests.support.worlds.queues import QueueBroker, QueueClient, running_queue_broker
 
 QUOTA_EXCEEDED = 0x97
 AWAY = "the log cannot store messages now: publish it again later"

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from tests.support.packets import V5, V311, PacketType
-from tests.support.queues import both_kinds
+from tests.support.clients.packets import V5, V311, PacketType
+from tests.support.worlds.queues import both_kinds
 
 QUOTA_EXCEEDED = 0x97
 

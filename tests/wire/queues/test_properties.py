@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.support.packets import V5, V311
+from tests.support.clients.packets import V5, V311
 
 RESERVED = [
     "message-id",

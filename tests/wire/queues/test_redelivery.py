@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.support.raw_client import receive_from
+from tests.support.clients.raw_client import receive_from
 
 LATE = 20.0  # seconds that a busy machine may add
 NUMBERS = [b"%d" % number for number in range(6)]

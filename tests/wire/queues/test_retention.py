@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.support.application import until
+from tests.support.worlds.application import until
 
 # Enough of them for several segments of the smallest size that a log has (1 MiB with Kafka).
 SIZE = 50_000

@@ -4,9 +4,9 @@ import signal
 
 import pytest
 
-from tests.support.application import persistent, until
-from tests.support.packets import V5, V311, PacketType
-from tests.support.queues import QueueClient, running_queue_broker
+from tests.support.clients.packets import V5, V311, PacketType
+from tests.support.worlds.application import persistent, until
+from tests.support.worlds.queues import QueueClient, running_queue_broker
 
 DENIED = 0x87
 NUMBERS = [b"%d" % number for number in range(6)]

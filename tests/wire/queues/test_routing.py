@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.packets import V5, V311, Will
-from tests.support.queues import both_kinds
+from tests.support.clients.packets import V5, V311, Will
+from tests.support.worlds.queues import both_kinds
 
 
 @pytest.mark.parametrize("kind", both_kinds())

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from tests.support.packets import V5, PacketType
-from tests.support.queues import VERBS
+from tests.support.clients.packets import V5, PacketType
+from tests.support.worlds.queues import VERBS
 
 NUMBERS = [b"%d" % number for number in range(5)]
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.support.packets import V5
+from tests.support.clients.packets import V5
 
 NUMBERS = [b"%d" % number for number in range(3)]
 SOON = {"initial_backoff": "50ms", "max_backoff": "50ms", "max_retries": 3}

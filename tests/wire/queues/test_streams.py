@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from tests.support.application import persistent
-from tests.support.packets import V5
+from tests.support.clients.packets import V5
+from tests.support.worlds.application import persistent
 
 NUMBERS = [b"%d" % number for number in range(5)]
 pytestmark = pytest.mark.queue(type="stream")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.application import persistent
-from tests.support.packets import V5, V31, V311
+from tests.support.clients.packets import V5, V31, V311
+from tests.support.worlds.application import persistent
 
 NUMBERS = [b"%d" % number for number in range(5)]
 

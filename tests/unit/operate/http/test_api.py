@@ -16,7 +16,7 @@ import pytest
 from penstock.operate.http import commands
 from penstock.operate.http.server import AdminError, AdminServer
 from penstock.settings.model import AdminSettings
-from tests.support.admin_api import TOKEN, MemoryApplications, entry, serving
+from tests.support.clients.admin_api import TOKEN, MemoryApplications, entry, serving
 
 GUARDED = {"Authorization": f"Bearer {TOKEN}"}
 

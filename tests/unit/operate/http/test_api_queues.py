@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.support.admin_api import TOKEN, serving
-from tests.support.application import until
-from tests.support.queues import open_queue_client, running_queue_broker
+from tests.support.clients.admin_api import TOKEN, serving
+from tests.support.worlds.application import until
+from tests.support.worlds.queues import open_queue_client, running_queue_broker
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.support.admin_api import TOKEN, SessionWorld, serving
+from tests.support.clients.admin_api import TOKEN, SessionWorld, serving
 
 ODD = ("a/b", "x/kick", "/", "ü %?#", "..", "a\n", "a\nb")
 

@@ -8,7 +8,7 @@ from typing import Any
 import uvicorn
 
 from penstock.operate.http.connections import AdminProtocol
-from tests.support.ports import free_port
+from tests.support.machine.ports import free_port
 
 CHUNK = b"x" * 4_000_000
 PAUSE = 1.5  # longer than the limit

@@ -15,7 +15,7 @@ from penstock.services.rpc.settings import RequestSettings, ResponderSettings
 from penstock.services.rpc.wire import Request
 from penstock.services.settings import parse_settings
 from penstock.storage.log.memory import MemoryLog
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
 
 PROPERTIES = {"tbmq.client.session.responses": "retention.ms:60000"}
 SETTINGS = parse_settings({"prefix": "p", "topic-properties": PROPERTIES})

@@ -14,7 +14,7 @@ from penstock.services.rpc.progress import Progress
 from penstock.services.rpc.settings import ResponderSettings
 from penstock.services.rpc.wire import Request
 from penstock.storage.log.base import Log, LogUnavailable, TopicPartition
-from tests.support.rpc import GROUP, REQUESTS, RESPONSES, open_memory, responder, template, until
+from tests.support.worlds.rpc import GROUP, REQUESTS, RESPONSES, open_memory, responder, template, until
 
 FAST = ResponderSettings(commit_seconds=0.01, retry_seconds=0.02)
 

@@ -17,7 +17,7 @@ from penstock.services.rpc.settings import RequestSettings, ResponderSettings
 from penstock.services.rpc.wire import Request
 from penstock.services.settings import QueueSettings
 from penstock.storage.log.memory import MemoryLog
-from tests.support.memory_log import with_memory_log
+from tests.support.worlds.memory_log import with_memory_log
 from tests.unit.services.test_queues import new_factory
 
 CORE, RULE_ENGINE, JS = ServiceType.TB_CORE, ServiceType.TB_RULE_ENGINE, ServiceType.JS_EXECUTOR

@@ -21,8 +21,8 @@ from penstock.services.rpc.responder import Responder
 from penstock.services.rpc.settings import RequestSettings
 from penstock.services.rpc.wire import Request
 from penstock.storage.log.base import EARLIEST, LogUnavailable, TopicPartition
-from tests.support.manual_clock import ManualClock
-from tests.support.rpc import REQUESTS, RESPONSES, open_memory, responder, template, until
+from tests.support.machine.manual_clock import ManualClock
+from tests.support.worlds.rpc import REQUESTS, RESPONSES, open_memory, responder, template, until
 
 
 def echo(request: Request) -> bytes:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from tests.support.embedded import number_of, opened, read_all
+from tests.support.worlds.embedded import number_of, opened, read_all
 
 ROOT = Path(__file__).resolve().parents[4]
 TOPICS, PARTITIONS = 2, 3
@@ -24,7 +24,7 @@ def write_until_killed(directory: Path, seconds: float, fsync: str) -> list[list
     """The acknowledgements that came out whole."""
     arguments = [str(directory), str(TOPICS), str(PARTITIONS), "20000", fsync]
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.support.crash_writer", *arguments],
+        [sys.executable, "-m", "tests.support.checkers.crash_writer", *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
         stdout=subprocess.PIPE,

@@ -11,7 +11,7 @@ from penstock._ext.record.segment import scan_batches
 from penstock.storage.log.base import LogDamaged, TopicPartition
 from penstock.storage.log.embedded import EmbeddedLog
 from penstock.storage.log.local_consumer import LocalConsumer
-from tests.support.embedded import numbered, opened, segments_of
+from tests.support.worlds.embedded import numbered, opened, segments_of
 
 PLACE = TopicPartition("t", 0)
 

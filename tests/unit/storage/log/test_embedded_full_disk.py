@@ -14,8 +14,8 @@ import uvloop
 
 from penstock.storage.log.base import Appended, LogError, LogUnavailable, TopicPartition
 from penstock.storage.log.embedded.compaction import CompactionPlan, compact
-from tests.support.embedded import keyed, number_of, numbered, opened, read_all, topic_directory
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
+from tests.support.worlds.embedded import keyed, number_of, numbered, opened, read_all, topic_directory
 
 MIB = 1_048_576
 

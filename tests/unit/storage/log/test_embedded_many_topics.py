@@ -18,7 +18,7 @@ from penstock.storage.log.base import Committed, LogError, TopicNotFound, TopicP
 from penstock.storage.log.embedded import EmbeddedLog, commit_thread
 from penstock.storage.log.memory import MemoryLog
 from penstock.storage.state.lmdb_kv import LmdbStore
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
 
 
 def pack_of(*values: bytes) -> RecordPack:

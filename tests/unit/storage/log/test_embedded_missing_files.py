@@ -14,7 +14,7 @@ from penstock.storage.log.embedded import files, open_reader, repair_topic
 from penstock.storage.log.embedded.recovery import recover_topic
 from penstock.storage.log.embedded.verify import verify_topic
 from penstock.storage.log.topics import now_ms
-from tests.support.embedded import keyed, number_of, numbered, opened, read_all, segments_of, topic_directory
+from tests.support.worlds.embedded import keyed, number_of, numbered, opened, read_all, segments_of, topic_directory
 
 
 def write(directory: Path, packs: int, **properties: str) -> None:

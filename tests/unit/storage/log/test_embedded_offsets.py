@@ -18,7 +18,7 @@ from penstock.storage.log.base import Committed, LogError, TopicPartition
 from penstock.storage.log.embedded import EmbeddedLog
 from penstock.storage.log.embedded.offsets import Change, StoredOffset, make_key
 from penstock.storage.state.lmdb_kv import LmdbSpace, LmdbStore
-from tests.support.embedded import number_of, numbered, opened
+from tests.support.worlds.embedded import number_of, numbered, opened
 
 ROOT = Path(__file__).resolve().parents[4]
 PARTITION = TopicPartition("t", 0)
@@ -27,7 +27,7 @@ import asyncio, os, sys
 from pathlib import Path
 from penstock.storage.log.base import Committed, TopicPartition
 from penstock.storage.log.embedded import admin
-from tests.support.embedded import numbered, opened
+from tests.support.worlds.embedded import numbered, opened
 
 delete = admin._delete_directory
 

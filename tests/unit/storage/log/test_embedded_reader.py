@@ -13,7 +13,7 @@ import uvloop
 
 from penstock.storage.log.base import OffsetOutOfRange, TopicNotFound, TopicPartition, Watermarks
 from penstock.storage.log.embedded import open_reader
-from tests.support.embedded import keyed, number_of, numbered, opened, topic_directory
+from tests.support.worlds.embedded import keyed, number_of, numbered, opened, topic_directory
 
 ROOT = Path(__file__).resolve().parents[4]
 

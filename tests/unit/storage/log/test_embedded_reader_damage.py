@@ -16,7 +16,7 @@ import uvloop
 from penstock._ext.record.segment import BatchInfo, scan_batches
 from penstock.storage.log.base import LogDamaged, TopicPartition, Watermarks
 from penstock.storage.log.embedded import files, open_reader
-from tests.support.embedded import keyed, numbered, opened, segments_of, topic_directory
+from tests.support.worlds.embedded import keyed, numbered, opened, segments_of, topic_directory
 
 ROOT = Path(__file__).resolve().parents[4]
 SECONDS = 60

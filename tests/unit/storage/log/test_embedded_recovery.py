@@ -21,7 +21,7 @@ from penstock.storage.log.embedded import EmbeddedLog, files, repair_topic
 from penstock.storage.log.embedded.recovery import recover_topic
 from penstock.storage.log.embedded.segments import Segment, SegmentStart
 from penstock.storage.log.embedded.topic_writer import Append, Outcome, TopicWriter
-from tests.support.embedded import number_of, numbered, opened, read_all, segments_of, topic_directory
+from tests.support.worlds.embedded import number_of, numbered, opened, read_all, segments_of, topic_directory
 
 
 def write(directory: Path, *packs: tuple[int, int], partitions: int = 1, **properties: str) -> None:

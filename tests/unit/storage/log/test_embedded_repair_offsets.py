@@ -14,7 +14,7 @@ from penstock._ext.record.segment import scan_batches
 from penstock.storage.log.base import LogDamaged, TopicPartition
 from penstock.storage.log.embedded import open_reader, repair_topic
 from penstock.storage.log.embedded.recovery import recover_topic
-from tests.support.embedded import number_of, numbered, opened, read_all, segments_of, topic_directory
+from tests.support.worlds.embedded import number_of, numbered, opened, read_all, segments_of, topic_directory
 
 PARTITIONS = 3
 

@@ -19,7 +19,7 @@ from penstock.storage.log.base import OffsetOutOfRange, TopicPartition, read_sta
 from penstock.storage.log.embedded import EmbeddedLog
 from penstock.storage.log.embedded.compaction import CompactionPlan, compact
 from penstock.storage.log.embedded.recovery import recover_topic
-from tests.support.embedded import keyed, numbered, opened, read_all, segments_of, topic_directory
+from tests.support.worlds.embedded import keyed, numbered, opened, read_all, segments_of, topic_directory
 
 HOUR = 3_600_000
 PARTITION = TopicPartition("t", 0)

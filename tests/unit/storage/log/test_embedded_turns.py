@@ -21,7 +21,7 @@ from penstock.storage.log.base import Appended, LogUnavailable, TopicPartition
 from penstock.storage.log.embedded import commit_thread
 from penstock.storage.log.embedded.log import EmbeddedLog
 from penstock.storage.log.embedded.topic_writer import Append
-from tests.support.embedded import number_of, numbered, opened, read_all
+from tests.support.worlds.embedded import number_of, numbered, opened, read_all
 
 
 def test_a_commit_wakes_one_thread_and_the_loop_once(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import uvloop
 
 from penstock.storage.log.base import EARLIEST, Appended, LogError, LogUnavailable, TopicPartition
 from penstock.storage.log.kafka import KafkaLog, KafkaSettings
-from tests.support.kafka_cluster import KafkaCluster
-from tests.support.log_load import pack_of
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
+from tests.support.servers.kafka_cluster import KafkaCluster
+from tests.support.worlds.log_load import pack_of
 
 TIMEOUT = 6.0
 

@@ -13,9 +13,9 @@ from penstock.operate.doctor.backends import check_topics
 from penstock.storage.log.base import LogUnavailable
 from penstock.storage.log.kafka import KafkaLog, KafkaSettings
 from penstock.storage.log.kafka.inspect import inspect
-from tests.support.application import until
-from tests.support.kafka_cluster import KafkaCluster
-from tests.support.log_load import Load, assert_nothing_lost, pack_of
+from tests.support.servers.kafka_cluster import KafkaCluster
+from tests.support.worlds.application import until
+from tests.support.worlds.log_load import Load, assert_nothing_lost, pack_of
 
 pytestmark = pytest.mark.slow
 SAFE = "partitions:4;replication.factor:3;min.insync.replicas:2"

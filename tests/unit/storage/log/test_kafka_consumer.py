@@ -11,8 +11,8 @@ import uvloop
 
 from penstock.storage.log.base import Committed, LogError, OffsetOutOfRange, TopicPartition
 from penstock.storage.log.kafka import KafkaLog, KafkaSettings
-from tests.support.kafka_cluster import KafkaCluster
-from tests.support.log_load import pack_of
+from tests.support.servers.kafka_cluster import KafkaCluster
+from tests.support.worlds.log_load import pack_of
 
 
 async def started(kafka: KafkaCluster, **settings: object) -> KafkaLog:

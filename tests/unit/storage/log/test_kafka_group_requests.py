@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.kafka_cluster import KafkaCluster
+from tests.support.servers.kafka_cluster import KafkaCluster
 
 WAITS = 120
 ASKS = """

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from penstock._ext.kafka.client import PackConsumer
 from penstock._ext.record.segment import RecordPack
-from tests.support.kafka_cluster import KafkaCluster
+from tests.support.servers.kafka_cluster import KafkaCluster
 
 MIB = 1_048_576
 Place = tuple[str, int]

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from penstock._ext.kafka.client import Delivery, PackProducer
 from penstock._ext.record.segment import RecordPack
-from tests.support.kafka_cluster import KafkaCluster
+from tests.support.servers.kafka_cluster import KafkaCluster
 
 HEADERS = [("name", b"\x00"), ("name", b""), ("caf\u00e9", b"again")]
 

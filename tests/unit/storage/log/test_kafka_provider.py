@@ -17,10 +17,10 @@ from penstock._ext.record.segment import RecordPack
 from penstock.storage.log.base import Appended, LogError, LogUnavailable, TopicNotFound, TopicPartition
 from penstock.storage.log.kafka import KafkaLog, KafkaSettings
 from penstock.storage.log.kafka.admin import KafkaAdmin
-from tests.support.kafka_cluster import KafkaCluster
-from tests.support.log_load import Load, assert_nothing_lost, pack_of, read_all
-from tests.support.ports import free_port
-from tests.support.waiting import until
+from tests.support.machine.ports import free_port
+from tests.support.machine.waiting import until
+from tests.support.servers.kafka_cluster import KafkaCluster
+from tests.support.worlds.log_load import Load, assert_nothing_lost, pack_of, read_all
 
 
 @asynccontextmanager

@@ -16,9 +16,9 @@ import uvloop
 from penstock.storage.log.base import Committed, LogError, LogUnavailable, TopicPartition
 from penstock.storage.log.kafka import KafkaLog, KafkaSettings
 from penstock.storage.log.kafka.consumer import KafkaConsumer
-from tests.support.kafka_cluster import KafkaCluster
-from tests.support.kafka_features import upgrade_feature
-from tests.support.log_load import Load, pack_of
+from tests.support.servers.kafka_cluster import KafkaCluster
+from tests.support.servers.kafka_features import upgrade_feature
+from tests.support.worlds.log_load import Load, pack_of
 
 PARTITIONS = 6
 

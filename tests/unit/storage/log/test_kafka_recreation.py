@@ -17,7 +17,7 @@ from penstock.storage.log.kafka import KafkaLog, KafkaSettings
 from penstock.storage.log.kafka.consumer import KafkaConsumer
 from penstock.storage.log.kafka.recreation import MOST_AT_ONCE, Recreations
 from penstock.storage.log.kafka.shelf import Place
-from tests.support.kafka_cluster import KafkaCluster
+from tests.support.servers.kafka_cluster import KafkaCluster
 
 SECONDS = 60.0
 TOLD = "a topic was deleted and made again"

@@ -23,9 +23,9 @@ from penstock.storage.log.kafka.settings import (
     producer_config,
 )
 from penstock.storage.log.kafka.statistics import ClientStatistics, Statistics, StatisticsByKind
-from tests.support.kafka_cluster import KafkaCluster
-from tests.support.log_load import pack_of
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
+from tests.support.servers.kafka_cluster import KafkaCluster
+from tests.support.worlds.log_load import pack_of
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import uvloop
 
 from penstock.storage.log.base import Committed, LogError, TopicPartition
 from penstock.storage.log.memory import MemoryLog
-from tests.support.embedded import numbered
+from tests.support.worlds.embedded import numbered
 
 SECOND = TopicPartition("t", 1)
 

@@ -10,7 +10,7 @@ import uvloop
 from penstock._ext.record.segment import RecordPack
 from penstock.storage.log.base import LogUnavailable, TopicPartition, Watermarks, read_state
 from penstock.storage.log.memory import MemoryLog
-from tests.support.embedded import keyed, numbered
+from tests.support.worlds.embedded import keyed, numbered
 
 PARTITION = TopicPartition("t", 0)
 

@@ -13,7 +13,7 @@ from penstock.storage.log import pack_reader as module
 from penstock.storage.log.base import LogUnavailable, TopicPartition
 from penstock.storage.log.memory import MemoryLog
 from penstock.storage.log.pack_reader import PackReader, ReaderPool
-from tests.support.lanes import PUBACK, LaneClient, record
+from tests.support.worlds.lanes import PUBACK, LaneClient, record
 
 
 class Stage:

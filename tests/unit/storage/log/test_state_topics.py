@@ -11,7 +11,7 @@ from penstock.storage.log.memory import MemoryLog
 from penstock.storage.log.state_topics import STATE_PROPERTIES, make_state_topic
 from penstock.storage.state.topic import StateLog
 from penstock.storage.state.topic_tail import StateTail
-from tests.support.memory_log import with_memory_log
+from tests.support.worlds.memory_log import with_memory_log
 
 
 def test_a_topic_that_is_there_gets_what_it_does_not_state() -> None:

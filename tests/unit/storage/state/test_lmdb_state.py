@@ -18,7 +18,7 @@ from penstock.storage.state import lmdb as lmdb_state
 from penstock.storage.state import lmdb_kv
 from penstock.storage.state.base import StoreError
 from penstock.storage.state.lmdb import LmdbStateStore, decode_pair, encode_pair
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
 
 MIB = 1_048_576
 

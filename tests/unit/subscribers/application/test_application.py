@@ -11,8 +11,8 @@ from penstock.services.housekeeper import CLIENT, DELETED, SHARE, Task, Undecide
 from penstock.storage.log.base import LogError, LogUnavailable
 from penstock.storage.state.memory import MemoryStateStore
 from penstock.subscribers.application.contexts import OWN, TABLE, make_key
-from tests.support.app_node import Node, Reader, SlowStore, restart, run
-from tests.support.lanes import PUBACK, PUBLISH, PUBREC, PUBREL, Packet
+from tests.support.brokers.app_node import Node, Reader, SlowStore, restart, run
+from tests.support.worlds.lanes import PUBACK, PUBLISH, PUBREC, PUBREL, Packet
 
 TOPIC = "tbmq.msg.app.a"
 KEY = make_key(OWN, "a", TOPIC, 0)

@@ -18,8 +18,8 @@ from penstock.subscribers.application.contexts import (
     make_key,
     split_key,
 )
-from tests.support.lanes import PUBREC, TOPIC, LaneClient, StepLoop, numbered
-from tests.support.manual_clock import ManualClock
+from tests.support.machine.manual_clock import ManualClock
+from tests.support.worlds.lanes import PUBREC, TOPIC, LaneClient, StepLoop, numbered
 
 KEY = make_key(OWN, "client", TOPIC, 0)
 

@@ -10,8 +10,8 @@ import pytest
 from penstock.core.errors import ConflictError, NotFoundError
 from penstock.storage.log.base import TopicPartition, Watermarks
 from penstock.subscribers.application.control import ResetTo
-from tests.support.app_node import Node, Reader, run
-from tests.support.lanes import PUBACK, LaneClient
+from tests.support.brokers.app_node import Node, Reader, run
+from tests.support.worlds.lanes import PUBACK, LaneClient
 
 TOPIC = "tbmq.msg.app.a"
 

@@ -16,7 +16,18 @@ from penstock.storage.log.pack_reader import PackReader
 from penstock.storage.state.memory import MemoryStateStore
 from penstock.subscribers.application.contexts import OWN, TABLE, Contexts, make_key
 from penstock.subscribers.application.lane_book import LaneBook, Place
-from tests.support.lanes import PAST, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, LaneClient, make_pack, numbered, record
+from tests.support.worlds.lanes import (
+    PAST,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    LaneClient,
+    make_pack,
+    numbered,
+    record,
+)
 
 
 class Stage:

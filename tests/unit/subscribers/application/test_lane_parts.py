@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.support.app_node import Node, Reader, run
-from tests.support.lanes import PUBACK, LaneClient
+from tests.support.brokers.app_node import Node, Reader, run
+from tests.support.worlds.lanes import PUBACK, LaneClient
 from tests.unit.subscribers.application.test_shared import FILTER, TOPIC, settled
 
 OTHER = b"$share/g/o"

@@ -12,8 +12,8 @@ from penstock.storage.log.base import Appended, LogError, LogUnavailable
 from penstock.storage.log.memory import MemoryLog
 from penstock.subscribers.application import retained_appends
 from penstock.subscribers.application.retained_appends import split
-from tests.support.app_node import Node, Reader, run
-from tests.support.lanes import LaneClient
+from tests.support.brokers.app_node import Node, Reader, run
+from tests.support.worlds.lanes import LaneClient
 
 TOPIC = "tbmq.msg.app.a"
 

@@ -14,7 +14,7 @@ from penstock.storage.log.base import Committed, TopicPartition
 from penstock.storage.state.memory import MemoryStateStore
 from penstock.subscribers.application.contexts import CLAIMED, OFFERED, SHARED, TABLE, make_key
 from penstock.subscribers.application.shared.contexts import claim_key
-from tests.support.app_node import Node, Reader, restart, run
+from tests.support.brokers.app_node import Node, Reader, restart, run
 from tests.unit.subscribers.application.test_shared import FILTER, GROUP, TOPIC, join, owners, settled
 
 KEY = make_key(SHARED, GROUP, TOPIC, 0)

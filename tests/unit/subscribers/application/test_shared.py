@@ -12,8 +12,8 @@ from penstock.services.housekeeper import JOIN, SHARE, Task, Undecided, Use
 from penstock.storage.log.base import LogUnavailable
 from penstock.storage.state.memory import MemoryStateStore
 from penstock.subscribers.application.contexts import CLAIMED, OWN, SHARED, TABLE, make_key
-from tests.support.app_node import Node, Reader, restart, run
-from tests.support.lanes import PUBCOMP, PUBLISH, PUBREC, PUBREL, LaneClient, Packet
+from tests.support.brokers.app_node import Node, Reader, restart, run
+from tests.support.worlds.lanes import PUBCOMP, PUBLISH, PUBREC, PUBREL, LaneClient, Packet
 
 FILTER = b"$share/g/s"
 TOPIC = "tbmq.msg.app.shared.s"

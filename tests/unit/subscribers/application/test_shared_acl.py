@@ -10,8 +10,8 @@ import pytest
 from penstock._ext.hub.connection import read_context
 from penstock._ext.match.acl import RECEIVE, AclProgram
 from penstock.subscribers.application.contexts import OFFERED
-from tests.support.app_node import Node, Reader, restart, run
-from tests.support.lanes import PUBACK, PUBLISH, PUBREC, LaneClient
+from tests.support.brokers.app_node import Node, Reader, restart, run
+from tests.support.worlds.lanes import PUBACK, PUBLISH, PUBREC, LaneClient
 
 FILTER = b"$share/g/s/#"
 

@@ -18,8 +18,8 @@ from penstock.subscribers.application.shared.begin import ShareBegins
 from penstock.subscribers.application.shared.contexts import claim_key
 from penstock.subscribers.application.shared.returns import RETURNED
 from penstock.subscribers.application.shared.shares import Share
-from tests.support.app_node import EXPIRY, Node, Reader, restart, run
-from tests.support.lanes import PUBREC, PUBREL, LaneClient
+from tests.support.brokers.app_node import EXPIRY, Node, Reader, restart, run
+from tests.support.worlds.lanes import PUBREC, PUBREL, LaneClient
 from tests.unit.subscribers.application.test_shared import FILTER, GROUP, TOPIC, join, owners, sent, settled
 
 SECOND = b"$share/h/s"

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.subscribers.application import lane_book
 from penstock.subscribers.application.contexts import CLAIMED, TABLE
-from tests.support.app_node import Node, Reader, restart, run
-from tests.support.lanes import PUBCOMP, PUBLISH, PUBREC, PUBREL, LaneClient
+from tests.support.brokers.app_node import Node, Reader, restart, run
+from tests.support.worlds.lanes import PUBCOMP, PUBLISH, PUBREC, PUBREL, LaneClient
 from tests.unit.subscribers.application.test_shared import join, owners, sent, settled
 
 

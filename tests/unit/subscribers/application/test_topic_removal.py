@@ -9,7 +9,7 @@ import pytest
 from penstock._ext.hub.connection import read_context
 from penstock.services.housekeeper import CLIENT, Task, Undecided, Use
 from penstock.subscribers.application.contexts import TABLE
-from tests.support.app_node import Node, run
+from tests.support.brokers.app_node import Node, run
 
 TOPIC = "tbmq.msg.app.a"
 LEFT = Task(CLIENT, "a", TOPIC)

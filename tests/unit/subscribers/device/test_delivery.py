@@ -23,8 +23,8 @@ from penstock.subscribers.device.store.base import (
     result_of,
 )
 from penstock.subscribers.device.store.lmdb import LmdbDeviceStore
-from tests.support.device_node import DeviceLog, DeviceNode, FaultyStore
-from tests.support.lanes import PUBACK, PUBLISH, LaneClient
+from tests.support.brokers.device_node import DeviceLog, DeviceNode, FaultyStore
+from tests.support.worlds.lanes import PUBACK, PUBLISH, LaneClient
 
 QUICK: dict[str, Any] = {"persist_after": 0.02}
 

@@ -31,7 +31,7 @@ from penstock.subscribers.device.store.base import (
 from penstock.subscribers.device.store.lmdb import LmdbDeviceStore
 from penstock.subscribers.device.store.lmdb_rows import QueueTables
 from tests.contract.device_providers import CLIENT, Caller, opened, run
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
 
 
 def test_marks_are_kept_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,9 +27,9 @@ from penstock.subscribers.device.store.redis.connection import Connection, Endpo
 from penstock.subscribers.device.store.redis.keys import KeyMaker
 from penstock.subscribers.device.store.redis.store import read_scripts
 from tests.contract.device_providers import CLIENT, Caller, opened, run
-from tests.support.certificates import Authority
-from tests.support.redis_server import own_redis, shared_redis_cluster
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
+from tests.support.servers.certificates import Authority
+from tests.support.servers.redis_server import own_redis, shared_redis_cluster
 
 
 def store_of(**settings: Any) -> RedisDeviceStore:

@@ -18,7 +18,7 @@ from penstock_client.errors import (
     StaleEpoch,
     Unavailable,
 )
-from tests.support.datasub_world import ALICE, BOB, DataWorld, in_world, numbers
+from tests.support.worlds.datasub_world import ALICE, BOB, DataWorld, in_world, numbers
 
 
 def shares_of(world: DataWorld, topic: str = "hot", group: str = "g") -> list[int]:

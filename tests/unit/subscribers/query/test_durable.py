@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.storage.state.lmdb import LmdbStateStore
 from penstock.subscribers.query.ports import Identity
-from tests.support.datasub_world import ALICE, DataWorld
+from tests.support.worlds.datasub_world import ALICE, DataWorld
 
 
 def test_topics_grants_and_commits_are_read_back(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.subscribers.query.feeds import Feed, FeedMemory
-from tests.support.query_stand_in import Block, Row, plan_of
+from tests.support.worlds.query_stand_in import Block, Row, plan_of
 
 
 def block_at(offset: int, rows: int = 1) -> Any:

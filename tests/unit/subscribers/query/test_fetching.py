@@ -24,8 +24,8 @@ from penstock.subscribers.query.plan import Plan
 from penstock.subscribers.query.source import Source
 from penstock_client import wire
 from penstock_client.errors import NotFound, OutOfRange, Unavailable
-from tests.support.query_stand_in import QuerySet, decode_block, plan_of
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
+from tests.support.worlds.query_stand_in import QuerySet, decode_block, plan_of
 
 TOPIC = "tbmq.msg.all"
 ERRORS = "tbmq.datasub.errors"

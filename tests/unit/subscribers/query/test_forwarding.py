@@ -17,7 +17,7 @@ from penstock.subscribers.query.ports import Identity
 from penstock.subscribers.query.service import DataService
 from penstock_client import wire
 from penstock_client.errors import AlreadyExists, BadRequest, NotAMember, NotFound, SqlError, StaleEpoch
-from tests.support.datasub_world import ALICE, MemorySource, NoRows, Rules, numbers
+from tests.support.worlds.datasub_world import ALICE, MemorySource, NoRows, Rules, numbers
 
 SETTINGS = parse_settings({"cluster": {"heartbeat_interval": 0.1, "member_timeout": 1.0}, "prefix": "p"})
 TOPIC = 'CREATE TOPIC {} AS SELECT ts FROM "sensors/#"'

@@ -14,7 +14,7 @@ from penstock.subscribers.query.mqtt_member import QueryMember, Terms
 from penstock.subscribers.query.ports import Identity
 from penstock_client import wire
 from penstock_client.errors import StaleEpoch
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
 
 
 class Courier:

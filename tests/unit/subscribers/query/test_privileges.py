@@ -12,7 +12,7 @@ from penstock.subscribers.query.ports import Identity
 from penstock.subscribers.query.privileges import covers
 from penstock_client import wire
 from penstock_client.errors import DataError, NotAllowed, NotFound
-from tests.support.datasub_world import ALICE, BOB, OPERATOR, DataWorld, in_world
+from tests.support.worlds.datasub_world import ALICE, BOB, OPERATOR, DataWorld, in_world
 
 EVERYTHING = {"effect": "allow", "topics": ["#"]}
 CREATES = {"effect": "allow", "actions": ["create"], "users": ["alice"]}

@@ -13,7 +13,7 @@ from penstock.storage.state.base import Change
 from penstock.storage.state.lmdb_kv import LmdbStore
 from penstock.subscribers.query.retention import Retention
 from penstock.subscribers.query.source import Source
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
 
 TOPIC = "tbmq.msg.all"
 

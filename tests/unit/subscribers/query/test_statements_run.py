@@ -18,7 +18,7 @@ from penstock_client.errors import (
     SqlError,
     StaleEpoch,
 )
-from tests.support.datasub_world import ALICE, DataWorld, in_world, numbers
+from tests.support.worlds.datasub_world import ALICE, DataWorld, in_world, numbers
 
 TABLE = "CREATE TABLE meters FROM 'plant/+/meter' (value DOUBLE, unit VARCHAR) TAGS (line VARCHAR FROM TOPIC LEVEL 2)"
 

@@ -16,7 +16,7 @@ from penstock.subscribers.query.retention import Retention
 from penstock.subscribers.query.source import Source
 from penstock.subscribers.query.stored import RETENTION
 from penstock.subscribers.query.suspension import BEHIND_LOOKS, CALM_LOOKS, TIDY_LOOKS, Suspension
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
 
 TOPIC = "tbmq.msg.all"
 LIMITS = Limits(1_000_000, 5_000, ("retention.bytes",))

@@ -5,7 +5,7 @@ import pytest
 from penstock.core.errors import ConflictError, NotFoundError, UsageError
 from penstock.settings.queues import QueueManagerSettings
 from penstock.subscribers.queue.definitions import BadDefinitionError, QueueDefinition, QueueError
-from tests.support.queue_world import in_world
+from tests.support.worlds.queue_world import in_world
 
 FIVE = [f"k/{number}" for number in range(5)]
 

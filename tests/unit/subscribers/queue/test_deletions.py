@@ -26,8 +26,8 @@ from penstock.subscribers.queue.definitions import (
     encode_ending,
 )
 from penstock.subscribers.queue.manager import QueueManager
-from tests.support.queue_world import QueueWorld, in_world, record_of
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
+from tests.support.worlds.queue_world import QueueWorld, in_world, record_of
 
 ORDERS = QueueDefinition(name="orders")
 

@@ -1,6 +1,6 @@
 """Counters of all queues never go back, whatever becomes of one."""
 
-from tests.support.queue_world import in_world
+from tests.support.worlds.queue_world import in_world
 
 
 def test_what_is_gone_still_counts():

@@ -14,7 +14,7 @@ from penstock.storage.log.memory import MemoryLog
 from penstock.subscribers.queue.definitions import QueueDefinition, encode, encode_ending
 from penstock.subscribers.queue.following import Follower
 from penstock.subscribers.queue.state import DEFINITIONS
-from tests.support.waiting import until
+from tests.support.machine.waiting import until
 
 SETTINGS = parse_settings({"cluster.changes.processing-strategy": {"retries": 2, "pause-between-retries": 0.01}})
 

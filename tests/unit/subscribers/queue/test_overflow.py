@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from penstock.subscribers.queue.definitions import Limits
 from penstock.subscribers.queue.overflow import count, first_of_last, unsettled_before, without
 from penstock.subscribers.queue.removed import RemovedOffsets
-from tests.support.queue_world import QueueWorld, in_world
+from tests.support.worlds.queue_world import QueueWorld, in_world
 
 KEYS = [f"k{number}" for number in range(10)]
 OFFSETS = st.lists(st.integers(0, 40), max_size=20)

@@ -13,7 +13,7 @@ from penstock.storage.log.base import Appended, LogError, LogUnavailable
 from penstock.subscribers.queue.definitions import Limits, QueueDefinition, QueueError, Replication, Retention
 from penstock.subscribers.queue.retention import enforce_retention
 from penstock.subscribers.queue.sizes import Sizes
-from tests.support.queue_world import QueueWorld, in_world, record_of
+from tests.support.worlds.queue_world import QueueWorld, in_world, record_of
 
 
 def test_a_queue_deleted_while_its_log_is_made_leaves_nobody_waiting():

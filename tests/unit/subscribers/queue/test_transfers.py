@@ -7,7 +7,7 @@ from penstock.core.errors import ConflictError, NotFoundError, UsageError
 from penstock.storage.log.base import LogUnavailable
 from penstock.subscribers.queue import transfers
 from penstock.subscribers.queue.definitions import Limits
-from tests.support.queue_world import NOW, in_world, record_of
+from tests.support.worlds.queue_world import NOW, in_world, record_of
 
 KEYS = ("eu/1", "us/1", "eu/2", "us/2")
 

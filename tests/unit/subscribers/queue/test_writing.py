@@ -8,7 +8,7 @@ import pytest
 from penstock.storage.state.base import Change, OnStored, StoreError
 from penstock.subscribers.queue.definitions import QueueDefinition, QueueError, decode
 from penstock.subscribers.queue.state import DEFINITIONS
-from tests.support.queue_world import QueueWorld, in_world
+from tests.support.worlds.queue_world import QueueWorld, in_world
 
 FIVE = {"name": "orders", "limits.max_depth": "5"}
 

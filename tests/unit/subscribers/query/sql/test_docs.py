@@ -14,7 +14,7 @@ from penstock.subscribers.query.sql.compiler import TableDefinition, compile_top
 from penstock.subscribers.query.sql.functions import FUNCTIONS, PARTS
 from penstock.subscribers.query.sql.statements import CreateTable, CreateTopic, ReloadTopic, parse_statement
 from penstock.subscribers.query.sql.tables import FIELDS, TYPE_NAMES
-from tests.support.broker import REPOSITORY
+from tests.support.brokers.broker import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "data-subscription-sql.md").read_text()
 SPARK_PAGE = (REPOSITORY / "docs" / "spark-topic.md").read_text()
