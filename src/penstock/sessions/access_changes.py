@@ -18,4 +18,4 @@ def apply_access(
         session.acl = access.program_for(session.client_id, session.username)
     hub.trie.checks_acl = bool(settings.acl_file)
     hub.trie.bump()
-    hub.bindings.bump()
+    hub.queues.bindings.bump()
