@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock._ext.hub.connection import Connection, Courier, Session
 from penstock._ext.wire.packets import Reason, decode_publish_properties
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.services.node import ClusterNode
 from penstock.subscribers.queue.departures import must_report, report_left
 from penstock.subscribers.queue.link import AWAY, REFUSED, Link, LinkError, open_quietly
@@ -215,11 +215,10 @@ class Relays:
         self._manager = manager
         self.node = node
         self._errands: dict[str, Link] = {}
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
 
     def warn(self, node: str, error: LinkError) -> None:
-        if (suppressed := self._warnings.try_pass(node)) is not None:
-            log.warning("another node does not serve consumers", node=node, error=str(error), suppressed=suppressed)
+        self._warnings.warning("another node does not serve consumers", per=node, node=node, error=str(error))
 
     # ---- subscriptions ----
 

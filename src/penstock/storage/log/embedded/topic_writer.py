@@ -20,13 +20,13 @@ from penstock._ext.record.segment import (
     seal_packs,
     write_packs,
 )
+from penstock.core.clock import now_ms
 from penstock.storage.log.base import Appended, LogUnavailable, OnAllAppended, OnAppended, Packs
 from penstock.storage.log.embedded import files
 from penstock.storage.log.embedded.journal import Entry
 from penstock.storage.log.embedded.recovery import RecoveredTopic
 from penstock.storage.log.embedded.segments import NO_PARTITION, PROBE, TRUNCATE, Segment, SegmentStart
 from penstock.storage.log.embedded.topic import TopicView
-from penstock.storage.log.topics import now_ms
 
 
 @dataclass(eq=False, slots=True)
