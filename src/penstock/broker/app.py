@@ -18,7 +18,6 @@ from penstock.broker import providers
 from penstock.broker.closing import Close, close_parts
 from penstock.broker.memory import MemoryKeeper
 from penstock.cluster.cluster import Cluster, check_node
-from penstock.cluster.node_listener import NodeListener
 from penstock.core.data_dir import prepare_data_dir
 from penstock.core.errors import PenstockError
 from penstock.core.logging import configure_logging, get_logger
@@ -31,6 +30,7 @@ from penstock.listen.admission import Admission
 from penstock.listen.listener import Listener
 from penstock.mqtt.exchanges import load_exchanges
 from penstock.mqtt.frontend import ListenerContext, MqttFrontend
+from penstock.mqtt.nodes.listener import NodeListener
 from penstock.operate.http.server import AdminServer, package_version
 from penstock.operate.retained import RetainedControl
 from penstock.operate.sessions import SessionControl

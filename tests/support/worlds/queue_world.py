@@ -56,7 +56,7 @@ class QueueWorld:
             session = self.open_session(client_id)
             address = f"{queue.address}/{filter}" if filter else queue.address
             pairs = [("consumer-group", group)]
-            assert await self.manager.subscribe(session, address, qos=1, identifier=0, properties=pairs) == (1, "")
+            assert await self.manager.subscribe(session, address, qos=1, identifier=0, properties=pairs) == 1
         return queue.group(group, filter)
 
     def open_session(self, client_id: str) -> Session:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock._ext.hub.connection import QUEUE_LIMIT, QUEUE_OFF, answer_text
-from penstock._ext.wire.packets import Reason
 from penstock.core.logging import Throttled, get_logger
+from penstock.core.refusal import Refusal, Refused
 from penstock.storage.log.base import LogUnavailable
 from penstock.storage.state.base import StoreError
 from penstock.subscribers.queue.definitions import QueueDefinition, encode, on_first_use
@@ -66,13 +66,13 @@ class FirstUse:
         log.info("queue created on first use", queue=name, durable=queue.definition.durable)
         return queue
 
-    def refusal(self, answer: int) -> tuple[int, str]:
-        """Return the reason code and words for a subscriber."""
+    def refused(self, answer: int) -> Refused:
+        """Return the refusal for a consumer."""
         if answer == QUEUE_LIMIT:
-            return int(Reason.QUOTA_EXCEEDED), answer_text(QUEUE_LIMIT)
+            return Refused(Refusal.QUOTA_EXCEEDED, answer_text(QUEUE_LIMIT))
         if answer == QUEUE_OFF:
-            return int(Reason.TOPIC_FILTER_INVALID), answer_text(QUEUE_OFF)
-        return int(Reason.QUOTA_EXCEEDED), "there is no such queue, and one cannot be created now"
+            return Refused(Refusal.NOT_FOUND, answer_text(QUEUE_OFF))
+        return Refused(Refusal.QUOTA_EXCEEDED, "there is no such queue, and one cannot be created now")
 
     async def is_ready(self, queue: Queue) -> bool:
         """Store the definition if necessary and return whether it is durable: another node may serve the queue, and has

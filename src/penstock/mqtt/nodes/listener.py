@@ -1,5 +1,5 @@
-"""Where other nodes of the cluster connect, as consumers in the place of their clients: subscribers/queue/relays.py is
-the other end, and subscribers/queue/link.py describes how they prove who they are.
+"""The listener for other nodes of the cluster, which consume queues in the place of their clients:
+subscribers/queue/relays.py is the other end, and subscribers/queue/link.py describes how nodes prove who they are.
 
 A listener of its own: no client can use it, whatever its name and password, and the limits for clients do not apply
 here; they were applied where the client is connected. The access rules of the client do apply, because this node
@@ -31,8 +31,10 @@ from penstock._ext.wire.packets import (
 )
 from penstock.core.errors import PenstockError
 from penstock.core.logging import Throttled, get_logger
+from penstock.core.refusal import Refused
 from penstock.core.tasks import TaskSet
 from penstock.listen.listener import Listener, ListenerError
+from penstock.mqtt.refusals import SUBACK_REASONS
 from penstock.services.membership import Door
 from penstock.services.node import ClusterNode
 from penstock.services.settings import OFF, ClusterSettings
@@ -210,7 +212,7 @@ class NodeListener:
             if not error and has_left(packet.user_properties):
                 await end_groups(self._queues, topic_filter.decode(), packet.user_properties)
             elif not error:
-                reason, words = await self._queues.subscribe(
+                reason = await self._queues.subscribe(
                     session,
                     topic_filter.decode(),
                     qos=options & QOS,
@@ -219,6 +221,8 @@ class NodeListener:
                     receive_maximum=session.quota,
                     is_relayed=True,
                 )
+        except Refused as refused:
+            reason, words = int(SUBACK_REASONS[refused.refusal]), str(refused)
         except PenstockError as failure:
             reason, words = int(Reason.UNSPECIFIED_ERROR), str(failure)
         if connection.is_connected:
