@@ -18,7 +18,6 @@ from penstock.broker import providers
 from penstock.broker.closing import Close, close_parts
 from penstock.broker.memory import MemoryKeeper
 from penstock.cluster.cluster import Cluster, check_node
-from penstock.cluster.node_listener import NodeListener
 from penstock.core.data_dir import prepare_data_dir
 from penstock.core.errors import PenstockError
 from penstock.core.logging import configure_logging, get_logger
@@ -31,6 +30,7 @@ from penstock.listen.admission import Admission
 from penstock.listen.listener import Listener
 from penstock.mqtt.exchanges import load_exchanges
 from penstock.mqtt.frontend import ListenerContext, MqttFrontend
+from penstock.mqtt.nodes.listener import NodeListener
 from penstock.operate.http.server import AdminServer, package_version
 from penstock.operate.retained import RetainedControl
 from penstock.operate.sessions import SessionControl
@@ -40,7 +40,6 @@ from penstock.services.settings import check_type, parse_settings
 from penstock.sessions.event_log import EventLog
 from penstock.sessions.events import SessionEvents
 from penstock.sessions.keeper import SessionKeeper
-from penstock.sessions.memory_store import MemorySessionStore
 from penstock.sessions.registry import SessionRegistry
 from penstock.settings import ListenerSettings, Settings
 from penstock.settings.checks import is_anonymous_allowed
@@ -87,7 +86,7 @@ class Broker:
         self.state = providers.make_state_store(settings, self.log, loop)
         node = settings.server.node_id if settings.log.provider == "kafka" else ""
         self.keeper = SessionKeeper(self.state, self.hub.trie, loop, node=node)
-        self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop, self.keeper)
+        self.registry = SessionRegistry(self.hub, loop, self.keeper)
         self.device_store = providers.make_device_store(settings, self.log)
         self.received = ReceivedIds(self.state, is_shared=bool(node), node=node)
         self.applications = self._make_applications()

@@ -11,9 +11,10 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from penstock._ext.hub.connection import DurableQueue, Hub, QueueGroup, Session
-from penstock._ext.wire.packets import Reason
 from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler
+from penstock.core.refusal import Refusal, Refused
+from penstock.core.tasks import TaskSet
 from penstock.services.node import ClusterNode
 from penstock.settings.queues import QueueManagerSettings
 from penstock.storage.log.base import Consumer, Log, LogError
@@ -34,9 +35,9 @@ from penstock.subscribers.queue.memberships import (
     QOS_0,
     Membership,
     Memberships,
+    check_kind,
     read_life,
     read_properties,
-    refuse_kind,
 )
 from penstock.subscribers.queue.names import Address, is_dead_letters, parse_publish, parse_subscription
 from penstock.subscribers.queue.ownership import Ownership
@@ -45,7 +46,7 @@ from penstock.subscribers.queue.queue import Queue
 from penstock.subscribers.queue.readers import Readers
 from penstock.subscribers.queue.relays import Relays
 from penstock.subscribers.queue.returning import FindSession, Returning
-from penstock.subscribers.queue.rights import apply_rights, identity_of, refuse_move
+from penstock.subscribers.queue.rights import apply_rights, check_move, identity_of
 from penstock.subscribers.queue.state import QueueState, member_key
 from penstock.subscribers.queue.upkeep import Upkeep
 from penstock.subscribers.queue.writing import DefinitionWriter
@@ -53,10 +54,6 @@ from penstock.subscribers.queue.writing import DefinitionWriter
 log = get_logger("penstock.queues")
 
 LOOKED_AT_ONCE = 50
-
-
-def _unable(session: Session) -> int:
-    return int(Reason.IMPLEMENTATION_SPECIFIC_ERROR) if session.version == 5 else 0x80
 
 
 class QueueManager:
@@ -92,7 +89,7 @@ class QueueManager:
         self._lookers: dict[int, Consumer] = {}
         self.ages = Ages()
         self._memberships = Memberships()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self.upkeep = Upkeep(self)
         self.first_use = FirstUse(self)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -204,10 +201,7 @@ class QueueManager:
             for group in queue.groups.values():
                 if group.is_stream:
                     group.auto_commit()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.close()
         if self._follower is not None:
             await self._follower.stop()
         for readers in self._readers.values():
@@ -223,9 +217,7 @@ class QueueManager:
         await self._ephemeral_log.close()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(work)
 
     # ---- queues ----
 
@@ -371,9 +363,9 @@ class QueueManager:
         properties: Iterable[tuple[str, str]] = (),
         receive_maximum: int = MOST_PREFETCH,
         is_relayed: bool = False,
-    ) -> tuple[int, str]:
-        """The client becomes a consumer; the QoS granted, or the reason code of the refusal and its words.
-        `is_relayed`: it is another node, for a client of its own, and only of queues that are served here."""
+    ) -> int:
+        """Make the client a consumer and return the QoS granted; raises Refused. `is_relayed`: the client is another
+        node, for a client of its own, and consumes only queues that are served here."""
         try:
             address = parse_subscription(topic_filter)
             record, position = read_properties(session, properties, qos, identifier, receive_maximum)
@@ -381,55 +373,55 @@ class QueueManager:
                 parse_position(position)
         except ValueError as error:
             log.info("a subscription to a queue is refused", client_id=session.client_id, error=str(error))
-            return int(Reason.TOPIC_FILTER_INVALID), str(error)
+            raise Refused(Refusal.INVALID_NAME, str(error)) from None
         if not is_relayed and not self.is_there(address):
             made = self.first_use.make(address.queue, self._configured.get(address.queue))
             if isinstance(made, int):
                 membership = Membership(session, topic_filter, address, record, position, [])
-                return self._await_dead_letters(membership, made)
+                self._await_dead_letters(membership, made)
+                return qos
             if not await self.first_use.is_ready(made):
-                return int(Reason.UNSPECIFIED_ERROR), "the queue cannot be created now"
-        unable = _unable(session)
+                raise Refused(Refusal.UNAVAILABLE, "the queue cannot be created now")
         if not await self.ownership.joined():
-            return unable, "this node has not joined the cluster yet"
+            raise Refused(Refusal.IN_USE, "this node has not joined the cluster yet")
         life = read_life(properties) if is_relayed else "named"
         membership = Membership(session, topic_filter, address, record, position, [], is_relayed, life)
         queues = self.queues_for(membership)
         here = [queue for queue in queues if self.ownership.owns(queue)]
         kinds: set[str] = {queue.definition.type for queue in queues}
-        if (refusal := refuse_kind(membership, kinds, unable) or refuse_move(membership, here)) is not None:
-            return refusal
+        check_kind(membership, kinds)
+        check_move(membership, here)
         if is_relayed and not here and not address.spans_queues:
-            return unable, "it is served by another node now"
+            raise Refused(Refusal.IN_USE, "it is served by another node now")
         if not await self.ownership.serve(here):
-            return unable, "the queue is being handed to another node: try again"
+            raise Refused(Refusal.IN_USE, "the queue is being handed to another node: try again")
         self.unsubscribe(session, topic_filter, forget=False)
         self._memberships.add(membership)
         try:
             for queue in here:
                 await self.join(membership, queue)
-            refusal = None if self.relays is None else await self.relays.open(membership)
+            if self.relays is not None:
+                await self.relays.open(membership)
         except LogError as error:
             log.warning("a queue cannot be consumed now", client_id=session.client_id, error=str(error))
             self.unsubscribe(session, topic_filter)
-            return int(Reason.UNSPECIFIED_ERROR), "the queue cannot be consumed now"
-        if refusal is not None:
-            log.info("a queue of another node cannot be consumed", client_id=session.client_id, error=refusal[1])
+            raise Refused(Refusal.UNAVAILABLE, "the queue cannot be consumed now") from None
+        except Refused as refused:
+            log.info("a queue of another node cannot be consumed", client_id=session.client_id, error=str(refused))
             self.unsubscribe(session, topic_filter)
-            return refusal
+            raise
         self._store_member(membership)
-        return qos, ""
+        return qos
 
-    def _await_dead_letters(self, membership: Membership, answer: int) -> tuple[int, str]:
+    def _await_dead_letters(self, membership: Membership, answer: int) -> None:
         """Dead letters may be waited for before there are any; other queues that are not there are refused."""
         queue, qos = membership.address.queue, membership.record.qos
         if not is_dead_letters(queue) or queue.removeprefix("$dlq/") not in self.queues:
-            return self.first_use.refusal(answer)
+            raise self.first_use.refused(answer)
         if qos == 0:
-            return _unable(membership.session), QOS_0
+            raise Refused(Refusal.NOT_SUPPORTED, QOS_0)
         self._memberships.add(membership)
         self._store_member(membership)
-        return qos, ""
 
     def _store_member(self, membership: Membership) -> None:
         session = membership.session

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock._ext.hub.connection import Session
-from penstock._ext.wire.packets import Reason
+from penstock.core.refusal import Refusal, Refused
 from penstock.subscribers.queue.abandoned import LIVES, Life
 from penstock.subscribers.queue.group import Group, Member
 from penstock.subscribers.queue.names import Address, group_id, is_dead_letters
@@ -141,13 +141,11 @@ def read_life(properties: Iterable[tuple[str, str]]) -> Life:
     return next((life for life in LIVES if life == given), "named")
 
 
-def refuse_kind(membership: Membership, kinds: set[str], unable: int) -> tuple[int, str] | None:
-    """Return the reason code and words if the queues cannot be consumed as the client asks, else None; `unable` is the
-    code for QoS 0."""
+def check_kind(membership: Membership, kinds: set[str]) -> None:
+    """Raise Refused if queues of these kinds cannot be consumed as the client asks."""
     if "classic" not in kinds:
-        return None
+        return
     if membership.record.qos == 0:
-        return unable, QOS_0
+        raise Refused(Refusal.NOT_SUPPORTED, QOS_0)
     if membership.position and not membership.address.spans_queues:
-        return int(Reason.TOPIC_FILTER_INVALID), NO_POSITION
-    return None
+        raise Refused(Refusal.INVALID_ARGUMENT, NO_POSITION)

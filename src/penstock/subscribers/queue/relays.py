@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock._ext.hub.connection import Connection, Courier, Session
 from penstock._ext.wire.packets import Reason, decode_publish_properties
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
+from penstock.core.refusal import Refusal, Refused
 from penstock.services.node import ClusterNode
 from penstock.subscribers.queue.departures import must_report, report_left
 from penstock.subscribers.queue.link import AWAY, REFUSED, Link, LinkError, open_quietly
@@ -215,16 +216,15 @@ class Relays:
         self._manager = manager
         self.node = node
         self._errands: dict[str, Link] = {}
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
 
     def warn(self, node: str, error: LinkError) -> None:
-        if (suppressed := self._warnings.try_pass(node)) is not None:
-            log.warning("another node does not serve consumers", node=node, error=str(error), suppressed=suppressed)
+        self._warnings.warning("another node does not serve consumers", per=node, node=node, error=str(error))
 
     # ---- subscriptions ----
 
-    async def open(self, membership: Membership) -> tuple[int, str] | None:
-        """Links to all nodes that serve queues of a new subscription; the refusal if one cannot be had."""
+    async def open(self, membership: Membership) -> None:
+        """Open links to all nodes that serve queues of a new subscription; raises Refused if one cannot be opened."""
         self.follow(membership, is_new=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SUBACK_SECONDS):
@@ -232,12 +232,11 @@ class Relays:
                     await waiting[0].opened.wait()
         for node, relay in membership.relays.items():
             if not relay.is_open:
-                reason = REFUSED if relay.error is None else relay.error.reason
-                return reason, f"the queue is served by {node}: {relay.error or 'no answer'}"
+                refusal = Refusal.UNAVAILABLE if relay.error is None else relay.error.refusal
+                raise Refused(refusal, f"the queue is served by {node}: {relay.error or 'no answer'}")
         for relay in membership.relays.values():
             asyncio.get_running_loop().call_soon(relay.begin)  # behind the SUBACK
             membership.position = ""
-        return None
 
     def follow(self, membership: Membership, *, is_new: bool = False) -> None:
         """There is a link to each node that serves queues of the subscription now, and to no other."""
