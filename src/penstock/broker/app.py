@@ -42,7 +42,6 @@ from penstock.services.settings import check_type, parse_settings
 from penstock.sessions.event_log import EventLog
 from penstock.sessions.events import SessionEvents
 from penstock.sessions.keeper import SessionKeeper
-from penstock.sessions.memory_store import MemorySessionStore
 from penstock.sessions.registry import SessionRegistry
 from penstock.settings import ListenerSettings, Settings
 from penstock.settings.checks import is_anonymous_allowed
@@ -90,7 +89,7 @@ class Broker:
         self.state = providers.make_state_store(settings, self.log, loop)
         node = settings.server.node_id if settings.log.provider == "kafka" else ""
         self.keeper = SessionKeeper(self.state, self.hub.trie, loop, node=node)
-        self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop, self.keeper)
+        self.registry = SessionRegistry(self.hub, loop, self.keeper)
         self.device_store = providers.make_device_store(settings, self.log)
         self.received = ReceivedIds(self.state, is_shared=bool(node), node=node)
         self.applications = self._make_applications()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
-
-S = TypeVar("S")
+from typing import Any, Protocol
 
 
 class Timer(Protocol):
@@ -19,16 +17,6 @@ class Scheduler(Protocol):
     """The part of an event loop that session logic needs; a test drives it with a clock of its own."""
 
     def call_later(self, delay: float, callback: Callable[..., object], /, *args: Any) -> Timer: ...
-
-
-class SessionStore(Protocol[S]):
-    """The sessions of all clients, by client id."""
-
-    def get(self, client_id: str) -> S | None: ...
-    def put(self, client_id: str, session: S) -> None: ...
-    def remove(self, client_id: str) -> None: ...
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[S]: ...
 
 
 @dataclass(frozen=True, slots=True)

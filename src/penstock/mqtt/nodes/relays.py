@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock._ext.hub.connection import Connection, Courier, Session
 from penstock._ext.wire.packets import Reason, decode_publish_properties
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.core.refusal import Refusal, Refused
 from penstock.mqtt.nodes.departures import must_report, report_left
 from penstock.mqtt.nodes.link import AWAY, REFUSED, Link, LinkError, open_quietly
@@ -217,11 +217,10 @@ class Relays:
         self._relays: dict[Membership, dict[str, Relay]] = {}
         self._errands: dict[str, Link] = {}
         self.on_settlement = self.settle
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
 
     def warn(self, node: str, error: LinkError) -> None:
-        if (suppressed := self._warnings.try_pass(node)) is not None:
-            log.warning("another node does not serve consumers", node=node, error=str(error), suppressed=suppressed)
+        self._warnings.warning("another node does not serve consumers", per=node, node=node, error=str(error))
 
     # ---- subscriptions ----
 

@@ -12,6 +12,7 @@ from penstock._ext.hub.connection import Session
 from penstock._ext.wire.packets import split_share
 from penstock.core.logging import get_logger
 from penstock.core.refusal import Refusal, Refused
+from penstock.core.tasks import TaskSet
 from penstock.storage.state.base import StateStore
 from penstock.subscribers.query.mqtt_member import QueryMember, Terms
 from penstock.subscribers.query.ports import Identity
@@ -35,7 +36,7 @@ class QueryTopics:
         self._service = service
         self._store = store
         self._members: dict[str, dict[bytes, QueryMember]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._restoring: asyncio.Task[None] | None = None
 
     def has(self, topic_filter: bytes) -> bool:
@@ -114,7 +115,7 @@ class QueryTopics:
         if not of_client:
             del self._members[session.client_id]
         self._store.store([(TABLE, _key(session.client_id, topic_filter), None)])
-        self._spawn(member.end(leaves=True))
+        self._tasks.spawn(member.end(leaves=True))
         return True
 
     def ended(self, session: Session) -> None:
@@ -171,13 +172,7 @@ class QueryTopics:
         self._members.clear()
         for member in members:
             await member.end(leaves=False)
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await self._tasks.wait()
 
 
 def _key(client_id: str, topic_filter: bytes) -> bytes:

@@ -14,6 +14,7 @@ from penstock._ext.hub.connection import DurableQueue, Hub, QueueGroup, Session
 from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler
 from penstock.core.refusal import Refusal, Refused
+from penstock.core.tasks import TaskSet
 from penstock.services.node import ClusterNode
 from penstock.settings.queues import QueueManagerSettings
 from penstock.storage.log.base import Consumer, Log, LogError
@@ -90,7 +91,7 @@ class QueueManager:
         self._lookers: dict[int, Consumer] = {}
         self.ages = Ages()
         self._memberships = Memberships()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self.upkeep = Upkeep(self)
         self.first_use = FirstUse(self)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -200,10 +201,7 @@ class QueueManager:
             for group in queue.groups.values():
                 if group.is_stream:
                     group.auto_commit()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.close()
         if self._follower is not None:
             await self._follower.stop()
         for readers in self._readers.values():
@@ -219,9 +217,7 @@ class QueueManager:
         await self._ephemeral_log.close()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(work)
 
     # ---- queues ----
 
