@@ -230,7 +230,7 @@ def test_messages_that_wait_for_room_have_the_bound_of_the_original():
         ),
         ("[limit]\nx = 1\n", r":1: limit is not a section of the settings: did you mean limits\?"),
         ("[zzz]\n", r":1: zzz is not a section of the settings: there are access, admin"),
-        ("[zzz]\n", r":1: zzz is not a section of the settings: there are .*, mqtt, queue, queue_manager"),
+        ("[zzz]\n", r":1: zzz is not a section of the settings: there are .*, mqtt, queues, rate_limits"),
         (
             "[limits]\nmax_packet_size = 1\n",
             r":2: limits.max_packet_size = 1 is not allowed: .*from 128 to 268,435,461",

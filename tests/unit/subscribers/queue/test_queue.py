@@ -184,7 +184,7 @@ def test_the_copies_of_a_queue_are_properties_of_its_topic():
 
 
 def test_queues_are_made_on_first_use_only_where_that_is_wanted():
-    """`queue_manager.auto_create = "off"`: publishing and subscribing make nothing."""
+    """`durable_queues.auto_create = "off"`: publishing and subscribing make nothing."""
 
     async def work(world: QueueWorld) -> None:
         await world.fill("there")
