@@ -338,7 +338,7 @@ def test_kafka_keys_of_the_queues_are_those_of_the_log(write):
     assert (kafka.bootstrap_servers, kafka.linger_ms, kafka.batch_size) == ("127.0.0.1:9", 7, 16384)
     assert (kafka.max_poll_records, kafka.replication_factor) == (100, 3)
     assert kafka.common == {"security.protocol": "ssl", "socket.keepalive.enable": "true"}
-    assert loaded.settings.queue == {"prefix": "p"}
+    assert loaded.settings.services.prefix == "p"
     assert loaded.origins["kafka.batch_size"] == f"file {path}"
     with pytest.raises(SettingsError, match=r"queue\.kafka\.acks"):
         load_settings(write('[queue.kafka]\nacks = "some"\n'), {})
