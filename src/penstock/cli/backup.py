@@ -44,9 +44,10 @@ from penstock.operate.backup.archive import (
 from penstock.operate.client import AdminClient
 from penstock.operate.http.server import package_version
 from penstock.settings import Settings
+from penstock.settings.providers import device_capabilities, log_capabilities
+from penstock.storage.log.base import TopicCut
 from penstock.storage.log.embedded import files
 from penstock.storage.log.embedded.backup import CutTooOld, StagedTopic, Staging
-from penstock.storage.log.embedded.topic_writer import TopicCut
 from penstock.storage.state.lmdb_copy import Snapshots, find_environments
 
 app = make_app()
@@ -88,7 +89,7 @@ def backup(
             manifest = _Backup(settings, directory, admin).run(target)
     except OSError as error:
         raise explain_refusal(error, target, "Nothing was left behind.") from error
-    if settings.device.store == "redis":
+    if device_capabilities(settings).uses_redis:
         print(
             "penstock: warning: what waits for DEVICE clients is in Redis, not in this backup: save that as well "
             "(BGSAVE and its RDB file, or its AOF)",
@@ -110,12 +111,15 @@ def _summary(manifest: Manifest) -> dict[str, object]:
 
 def _check_provider(settings: Settings) -> None:
     """Raises BackupError that says what to save instead."""
-    if settings.log.provider == "memory":
-        raise BackupError("log.provider = memory: this broker keeps nothing, so there is nothing to save")
-    if settings.log.provider == "kafka":
+    can = log_capabilities(settings)
+    if not can.is_durable:
+        raise BackupError(
+            f"log.provider = {settings.log.provider}: this broker keeps nothing, so there is nothing to save"
+        )
+    if can.uses_kafka:
         devices = (
             "Redis, where what waits for DEVICE clients is: its RDB file or AOF"
-            if settings.device.store == "redis"
+            if device_capabilities(settings).uses_redis
             else f"{settings.server.data_dir}/devices of each broker, copied while it is stopped"
         )
         raise BackupError(
@@ -126,6 +130,11 @@ def _check_provider(settings: Settings) -> None:
             "- the offsets of the consumer groups, msg-all-consumer-group-<node_id> first: MirrorMaker 2 carries them\n"
             f"- {devices}\n"
             "- the settings, password, ACL and certificate files",
+        )
+    if not can.has_files:
+        raise BackupError(
+            f"log.provider = {settings.log.provider}: the log is not in files of {settings.server.data_dir}",
+            "Back it up with the tools of that log.",
         )
 
 

@@ -32,6 +32,7 @@ from penstock.operate.doctor.storage import check_storage
 from penstock.operate.doctor.system import ClockWatch, check_backlog, check_cores, check_files, check_memory
 from penstock.operate.http.token import ADDRESS_FILE
 from penstock.settings import Settings
+from penstock.settings.providers import device_capabilities, log_capabilities
 from penstock.storage.log.embedded import files
 
 app = make_app()
@@ -117,9 +118,9 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield from check_network(settings, pid)
     yield from check_certificates(settings)
     yield from check_access(settings)
-    if settings.log.provider == "kafka":
+    if log_capabilities(settings).uses_kafka:
         yield from check_kafka(settings)
-    if settings.device.store == "redis":
+    if device_capabilities(settings).uses_redis:
         yield from check_redis(settings)
     if pid is not None:
         yield from check_queues(settings, ANSWER_SECONDS)

@@ -38,6 +38,7 @@ from penstock.operate.backup.archive import (
     sync,
     write_file,
 )
+from penstock.settings.providers import log_capabilities
 from penstock.storage.log.embedded import files
 from penstock.storage.log.embedded.verify import verify_segment
 from penstock.storage.state.lmdb_copy import check_environment, find_environments
@@ -64,7 +65,7 @@ def restore(
     Everything is compared with its checksums before anything of it counts.
     """
     settings = load_from_flags(config, data_dir=data_dir, assignments=assignments, check=False).settings
-    if settings.log.provider != "embedded":
+    if not log_capabilities(settings).has_files:
         raise BackupError(
             f"log.provider = {settings.log.provider}: a broker with these settings does not use a data directory",
             "A backup is of an embedded log: restore it for settings with log.provider = embedded.",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from penstock.services.settings import parse_settings
 from penstock.settings.model import Settings
+from penstock.settings.providers import log_capabilities
 from penstock_schema.event import TOPIC as EVENTS_TOPIC
 
 RETAINED_TOPIC = "tbmq.msg.retained"
@@ -24,7 +25,7 @@ class LogNames:
         self.ingest_topic = self.of(settings.ingest.topic)
         self.retained_topic = self.of(RETAINED_TOPIC)
         self.events_topic = self.of(EVENTS_TOPIC)
-        node = settings.server.node_id if settings.log.provider == "kafka" else ""
+        node = settings.server.node_id if log_capabilities(settings).is_shared else ""
         self.dispatch_group = dispatch_group(node, self.prefix)
 
     def of(self, name: str) -> str:

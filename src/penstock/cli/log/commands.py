@@ -35,6 +35,7 @@ from penstock.operate.inspect.decoders import Decoder, Fields, describe_own, fin
 from penstock.operate.inspect.reading import read_on, read_span
 from penstock.operate.inspect.records import Decode, decode_publish, describe, render, to_json
 from penstock.settings import Settings
+from penstock.settings.providers import log_capabilities
 from penstock.storage.log.base import (
     Consumer,
     Log,
@@ -370,7 +371,7 @@ async def _add_lag(log: Log, rows: list[dict[str, Any]]) -> list[dict[str, Any]]
 
 
 async def repair_topics(settings: Settings, topic: str | None, *, as_json: bool) -> int:
-    if settings.log.provider != "embedded":
+    if not log_capabilities(settings).has_files:
         raise PenstockError(
             f"log.provider = {settings.log.provider}: only the files of an embedded log can be repaired here",
             "Kafka mends its own; see the documentation of its brokers.",
@@ -412,7 +413,7 @@ async def _in_thread(progress: Progress, function: Callable[..., R], *arguments:
 
 
 async def verify_topics(settings: Settings, topic: str | None, *, as_json: bool) -> int:
-    if settings.log.provider != "embedded":
+    if not log_capabilities(settings).has_files:
         raise PenstockError(
             f"log.provider = {settings.log.provider}: only the files of an embedded log can be verified here",
             "Kafka compares its own checksums when records are read.",

@@ -18,6 +18,7 @@ from penstock.cli.option_groups import with_options
 from penstock.cli.settings_options import Config, DataDir, Set, load_from_flags
 from penstock.cli.spark.kafka import java_options
 from penstock.core.errors import PenstockError, UsageError
+from penstock.settings.providers import log_capabilities
 from penstock.subscribers.query.sql.statements import CreateTable, parse_statement
 from penstock_client.errors import SqlError
 
@@ -127,9 +128,15 @@ class Chosen:
             flags = load_from_flags(self.config, data_dir=self.data_dir, assignments=self.assignments, check=False)
             return source(kafka=self.kafka, options=options | java_options(flags.settings.kafka))
         settings = load_log_settings(self.config, self.data_dir, self.assignments)
-        if settings.log.provider == "kafka":
+        can = log_capabilities(settings)
+        if can.uses_kafka:
             found = settings.kafka
             return source(kafka=found.bootstrap_servers, options=options | java_options(found))
+        if not can.has_files:
+            raise PenstockError(
+                f"log.provider = {settings.log.provider}: Spark reads logs in files or in Kafka",
+                "Set log.provider to embedded or kafka.",
+            )
         return source(path=str(Path(settings.server.data_dir).resolve()), options=options)
 
     def session(self, name: str, *, is_kafka: bool) -> Any:

@@ -22,6 +22,7 @@ from penstock.operate.doctor.network import all_listeners
 from penstock.settings import ListenerSettings, Settings
 from penstock.settings.address import TLS_TRANSPORTS
 from penstock.settings.kafka import KafkaSettings
+from penstock.settings.providers import device_capabilities, log_capabilities
 
 SOON = timedelta(days=21)
 PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.S)
@@ -99,9 +100,9 @@ def check_certificates(settings: Settings) -> Iterator[Finding]:
         if listener.transport in TLS_TRANSPORTS:
             yield from _check_listener(f"tls {listener.name}", listener)
     redis = settings.redis
-    if settings.device.store == "redis" and redis.tls:
+    if device_capabilities(settings).uses_redis and redis.tls:
         yield from _check_client("tls redis", redis.tls_ca, redis.tls_certificate, redis.tls_key)
-    if settings.log.provider == "kafka":
+    if log_capabilities(settings).uses_kafka:
         yield from _check_kafka(settings.kafka)
 
 

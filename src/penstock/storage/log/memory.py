@@ -114,6 +114,11 @@ Waiting = tuple[str, int, RecordPack, OnAppended | None]
 class MemoryLog:
     """See Log in base.py."""
 
+    is_shared = False
+    has_files = False
+    is_durable = False
+    is_remote = False
+
     def __init__(
         self, max_topic_bytes: int = 64 * MIB, max_pending_bytes: int = 64 * MIB, max_poll_interval: float = 300.0
     ) -> None:

@@ -21,10 +21,9 @@ from types import TracebackType
 from typing import Self
 
 from penstock._ext.record.segment import encode_tail
-from penstock.storage.log.base import LogError
+from penstock.storage.log.base import LogError, TopicCut
 from penstock.storage.log.embedded import files, journal
 from penstock.storage.log.embedded.recovery import remove_directory
-from penstock.storage.log.embedded.topic_writer import TopicCut
 from penstock.storage.log.embedded.verify import OrderCheck, verify_segment
 
 HIDDEN = ".backup-"

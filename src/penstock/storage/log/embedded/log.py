@@ -16,6 +16,7 @@ from penstock.storage.log.base import (
     LogDamaged,
     LogError,
     LogUnavailable,
+    TopicCut,
     TopicNotFound,
     TopicPartition,
     Watermarks,
@@ -32,7 +33,7 @@ from penstock.storage.log.embedded.reading import Load, Request, Windows, run_at
 from penstock.storage.log.embedded.recovery import RecoveredTopic, missing, recover_all
 from penstock.storage.log.embedded.segments import Segment
 from penstock.storage.log.embedded.topic import TopicView
-from penstock.storage.log.embedded.topic_writer import Append, Outcome, TopicCut, TopicWriter
+from penstock.storage.log.embedded.topic_writer import Append, Outcome, TopicWriter
 from penstock.storage.log.groups import GroupCoordinator
 from penstock.storage.log.local_consumer import LocalConsumer, Watchers
 
@@ -47,7 +48,12 @@ R = TypeVar("R")
 
 
 class EmbeddedLog:
-    """`store` keeps the groups' offsets (stores.lmdb_kv); who made it closes it after the log."""
+    """`store` keeps the groups' offsets (storage/state/lmdb_kv.py); its owner closes it after the log."""
+
+    is_shared = False
+    has_files = True
+    is_durable = True
+    is_remote = False
 
     def __init__(
         self,

@@ -7,7 +7,6 @@ import errno
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from penstock._ext.record.segment import (
     HEADER_SIZE,
@@ -20,7 +19,7 @@ from penstock._ext.record.segment import (
     seal_packs,
     write_packs,
 )
-from penstock.storage.log.base import Appended, LogUnavailable, OnAllAppended, OnAppended, Packs
+from penstock.storage.log.base import Appended, LogUnavailable, OnAllAppended, OnAppended, Packs, TopicCut
 from penstock.storage.log.embedded import files
 from penstock.storage.log.embedded.journal import Entry
 from penstock.storage.log.embedded.recovery import RecoveredTopic
@@ -60,14 +59,6 @@ class Append:
         elif self.on_done is not None:
             pack = self.packs[0]
             self.on_done(self.error or Appended(self.view.name, self.partitions[0], pack.base_offset, pack.count))
-
-
-class TopicCut(NamedTuple):
-    """How far a topic is written: so many bytes of this segment, and all of those before it."""
-
-    directory: str
-    sequence: int
-    position: int
 
 
 @dataclass(slots=True)

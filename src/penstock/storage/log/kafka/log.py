@@ -61,6 +61,11 @@ MOST_NAMED = 10
 class KafkaLog:
     """See Log in base.py."""
 
+    is_shared = True
+    has_files = False
+    is_durable = True
+    is_remote = True
+
     def __init__(self, settings: KafkaSettings | None = None, *, copied_topic: str = "") -> None:
         """`copied_topic`: the one whose records are copied to others, with a little behind them. Raises SettingsError
         for properties that librdkafka does not know or take."""

@@ -75,6 +75,9 @@ class _Call:
 class LmdbDeviceStore:
     """See DeviceStore. Made on the loop it is used on. A process opens a path once."""
 
+    is_shared = False
+    is_remote = False
+
     def __init__(
         self,
         path: Path | str,
