@@ -32,7 +32,7 @@ class Chain:
         """Return who it is if that is known without waiting; None: ask `authenticate`. Raises Refused."""
         for authenticator in self._serving.get(credentials.entrance) or self._find(credentials.entrance):
             answer = authenticator.try_now(credentials)
-            if answer is None or type(answer) is Identity:
+            if answer is None or isinstance(answer, Identity):
                 return answer
             self._note(credentials, answer)
         raise self._refused(credentials)

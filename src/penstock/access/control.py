@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from penstock._ext.match.acl import AclProgram, Rule
+from penstock._ext.match.acl import AclProgram
 from penstock.access.base import (
     Authoriser,
     Credentials,
@@ -144,7 +144,7 @@ class AccessControl:
         elif not self._has_granted:
             self._has_granted = True
             self._restrict()
-        rules: list[Rule] = compile_grants(grants, subject)
+        rules = compile_grants(grants, subject)
         for program in found:
             rules += program.rules
         return AclProgram(rules)

@@ -11,7 +11,7 @@ from penstock.access.base import (
     Entrance,
     Surroundings,
 )
-from penstock.access.plug_ins import load
+from penstock.core.plugins import load_plugin
 
 
 class Exchanges(Authenticator):
@@ -21,7 +21,7 @@ class Exchanges(Authenticator):
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._factories: dict[str, AuthExchangeFactory] = {
-            method: load(target, f"access.enhanced: {target!r} for the method {method!r}")
+            method: load_plugin(f"access.enhanced.{method}", target)
             for method, target in surroundings.settings.enhanced.items()
         }
 

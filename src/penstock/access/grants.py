@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from penstock._ext.match.acl import AclProgram, Rule
+from penstock._ext.match.acl import AclProgram
 from penstock.access.base import Grant, Subject
 from penstock.access.topics import fill_level, parse_topic, uses_user
+
+if TYPE_CHECKING:
+    from penstock._ext.match.acl import Rule
 
 
 def compile_grants(grants: Sequence[Grant], subject: Subject) -> list[Rule]:

@@ -11,8 +11,8 @@ from penstock.access.base import Authenticator, Authoriser, Provider, Surroundin
 from penstock.access.certificates import Certificates
 from penstock.access.exchanges import Exchanges
 from penstock.access.password_file import PasswordFileUsers
-from penstock.access.plug_ins import load
 from penstock.core.errors import SettingsError
+from penstock.core.plugins import load_plugin
 
 ProviderFactory: TypeAlias = Callable[[Surroundings], Provider]
 P = TypeVar("P", bound=Provider)
@@ -52,7 +52,7 @@ class Providers:
 
     def _make(self, name: str, key: str) -> Provider:
         if ":" in name:
-            factory: ProviderFactory = load(name, f"access.{key}: {name!r}")
+            factory: ProviderFactory = load_plugin(f"access.{key}", name)
         elif name in self._built_in:
             factory = self._built_in[name]
         else:

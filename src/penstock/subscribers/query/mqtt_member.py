@@ -17,6 +17,8 @@ import msgspec
 from penstock._ext.hub.connection import Courier, Session
 from penstock._ext.query.block import Block
 from penstock._ext.wire.packets import encode_publish_properties
+from penstock.access.base import Subject
+from penstock.access.identities import identity_of
 from penstock.core.logging import get_logger
 from penstock.subscribers.query.ports import Identity
 from penstock.subscribers.query.service import DataService
@@ -82,7 +84,7 @@ class QueryMember:
         self._on_refused = on_refused
         digest = hashlib.sha256(f"{session.client_id}\0{topic}".encode()).hexdigest()[:32]
         self.consumer = f"mqtt:{digest}"
-        self._who = Identity(session.username, session.client_id, surface="mqtt")
+        self._who = Identity.of(Subject(identity_of(session), session.client_id), "mqtt")
         self._courier = Courier(session, self._on_news, qos=terms.qos, identifier=terms.identifier)
         self._ends: dict[int, int] = {}
         self._parts: dict[int, Part] = {}

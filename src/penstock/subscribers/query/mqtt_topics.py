@@ -10,6 +10,8 @@ import msgspec
 
 from penstock._ext.hub.connection import Session
 from penstock._ext.wire.packets import Reason, split_share
+from penstock.access.base import Subject
+from penstock.access.identities import identity_of
 from penstock.core.logging import get_logger
 from penstock.storage.state.base import StateStore
 from penstock.subscribers.query.mqtt_member import QueryMember, Terms
@@ -83,7 +85,7 @@ class QueryTopics:
         return qos, ""
 
     async def _check_committed(self, session: Session, group: str, topic: str) -> None:
-        who = Identity(session.username, session.client_id[:255], surface="mqtt")
+        who = Identity.of(Subject(identity_of(session), session.client_id[:255]), "mqtt")
         rows = await self._service.coordinator.subscriptions()
         known = [row for row in rows if row[:2] == [topic, group]]
         places = wire.Positions(group, [(topic, int(str(row[2]))) for row in known])
