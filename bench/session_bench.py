@@ -23,10 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.parts import save_part
 from bench.scenarios import Figure, at_most
-from penstock._ext.hub.connection import Hub, Session
+from penstock._ext.hub.connection import Hub
 from penstock._ext.wire.packets import WillPacket
 from penstock.sessions.keeper import SessionKeeper
-from penstock.sessions.memory_store import MemorySessionStore
 from penstock.sessions.registry import Opening, SessionRegistry
 from penstock.storage.state.base import Change
 from penstock.storage.state.lmdb import LmdbStateStore
@@ -50,7 +49,7 @@ def make_registry(store: LmdbStateStore) -> SessionRegistry:
     hub = Hub(loop)
     hub.trie.checks_acl = False
     keeper = SessionKeeper(store, hub.trie, loop)
-    return SessionRegistry(hub, MemorySessionStore[Session](), loop, keeper)
+    return SessionRegistry(hub, loop, keeper)
 
 
 async def write(path: Path, sessions: int, subscriptions: int) -> dict[str, float]:

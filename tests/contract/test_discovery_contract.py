@@ -83,8 +83,7 @@ class Cluster:
     def kill(self, member: LogDiscovery) -> None:
         """As kill -9: no farewell."""
         self.running.remove(member)
-        for task in member._tasks:
-            task.cancel()
+        member._tasks.cancel()
 
 
 def with_cluster(provider: Provider, scenario: Callable[[Cluster], Awaitable[None]]) -> None:

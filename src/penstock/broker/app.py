@@ -7,6 +7,7 @@ import gc
 import math
 import signal
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 
 import msgspec
@@ -19,7 +20,6 @@ from penstock.broker import providers
 from penstock.broker.closing import Close, close_parts
 from penstock.broker.memory import MemoryKeeper
 from penstock.cluster.cluster import Cluster, check_node
-from penstock.cluster.node_listener import NodeListener
 from penstock.core.data_dir import prepare_data_dir
 from penstock.core.errors import PenstockError
 from penstock.core.logging import configure_logging, get_logger
@@ -31,6 +31,8 @@ from penstock.ingest.retained import restore_retained
 from penstock.listen.admission import Admission
 from penstock.listen.listener import Listener
 from penstock.mqtt.frontend import ListenerContext, MqttFrontend
+from penstock.mqtt.nodes.listener import NodeListener
+from penstock.mqtt.nodes.relays import Relays
 from penstock.operate.http.server import AdminServer, package_version
 from penstock.operate.retained import RetainedControl
 from penstock.operate.sessions import SessionControl
@@ -40,7 +42,6 @@ from penstock.services.settings import check_type, parse_settings
 from penstock.sessions.event_log import EventLog
 from penstock.sessions.events import SessionEvents
 from penstock.sessions.keeper import SessionKeeper
-from penstock.sessions.memory_store import MemorySessionStore
 from penstock.sessions.registry import SessionRegistry
 from penstock.settings import ListenerSettings, Settings
 from penstock.settings.hub_limits import hub_limits
@@ -57,6 +58,7 @@ from penstock.subscribers.query.mqtt_topics import QueryTopics
 from penstock.subscribers.queue.control import QueueControl
 from penstock.subscribers.queue.definitions import configured
 from penstock.subscribers.queue.manager import QueueManager
+from penstock.subscribers.queue.remote import NoRemoteQueues
 
 log = get_logger("penstock.app")
 
@@ -87,7 +89,7 @@ class Broker:
         self.state = providers.make_state_store(settings, self.log, loop)
         node = settings.server.node_id if settings.log.provider == "kafka" else ""
         self.keeper = SessionKeeper(self.state, self.hub.trie, loop, node=node)
-        self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop, self.keeper)
+        self.registry = SessionRegistry(self.hub, loop, self.keeper)
         self.device_store = providers.make_device_store(settings, self.log)
         self.received = ReceivedIds(self.state, is_shared=bool(node), node=node)
         self.applications = self._make_applications()
@@ -434,6 +436,7 @@ class Broker:
         settings = self.settings
         if self.log is None:
             return None  # publishes to $queue/ are refused
+        node = self.node if settings.log.provider == "kafka" else None
         return QueueManager(
             self.hub,
             self.log,
@@ -443,7 +446,8 @@ class Broker:
             settings=settings.queue_manager,
             definitions=configured(settings),
             prefix=self.names.prefix,
-            node=self.node if settings.log.provider == "kafka" else None,
+            node=node,
+            remote=NoRemoteQueues if node is None else partial(Relays, node=node),
         )
 
     def _make_datasub(self) -> DataSubscription | None:

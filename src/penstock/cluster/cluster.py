@@ -14,7 +14,7 @@ from penstock.access.base import Subject
 from penstock.cluster.claims import Claim
 from penstock.cluster.take_over import TakeOver
 from penstock.core.errors import SettingsError
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.dispatch.turns import ShareTable
 from penstock.services.housekeeper import Task, Undecided, Use
@@ -105,7 +105,7 @@ class Cluster:
         self._opening: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
         delivery = applications.delivery
         delivery.use_elsewhere = delivery.shared.removals.use_elsewhere = self._use_elsewhere
         delivery.shared.before_joining = self._before_joining
@@ -146,7 +146,7 @@ class Cluster:
                 await start()
                 return
             except LogError as error:
-                self._warn("the cluster cannot be joined yet", error)
+                self._warnings.warning("the cluster cannot be joined yet", error=str(error))
             await asyncio.sleep(RETRY_SECONDS)
 
     async def stop(self) -> None:
@@ -200,7 +200,9 @@ class Cluster:
                     count = await self.take_over.adopt_all(name)
                     log.warning("the sessions of a broker that is gone were taken up", node=name, sessions=count)
                 except (LogError, RecordError, TimeoutError) as error:
-                    self._warn("the sessions of a broker that is gone cannot be taken up yet", error)
+                    self._warnings.warning(
+                        "the sessions of a broker that is gone cannot be taken up yet", error=str(error)
+                    )
 
     async def _use_elsewhere(self, task: Task) -> Use:
         """Of what is to be removed, by any other broker. Raises PenstockError: not known."""
@@ -231,7 +233,3 @@ class Cluster:
 
     def counters(self) -> dict[str, int | float]:
         return self.take_over.counters()
-
-    def _warn(self, what: str, error: BaseException) -> None:
-        if (suppressed := self._warnings.try_pass(what)) is not None:
-            log.warning(what, error=str(error), suppressed=suppressed)

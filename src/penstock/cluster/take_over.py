@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -28,6 +28,7 @@ from penstock.access.base import Subject
 from penstock.cluster.claims import NOT_KNOWN, Answer, Ask, Claim
 from penstock.cluster.departures import Departures
 from penstock.core.logging import get_logger
+from penstock.core.tasks import TaskSet
 from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.ingest import received
 from penstock.services.factory import QueueFactory
@@ -154,7 +155,7 @@ class TakeOver:
         self._questions = asyncio.Semaphore(MOST_QUESTIONS)
         self._catch_up: asyncio.Task[None] | None = None
         self._next_catch_up: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self.is_open = False
         self.asked = self.adopted = self.given_away = 0
 
@@ -171,8 +172,7 @@ class TakeOver:
 
     async def stop(self) -> None:
         self.is_open = False
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
         await self._departures.stop()
         await self._calls.stop()
         await self._tail.stop()
@@ -290,7 +290,7 @@ class TakeOver:
         batch = self._batches.get(record.node)
         if batch is None:
             batch = self._batches[record.node] = _Batch()
-            batch.done = self._spawn(self._adopt_batch(record.node, batch))
+            batch.done = self._tasks.spawn(self._adopt_batch(record.node, batch), is_awaited=True)
         batch.records[record.client_id] = record
         assert batch.done is not None
         await asyncio.shield(batch.done)
@@ -380,7 +380,7 @@ class TakeOver:
     async def _caught_up(self) -> None:
         """As `catch_up`, once for all that come while another one is under way."""
         if self._next_catch_up is None:
-            self._next_catch_up = self._spawn(self._catch_up_after(self._catch_up))
+            self._next_catch_up = self._tasks.spawn(self._catch_up_after(self._catch_up), is_awaited=True)
         await asyncio.shield(self._next_catch_up)
 
     async def _catch_up_after(self, before: asyncio.Task[None] | None) -> None:
@@ -414,7 +414,7 @@ class TakeOver:
                 log.error("a stored will is left alone", error=str(error))
             else:
                 self._registry.publish_left_will(record, self._program_for(record.to_subject()))
-        self._spawn(self._forget_wills(keys))
+        self._tasks.spawn(self._forget_wills(keys))
 
     async def _forget_wills(self, keys: list[bytes]) -> None:
         await self._published()
@@ -571,12 +571,6 @@ class TakeOver:
         session = self._registry.get(client_id)
         if session is not None and session.expiry_interval:
             self._departures.read(client_id, owner)
-
-    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     def counters(self) -> dict[str, int | float]:
         calls = self._calls.counters("sessions")

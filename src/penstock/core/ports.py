@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
-
-S = TypeVar("S")
+from collections.abc import Callable
+from typing import Any, Protocol
 
 
 class Timer(Protocol):
@@ -18,13 +16,3 @@ class Scheduler(Protocol):
     """The part of an event loop that session logic needs; a test drives it with a clock of its own."""
 
     def call_later(self, delay: float, callback: Callable[..., object], /, *args: Any) -> Timer: ...
-
-
-class SessionStore(Protocol[S]):
-    """The sessions of all clients, by client id."""
-
-    def get(self, client_id: str) -> S | None: ...
-    def put(self, client_id: str, session: S) -> None: ...
-    def remove(self, client_id: str) -> None: ...
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[S]: ...

@@ -10,6 +10,7 @@ import msgspec
 from penstock.access import base as access
 from penstock.core.logging import get_logger
 from penstock.core.refusal import Refusal, Refused
+from penstock.core.tasks import TaskSet
 from penstock.data import frames
 from penstock.subscribers.query.groups.limits import LONGEST_CLIENT
 from penstock.subscribers.query.ports import Identity
@@ -39,7 +40,7 @@ class DataConnection(asyncio.Protocol):
         self._identity: Identity | None = None
         self._is_greeting = False
         self._is_ending = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._waiting: list[bytes] = []  # frames over the number of requests that may be under way
         self._order = {name: asyncio.Lock() for name in IN_ORDER.values()}
         self._timer: asyncio.TimerHandle | None = None
@@ -67,8 +68,7 @@ class DataConnection(asyncio.Protocol):
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         self._front.release(self)
 
     def data_received(self, data: bytes) -> None:
@@ -144,12 +144,9 @@ class DataConnection(asyncio.Protocol):
             raise frames.BadFrame("hello is said once")
         else:
             work = self._handle(number, method, raw)
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
+        self._tasks.spawn(work).add_done_callback(self._on_done)
 
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    def _on_done(self, _: asyncio.Task[None]) -> None:
         if not self._waiting or self._is_ending:
             return
         try:

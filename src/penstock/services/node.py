@@ -7,6 +7,7 @@ import contextlib
 
 from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler
+from penstock.core.tasks import TaskSet
 from penstock.services.discovery import LogDiscovery, SingleNode
 from penstock.services.factory import QueueFactory
 from penstock.services.membership import Door
@@ -38,7 +39,7 @@ class ClusterNode:
         self.service_id = node_id
         self._log = log_provider
         self._settings = settings
-        self._deleting: set[asyncio.Task[None]] = set()
+        self._deleting = TaskSet()
         me = ServiceInfo(service_id=node_id, service_types=frozenset([ServiceType.TB_CORE, ServiceType.TB_TRANSPORT]))
         self.partitions = HashPartitionService(
             me,
@@ -96,9 +97,7 @@ class ClusterNode:
             await asyncio.sleep(RETRY_SECONDS)
 
     def _on_forgotten(self, service_id: str) -> None:
-        task = asyncio.get_running_loop().create_task(self._delete_topics(service_id))
-        self._deleting.add(task)
-        task.add_done_callback(self._deleting.discard)
+        self._deleting.spawn(self._delete_topics(service_id))
 
     async def _delete_topics(self, service_id: str) -> None:
         """Of a member that is gone for good. One that returns after all makes them again."""
@@ -110,8 +109,7 @@ class ClusterNode:
             log.info("the topics of a member that is gone were deleted", service_id=service_id, topics=len(gone))
 
     async def stop(self) -> None:
-        for task in self._deleting:
-            task.cancel()
+        self._deleting.cancel()
         if self._joining is not None:
             self._joining.cancel()
             await asyncio.wait([self._joining], timeout=STOP_SECONDS)

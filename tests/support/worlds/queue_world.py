@@ -12,7 +12,6 @@ from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.record.envelope import encode
 from penstock._ext.record.segment import RecordPack
 from penstock._ext.wire.packets import encode_publish_properties
-from penstock.sessions.memory_store import MemorySessionStore
 from penstock.sessions.registry import Opening, SessionRegistry
 from penstock.settings.queues import QueueManagerSettings
 from penstock.storage.log.memory import MemoryLog
@@ -36,7 +35,7 @@ class QueueWorld:
         self.store = MemoryStateStore()
         self.manager = QueueManager(self.hub, self.log, MemoryLog(), self.store, loop, settings=settings)
         self.control = QueueControl(self.manager, clock=lambda: NOW)
-        self._registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop)
+        self._registry = SessionRegistry(self.hub, loop)
         self._numbers = itertools.count()
 
     @property
@@ -57,7 +56,7 @@ class QueueWorld:
             session = self.open_session(client_id)
             address = f"{queue.address}/{filter}" if filter else queue.address
             pairs = [("consumer-group", group)]
-            assert await self.manager.subscribe(session, address, qos=1, identifier=0, properties=pairs) == (1, "")
+            assert await self.manager.subscribe(session, address, qos=1, identifier=0, properties=pairs) == 1
         return queue.group(group, filter)
 
     def open_session(self, client_id: str) -> Session:

@@ -11,7 +11,6 @@ from penstock._ext.record.segment import RecordPack
 from penstock.cluster.departures import Departures
 from penstock.services.node import ClusterNode
 from penstock.services.settings import parse_settings
-from penstock.sessions.memory_store import MemorySessionStore
 from penstock.sessions.registry import Opening, SessionRegistry
 from penstock.storage.log.base import LogError
 from penstock.storage.log.memory import MemoryLog
@@ -51,7 +50,7 @@ class World:
         loop = asyncio.get_running_loop()
         self.log = log
         self.hub = Hub(loop)
-        self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop)
+        self.registry = SessionRegistry(self.hub, loop)
         self.applications = Applications()
         self.owners: dict[str, str] = {}
         self.claimed: set[str] = set()

@@ -45,8 +45,7 @@ def test_the_dead_are_missed_however_seldom_members_tell_that_they_live(interval
         await a.start(lambda _: None)
         await b.start(lambda _: None)
         await until(lambda: len(a.others()) == 1)
-        for task in b._tasks:  # as kill -9
-            task.cancel()
+        b._tasks.cancel()  # as kill -9
         await until(lambda: not a.others())
         await until(lambda: a._table.get("b") is None)  # expelled
         await a.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -48,10 +47,6 @@ def _number(properties: Mapping[str, str], name: str, default: float, kind: Call
         return kind(properties[name]) if name in properties else default
     except ValueError:
         raise ValueError(f"{name} {properties[name]!r} is no number") from None
-
-
-def now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 
 from penstock._ext.hub.connection import Session
-from penstock._ext.wire.packets import Reason, split_share
+from penstock._ext.wire.packets import split_share
 from penstock.access.base import Subject
 from penstock.access.identities import identity_of
 from penstock.core.logging import get_logger
+from penstock.core.refusal import Refusal, Refused
+from penstock.core.tasks import TaskSet
 from penstock.storage.state.base import StateStore
 from penstock.subscribers.query.mqtt_member import QueryMember, Terms
 from penstock.subscribers.query.ports import Identity
@@ -36,7 +38,7 @@ class QueryTopics:
         self._service = service
         self._store = store
         self._members: dict[str, dict[bytes, QueryMember]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._restoring: asyncio.Task[None] | None = None
 
     def has(self, topic_filter: bytes) -> bool:
@@ -58,31 +60,31 @@ class QueryTopics:
         qos: int,
         identifier: int,
         properties: Iterable[tuple[str, str]] = (),
-    ) -> tuple[int, str]:
-        """The QoS granted, or the reason code of the refusal and its words."""
+    ) -> int:
+        """Make the client a consumer and return the QoS granted; raises Refused."""
         found = self._split(topic_filter)
         if found is None:
-            return int(Reason.UNSPECIFIED_ERROR), "the topic is gone"
+            raise Refused(Refusal.UNAVAILABLE, "the topic is gone")
         group, topic = found
         offset = dict(properties).get(OFFSET, "latest")
         if offset not in WORDS and not (offset.isascii() and offset.isdigit() and int(offset) <= LARGEST_OFFSET):
             words = f"{OFFSET} is {', '.join(WORDS)} or a number, not {offset[:40]!r}"
-            return int(Reason.IMPLEMENTATION_SPECIFIC_ERROR), words
+            raise Refused(Refusal.NOT_SUPPORTED, words)
         of_client = self._members.get(session.client_id, {})
         if topic_filter not in of_client and len(of_client) >= MOST_OF_A_CLIENT:
-            return int(Reason.QUOTA_EXCEEDED), f"a client may subscribe to {MOST_OF_A_CLIENT} query topics"
+            raise Refused(Refusal.QUOTA_EXCEEDED, f"a client may subscribe to {MOST_OF_A_CLIENT} query topics")
         terms = Terms(qos, identifier, offset)
         try:
             if offset == "none":
                 await self._check_committed(session, group, topic)
             await self._join(session, topic_filter, group, topic, terms)
         except NotAllowed as error:
-            return int(Reason.NOT_AUTHORIZED), str(error)
+            raise Refused(Refusal.NOT_AUTHORISED, str(error)) from None
         except DataError as error:
-            return int(Reason.IMPLEMENTATION_SPECIFIC_ERROR), str(error)
+            raise Refused(Refusal.IN_USE, str(error)) from None
         if session.expiry_interval:
             self._store.store([(TABLE, _key(session.client_id, topic_filter), msgspec.json.encode(terms))])
-        return qos, ""
+        return qos
 
     async def _check_committed(self, session: Session, group: str, topic: str) -> None:
         who = Identity.of(Subject(identity_of(session), session.client_id[:255]), "mqtt")
@@ -115,7 +117,7 @@ class QueryTopics:
         if not of_client:
             del self._members[session.client_id]
         self._store.store([(TABLE, _key(session.client_id, topic_filter), None)])
-        self._spawn(member.end(leaves=True))
+        self._tasks.spawn(member.end(leaves=True))
         return True
 
     def ended(self, session: Session) -> None:
@@ -172,13 +174,7 @@ class QueryTopics:
         self._members.clear()
         for member in members:
             await member.end(leaves=False)
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await self._tasks.wait()
 
 
 def _key(client_id: str, topic_filter: bytes) -> bytes:

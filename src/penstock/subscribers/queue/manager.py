@@ -11,9 +11,10 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from penstock._ext.hub.connection import DurableQueue, Hub, QueueGroup, Session
-from penstock._ext.wire.packets import Reason
 from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler
+from penstock.core.refusal import Refusal, Refused
+from penstock.core.tasks import TaskSet
 from penstock.services.node import ClusterNode
 from penstock.settings.queues import QueueManagerSettings
 from penstock.storage.log.base import Consumer, Log, LogError
@@ -34,18 +35,18 @@ from penstock.subscribers.queue.memberships import (
     QOS_0,
     Membership,
     Memberships,
+    check_kind,
     read_life,
     read_properties,
-    refuse_kind,
 )
 from penstock.subscribers.queue.names import Address, is_dead_letters, parse_publish, parse_subscription
 from penstock.subscribers.queue.ownership import Ownership
 from penstock.subscribers.queue.positions import parse_position, resolve
 from penstock.subscribers.queue.queue import Queue
 from penstock.subscribers.queue.readers import Readers
-from penstock.subscribers.queue.relays import Relays
+from penstock.subscribers.queue.remote import MakeRemote, NoRemoteQueues
 from penstock.subscribers.queue.returning import FindSession, Returning
-from penstock.subscribers.queue.rights import apply_rights, identity_of, refuse_move
+from penstock.subscribers.queue.rights import apply_rights, check_move, identity_of
 from penstock.subscribers.queue.state import QueueState, member_key
 from penstock.subscribers.queue.upkeep import Upkeep
 from penstock.subscribers.queue.writing import DefinitionWriter
@@ -53,10 +54,6 @@ from penstock.subscribers.queue.writing import DefinitionWriter
 log = get_logger("penstock.queues")
 
 LOOKED_AT_ONCE = 50
-
-
-def _unable(session: Session) -> int:
-    return int(Reason.IMPLEMENTATION_SPECIFIC_ERROR) if session.version == 5 else 0x80
 
 
 class QueueManager:
@@ -72,14 +69,16 @@ class QueueManager:
         definitions: Iterable[QueueDefinition] = (),
         prefix: str = "",
         node: ClusterNode | None = None,
+        remote: MakeRemote = NoRemoteQueues,
     ) -> None:
-        """`node` says which queues' consumers this broker serves; None: it is alone."""
+        """`node` says which queues' consumers this broker serves; None: it is alone. `remote` makes the port to queues
+        that other nodes serve."""
         self.hub = hub
         self.scheduler = scheduler
         self.settings = settings
         self.prefix = prefix
         self._node = node
-        self.relays = None if node is None else Relays(self, node)
+        self.remote = remote(self)
         self.ownership = Ownership(self, node)
         self.queues: dict[str, Queue] = {}
         self.state = QueueState(store, scheduler)
@@ -92,7 +91,7 @@ class QueueManager:
         self._lookers: dict[int, Consumer] = {}
         self.ages = Ages()
         self._memberships = Memberships()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self.upkeep = Upkeep(self)
         self.first_use = FirstUse(self)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -158,8 +157,7 @@ class QueueManager:
         for queue in self.queues.values():
             for group in queue.groups.values():
                 group.serve()  # dead letters that were not buried yet
-        on_relay = None if self.relays is None else self.relays.settle
-        self.hub.serve_queues(self._find_queue, self._on_queues, self._on_detach, on_relay)
+        self.hub.serve_queues(self._find_queue, self._on_queues, self._on_detach, self.remote.on_settlement)
         self.definitions.is_started = True
         if self._follower is not None:
             self.spawn(self._follower.run())
@@ -197,17 +195,13 @@ class QueueManager:
     async def close(self) -> None:
         self.is_closing = True
         self.upkeep.stop()
-        if self.relays is not None:
-            self.relays.close_all(self._memberships)
+        self.remote.close_all()
         mine = [queue for queue in self.queues.values() if queue.is_current]
         for queue in mine:
             for group in queue.groups.values():
                 if group.is_stream:
                     group.auto_commit()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.close()
         if self._follower is not None:
             await self._follower.stop()
         for readers in self._readers.values():
@@ -223,9 +217,7 @@ class QueueManager:
         await self._ephemeral_log.close()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(work)
 
     # ---- queues ----
 
@@ -298,8 +290,7 @@ class QueueManager:
         self.hub.unbind_queue(queue.core)
         for membership in self._memberships:
             membership.members = [pair for pair in membership.members if pair[0].queue is not queue]
-            if self.relays is not None:
-                self.relays.follow(membership)
+            self.remote.follow(membership)
         for group in queue.groups.values():
             group.is_removed = True  # what its consumers give back is not stored any more
             self.figures.keep_group(group)
@@ -371,9 +362,9 @@ class QueueManager:
         properties: Iterable[tuple[str, str]] = (),
         receive_maximum: int = MOST_PREFETCH,
         is_relayed: bool = False,
-    ) -> tuple[int, str]:
-        """The client becomes a consumer; the QoS granted, or the reason code of the refusal and its words.
-        `is_relayed`: it is another node, for a client of its own, and only of queues that are served here."""
+    ) -> int:
+        """Make the client a consumer and return the QoS granted; raises Refused. `is_relayed`: the client is another
+        node, for a client of its own, and consumes only queues that are served here."""
         try:
             address = parse_subscription(topic_filter)
             record, position = read_properties(session, properties, qos, identifier, receive_maximum)
@@ -381,55 +372,54 @@ class QueueManager:
                 parse_position(position)
         except ValueError as error:
             log.info("a subscription to a queue is refused", client_id=session.client_id, error=str(error))
-            return int(Reason.TOPIC_FILTER_INVALID), str(error)
+            raise Refused(Refusal.INVALID_NAME, str(error)) from None
         if not is_relayed and not self.is_there(address):
             made = self.first_use.make(address.queue, self._configured.get(address.queue))
             if isinstance(made, int):
                 membership = Membership(session, topic_filter, address, record, position, [])
-                return self._await_dead_letters(membership, made)
+                self._await_dead_letters(membership, made)
+                return qos
             if not await self.first_use.is_ready(made):
-                return int(Reason.UNSPECIFIED_ERROR), "the queue cannot be created now"
-        unable = _unable(session)
+                raise Refused(Refusal.UNAVAILABLE, "the queue cannot be created now")
         if not await self.ownership.joined():
-            return unable, "this node has not joined the cluster yet"
+            raise Refused(Refusal.IN_USE, "this node has not joined the cluster yet")
         life = read_life(properties) if is_relayed else "named"
         membership = Membership(session, topic_filter, address, record, position, [], is_relayed, life)
         queues = self.queues_for(membership)
         here = [queue for queue in queues if self.ownership.owns(queue)]
         kinds: set[str] = {queue.definition.type for queue in queues}
-        if (refusal := refuse_kind(membership, kinds, unable) or refuse_move(membership, here)) is not None:
-            return refusal
+        check_kind(membership, kinds)
+        check_move(membership, here)
         if is_relayed and not here and not address.spans_queues:
-            return unable, "it is served by another node now"
+            raise Refused(Refusal.IN_USE, "it is served by another node now")
         if not await self.ownership.serve(here):
-            return unable, "the queue is being handed to another node: try again"
+            raise Refused(Refusal.IN_USE, "the queue is being handed to another node: try again")
         self.unsubscribe(session, topic_filter, forget=False)
         self._memberships.add(membership)
         try:
             for queue in here:
                 await self.join(membership, queue)
-            refusal = None if self.relays is None else await self.relays.open(membership)
+            await self.remote.open(membership)
         except LogError as error:
             log.warning("a queue cannot be consumed now", client_id=session.client_id, error=str(error))
             self.unsubscribe(session, topic_filter)
-            return int(Reason.UNSPECIFIED_ERROR), "the queue cannot be consumed now"
-        if refusal is not None:
-            log.info("a queue of another node cannot be consumed", client_id=session.client_id, error=refusal[1])
+            raise Refused(Refusal.UNAVAILABLE, "the queue cannot be consumed now") from None
+        except Refused as refused:
+            log.info("a queue of another node cannot be consumed", client_id=session.client_id, error=str(refused))
             self.unsubscribe(session, topic_filter)
-            return refusal
+            raise
         self._store_member(membership)
-        return qos, ""
+        return qos
 
-    def _await_dead_letters(self, membership: Membership, answer: int) -> tuple[int, str]:
+    def _await_dead_letters(self, membership: Membership, answer: int) -> None:
         """Dead letters may be waited for before there are any; other queues that are not there are refused."""
         queue, qos = membership.address.queue, membership.record.qos
         if not is_dead_letters(queue) or queue.removeprefix("$dlq/") not in self.queues:
-            return self.first_use.refusal(answer)
+            raise self.first_use.refused(answer)
         if qos == 0:
-            return _unable(membership.session), QOS_0
+            raise Refused(Refusal.NOT_SUPPORTED, QOS_0)
         self._memberships.add(membership)
         self._store_member(membership)
-        return qos, ""
 
     def _store_member(self, membership: Membership) -> None:
         session = membership.session
@@ -500,8 +490,7 @@ class QueueManager:
         membership = self._memberships.remove(session.client_id, topic_filter)
         if membership is None:
             return
-        if self.relays is not None:
-            self.relays.close(membership, has_left=forget)
+        self.remote.close(membership, has_left=forget)
         for group, member in membership.members:
             group.leave(member)
             if forget and not membership.is_relayed:
@@ -537,8 +526,8 @@ class QueueManager:
                 member.core.settles_by_ack = membership.record.settles_by_ack or session.version != 5
                 if not group.is_stream:
                     member.core.prefetch = min(membership.record.prefetch, max(receive_maximum, 1))
-            if self.relays is not None:
-                self.relays.close(membership)
+            if self._node is not None:
+                self.remote.close(membership)
                 self.spawn(self.ownership.follow(membership, ()))
         if self._node is not None:
             self.spawn(self._returning.take_up(session))
@@ -564,4 +553,4 @@ class QueueManager:
     # ---- figures ----
 
     def counters(self) -> dict[str, int | float]:
-        return self.figures.read(self.queues) | ({} if self.relays is None else self.relays.counters())
+        return self.figures.read(self.queues) | self.remote.counters()

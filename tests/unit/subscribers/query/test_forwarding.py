@@ -45,8 +45,7 @@ class Node:
     async def kill(self) -> None:
         """Without a farewell to the cluster or to the groups."""
         assert self.node._by_log is not None
-        for task in self.node._by_log._tasks:
-            task.cancel()
+        self.node._by_log._tasks.cancel()
         await self.service.stop()
 
     async def join(self, group: str, *topics: str) -> wire.Assignment:

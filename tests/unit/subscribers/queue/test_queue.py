@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock._ext.hub.connection import QUEUE_OFF, DurableQueue, answer_text
+from penstock.core.refusal import Refusal, Refused
 from penstock.settings.queues import QueueManagerSettings
 from penstock.storage.log.base import Appended, LogError, LogUnavailable
 from penstock.subscribers.queue.definitions import Limits, QueueDefinition, QueueError, Replication, Retention
@@ -190,8 +191,9 @@ def test_queues_are_made_on_first_use_only_where_that_is_wanted():
         session = world.open_session("c")
         for topic, is_there in ((b"$queue/there/k", True), (b"$queue/none/k", False)):
             assert isinstance(world.manager._find_queue(topic, False), DurableQueue) == is_there
-        reason, words = await world.manager.subscribe(session, "$queue/none", qos=1, identifier=0)
-        assert (reason, words) == (0x8F, answer_text(QUEUE_OFF))
+        with pytest.raises(Refused) as refused:
+            await world.manager.subscribe(session, "$queue/none", qos=1, identifier=0)
+        assert (refused.value.refusal, str(refused.value)) == (Refusal.NOT_FOUND, answer_text(QUEUE_OFF))
         assert list(world.queues) == ["there"]
 
     in_world(work, QueueManagerSettings(auto_create="off"))

@@ -7,14 +7,13 @@ with takes along what was not acknowledged; only QoS 2 messages under way stay w
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
 from penstock._ext.hub.connection import Feed, Hub, Lane, Session, read_context, split_context
 from penstock._ext.wire.packets import split_share
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
+from penstock.core.tasks import TaskSet
 from penstock.services.housekeeper import Use
 from penstock.settings.application import ApplicationSettings
 from penstock.storage.log.base import Log, LogError, TopicNotFound, TopicPartition, parse_properties
@@ -78,20 +77,21 @@ class SharedDelivery:
         self._shares: dict[bytes, Share] = {}  # by $share/<name>/<filter>
         self._feeds: dict[str, Feed] = {}  # by topic
         self._partitions: dict[str, int] = {}  # of the topics that are there
+        self._tasks = TaskSet()
         self.claims = ShareClaims(
             log_provider,
             contexts,
             book,
             max_records=settings.shared_max_poll_records,
             new_lane=self._lane_for_claims,
-            spawn=self._spawn,
+            spawn=self._tasks.spawn,
         )
         self.returns = ShareReturns(
             contexts,
             find_share=self._share_of,
             committed_of=self.committed_of,
             put_back=self._put_back,
-            spawn=self._spawn,
+            spawn=self._tasks.spawn,
         )
         self._leaving: Session | None = None
         self._online: dict[str, int] = {}  # clients that were attached, and the generation of their session then
@@ -109,16 +109,14 @@ class SharedDelivery:
         book.on_denied = self._denials.handle
         self.removals = ShareRemovals(log_provider, names, settings, self.use_of, self._forget_contexts)
         self._begins = ShareBegins(log_provider, contexts)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
 
     async def stop(self) -> None:
         for share in list(self._shares.values()):
             await share.reader.stop()
         await self.claims.stop()
         self.removals.stop()
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
 
     def shares(self) -> list[Share]:
         return list(self._shares.values())
@@ -147,14 +145,11 @@ class SharedDelivery:
         """Before `prepare`: False when there are as many shares as the settings allow. `release` comes after it."""
         most = self._settings.max_shares
         if most and share_filter not in self._reserved and len(self._shares.keys() | self._reserved.keys()) >= most:
-            suppressed = self._warnings.try_pass("max_shares")
-            if suppressed is not None:
-                log.warning(
-                    "a shared subscription is refused: there are as many as application.max_shares allows",
-                    filter=share_filter.decode(errors="replace"),
-                    max_shares=most,
-                    suppressed=suppressed,
-                )
+            self._warnings.warning(
+                "a shared subscription is refused: there are as many as application.max_shares allows",
+                filter=share_filter.decode(errors="replace"),
+                max_shares=most,
+            )
             return False
         self._reserved[share_filter] = self._reserved.get(share_filter, 0) + 1
         return True
@@ -316,7 +311,7 @@ class SharedDelivery:
         share = Share(share_filter, group, topic, reader)
 
         def assigned(partitions: Sequence[TopicPartition]) -> None:
-            self._spawn(self._assigned(share, [partition.partition for partition in partitions]))
+            self._tasks.spawn(self._assigned(share, [partition.partition for partition in partitions]))
 
         def revoked(partitions: Sequence[TopicPartition]) -> None:
             share.partitions.difference_update(partition.partition for partition in partitions)
@@ -441,7 +436,7 @@ class SharedDelivery:
         del self._shares[share.share_filter]
         self._hub.feed_group(share.share_filter, None)
         self._contexts.give_away(self._contexts.keys(SHARED, share.group))
-        self._spawn(share.reader.stop())
+        self._tasks.spawn(share.reader.stop())
         self._forget_unused(share.topic)
 
     def _end(self, share: Share) -> None:
@@ -580,9 +575,3 @@ class SharedDelivery:
         for partition, lane in list(share.lanes.items()):
             if lane.session.client_id == client_id:
                 self._stop(share, partition)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task

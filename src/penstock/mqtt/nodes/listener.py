@@ -1,5 +1,5 @@
-"""Where other nodes of the cluster connect, as consumers in the place of their clients: subscribers/queue/relays.py is
-the other end, and subscribers/queue/link.py describes how they prove who they are.
+"""The listener for other nodes of the cluster, which consume queues in the place of their clients:
+relays.py is the other end, and link.py describes how nodes prove who they are.
 
 A listener of its own: no client can use it, whatever its name and password, and the limits for clients do not apply
 here; they were applied where the client is connected. The access rules of the client do apply, because this node
@@ -12,9 +12,8 @@ import asyncio
 import hmac
 import secrets
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from penstock._ext.hub.connection import Connection, Hub, Session
 from penstock._ext.match.acl import AclProgram
@@ -31,15 +30,18 @@ from penstock._ext.wire.packets import (
     parse_subscribe,
 )
 from penstock.core.errors import PenstockError
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
+from penstock.core.refusal import Refused
+from penstock.core.tasks import TaskSet
 from penstock.listen.listener import Listener, ListenerError
+from penstock.mqtt.nodes.departures import end_groups, has_left
+from penstock.mqtt.nodes.link import CHALLENGE_BYTES, METHOD, USER, prove
+from penstock.mqtt.refusals import SUBACK_REASONS
 from penstock.services.membership import Door
 from penstock.services.node import ClusterNode
 from penstock.services.settings import OFF, ClusterSettings
 from penstock.settings.address import Address, parse_address
 from penstock.settings.model import ListenerSettings
-from penstock.subscribers.queue.departures import end_groups, has_left
-from penstock.subscribers.queue.link import CHALLENGE_BYTES, METHOD, USER, prove
 from penstock.subscribers.queue.manager import QueueManager
 from penstock.subscribers.queue.rights import RELAYED_BY
 
@@ -86,8 +88,8 @@ class NodeListener:
         self._secret = secrets.token_urlsafe(32)
         self._listener: Listener | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._errors = RateLimited(interval=10.0)
+        self._tasks = TaskSet()
+        self._errors = Throttled(log, interval=10.0)
         self.connections = 0
         self.sessions = 0
 
@@ -108,8 +110,7 @@ class NodeListener:
                 await self._open(str(Address(await address_towards(self._kafka), 0)))
                 return
             except (OSError, ListenerError) as error:
-                if (suppressed := self._errors.try_pass("open")) is not None:
-                    log.warning("other nodes cannot reach this one yet", error=str(error), suppressed=suppressed)
+                self._errors.warning("other nodes cannot reach this one yet", error=str(error))
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _open(self, address: str) -> None:
@@ -200,7 +201,7 @@ class NodeListener:
 
     def on_subscribe(self, connection: Connection, flags: int, body: bytes) -> None:
         # The session as it is now: the link may have ended when the task runs.
-        self._spawn(self._subscribe(connection, connection.session, parse_subscribe(flags, body, 5)))
+        self._tasks.spawn(self._subscribe(connection, connection.session, parse_subscribe(flags, body, 5)))
 
     async def _subscribe(self, connection: Connection, session: Session, packet: SubscribePacket) -> None:
         if not connection.is_connected:
@@ -211,7 +212,7 @@ class NodeListener:
             if not error and has_left(packet.user_properties):
                 await end_groups(self._queues, topic_filter.decode(), packet.user_properties)
             elif not error:
-                reason, words = await self._queues.subscribe(
+                reason = await self._queues.subscribe(
                     session,
                     topic_filter.decode(),
                     qos=options & QOS,
@@ -220,6 +221,8 @@ class NodeListener:
                     receive_maximum=session.quota,
                     is_relayed=True,
                 )
+        except Refused as refused:
+            reason, words = int(SUBACK_REASONS[refused.refusal]), str(refused)
         except PenstockError as failure:
             reason, words = int(Reason.UNSPECIFIED_ERROR), str(failure)
         if connection.is_connected:
@@ -245,13 +248,7 @@ class NodeListener:
             session.end()
 
     def on_error(self, connection: Connection, error: BaseException) -> None:
-        if (suppressed := self._errors.try_pass(type(error).__name__)) is not None:
-            log.exception("internal error, the link is closed", error=repr(error), suppressed=suppressed)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._errors.exception("internal error, the link is closed", per=type(error).__name__, error=repr(error))
 
     def counters(self, of_hub: dict[str, int]) -> dict[str, int]:
         """Those of the hub without the links, which are no clients."""

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from penstock._ext.wire import packets
+from penstock.core.refusal import Refusal
+from penstock.mqtt.nodes.link import AWAY, METHOD, Link, LinkError, prove
 from penstock.services.membership import Door
-from penstock.subscribers.queue.link import AWAY, METHOD, Link, LinkError, prove
 
 SECRET = "of this node"
 PUBLISH, SUBSCRIBE = 3, 8
@@ -138,6 +139,6 @@ def test_a_refused_subscription_has_the_words_of_the_other() -> None:
         await link.open()
         with pytest.raises(LinkError, match="not here") as caught:
             await link.subscribe("$queue/q", 1, [("consumer-group", "g")])
-        assert caught.value.reason == 0x83
+        assert caught.value.refusal is Refusal.NOT_SUPPORTED
 
     run(serve, use)

@@ -30,6 +30,7 @@ from penstock._ext.wire.packets import (
 )
 from penstock.core.errors import PenstockError
 from penstock.core.fixed_header import encode_length, read_header
+from penstock.core.refusal import Refusal
 from penstock.services.membership import Door
 from penstock.settings.address import parse_address
 
@@ -46,16 +47,24 @@ LARGEST_PACKET_ID = 65_535
 CONNACK, PUBLISH, PUBACK, SUBACK, DISCONNECT, AUTH = 2, 3, 4, 9, 14, 15
 REASON_STRING = 0x1F
 
+REFUSALS = {
+    Reason.IMPLEMENTATION_SPECIFIC_ERROR: Refusal.NOT_SUPPORTED,
+    Reason.NOT_AUTHORIZED: Refusal.NOT_AUTHORISED,
+    Reason.TOPIC_FILTER_INVALID: Refusal.INVALID_NAME,
+    Reason.QUOTA_EXCEEDED: Refusal.QUOTA_EXCEEDED,
+}
+"""Refusals of another node by the reason code of its SUBACK."""
+
 OnAnswer = Callable[[int, bytes], None]
 """Reason code and words of the other node."""
 
 
 class LinkError(PenstockError):
-    """The other node cannot be reached, or refuses; `reason` is the code it did it with."""
+    """The other node cannot be reached, or refuses."""
 
-    def __init__(self, message: str, reason: int = REFUSED) -> None:
+    def __init__(self, message: str, refusal: Refusal = Refusal.UNAVAILABLE) -> None:
         super().__init__(message)
-        self.reason = reason
+        self.refusal = refusal
 
 
 def prove(secret: str, asked: bytes, answered: bytes) -> bytes:
@@ -128,7 +137,7 @@ class Link(asyncio.Protocol):
         except TimeoutError:
             raise LinkError(f"{self._door.address} does not answer") from None
         if reason >= REFUSED:
-            raise LinkError(words or reason_name(reason), reason)
+            raise LinkError(words or reason_name(reason), REFUSALS.get(reason, Refusal.UNAVAILABLE))
 
     def close(self) -> None:
         if self._transport is not None and not self.is_closed:
