@@ -69,7 +69,7 @@ def test_a_commit_that_was_refused_for_one_partition_is_made_for_the_others(monk
 
     async def work() -> None:
         service: Any = Service()
-        session: Any = SimpleNamespace(client_id="c", username=None, version=5)
+        session: Any = SimpleNamespace(client_id="c", username=None, identity=None, version=5)
         member = QueryMember(service, session, "g", "t", terms=Terms(1, 0, "latest"), on_refused=lambda _: None)
         await member.join()
         for part in member._parts.values():  # one message of each is under way, and acknowledged
@@ -92,7 +92,7 @@ def test_rights_are_those_of_the_whole_client_id(monkeypatch: pytest.MonkeyPatch
 
     async def work() -> None:
         service: Any = Service()
-        session: Any = SimpleNamespace(client_id="c" * 300, username="u", version=5)
+        session: Any = SimpleNamespace(client_id="c" * 300, username="u", identity=None, version=5)
         member = QueryMember(service, session, "g", "t", terms=Terms(1, 0, "earliest"), on_refused=lambda _: None)
         await member.join()
         assert {who.client_id for who in service.asked_by} == {"c" * 300}
