@@ -33,6 +33,7 @@ from penstock.listen.listener import Listener
 from penstock.mqtt.frontend import ListenerContext, MqttFrontend
 from penstock.mqtt.nodes.listener import NodeListener
 from penstock.mqtt.nodes.relays import Relays
+from penstock.mqtt.query_topics import QueryTopics
 from penstock.operate.http.server import AdminServer, package_version
 from penstock.operate.retained import RetainedControl
 from penstock.operate.sessions import SessionControl
@@ -54,7 +55,6 @@ from penstock.storage.state.base import StoreError
 from penstock.subscribers.application.names import ApplicationNames
 from penstock.subscribers.device.delivery import DeviceDelivery
 from penstock.subscribers.query.assembly import DataSubscription
-from penstock.subscribers.query.mqtt_topics import QueryTopics
 from penstock.subscribers.queue.control import QueueControl
 from penstock.subscribers.queue.definitions import configured
 from penstock.subscribers.queue.manager import QueueManager
