@@ -7,6 +7,7 @@ import gc
 import math
 import signal
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 
 import msgspec
@@ -31,6 +32,7 @@ from penstock.listen.listener import Listener
 from penstock.mqtt.exchanges import load_exchanges
 from penstock.mqtt.frontend import ListenerContext, MqttFrontend
 from penstock.mqtt.nodes.listener import NodeListener
+from penstock.mqtt.nodes.relays import Relays
 from penstock.operate.http.server import AdminServer, package_version
 from penstock.operate.retained import RetainedControl
 from penstock.operate.sessions import SessionControl
@@ -57,6 +59,7 @@ from penstock.subscribers.query.mqtt_topics import QueryTopics
 from penstock.subscribers.queue.control import QueueControl
 from penstock.subscribers.queue.definitions import configured
 from penstock.subscribers.queue.manager import QueueManager
+from penstock.subscribers.queue.remote import NoRemoteQueues
 
 log = get_logger("penstock.app")
 
@@ -423,6 +426,7 @@ class Broker:
         settings = self.settings
         if self.log is None:
             return None  # publishes to $queue/ are refused
+        node = self.node if settings.log.provider == "kafka" else None
         return QueueManager(
             self.hub,
             self.log,
@@ -432,7 +436,8 @@ class Broker:
             settings=settings.queue_manager,
             definitions=configured(settings),
             prefix=self.names.prefix,
-            node=self.node if settings.log.provider == "kafka" else None,
+            node=node,
+            remote=NoRemoteQueues if node is None else partial(Relays, node=node),
         )
 
     def _make_datasub(self) -> DataSubscription | None:

@@ -227,8 +227,13 @@ class LogSettings(Section, frozen=True):
     """Where logs are kept: the log of all messages, and those of APPLICATION clients, queues, retained messages."""
 
     provider: Annotated[
-        Literal["embedded", "kafka", "memory"],
-        about("embedded: segment files in server.data_dir; kafka: see [kafka]; memory: gone with the process"),
+        str,
+        Meta(pattern=r"^(embedded|kafka|memory|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$"),
+        about(
+            "embedded: segment files in server.data_dir; kafka: see [kafka]; memory: gone with the process; "
+            "module:factory: a log of your own",
+            allowed='"embedded", "kafka", "memory" or "module:factory"',
+        ),
     ] = "embedded"
     fsync: Annotated[
         Literal["always", "interval"],

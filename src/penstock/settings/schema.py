@@ -44,6 +44,7 @@ class Key:
     low: float | None
     high: float | None
     is_secret: bool = False
+    words: str = ""  # the allowed values, where the type does not state them
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -52,6 +53,8 @@ class Key:
     @property
     def allowed(self) -> str:
         """What may be written, in words."""
+        if self.words:
+            return self.words
         if self.choices:
             return "one of " + ", ".join(f'"{choice}"' for choice in self.choices)
         if self.kind is bool:
@@ -91,6 +94,7 @@ def describe(section: type[Section], prefix: str = "") -> dict[str, Key]:
             low=next((meta.ge for meta in metas if meta.ge is not None), None),
             high=next((meta.le for meta in metas if meta.le is not None), None),
             is_secret=bool(extra.get("secret", False)),
+            words=extra.get("allowed", ""),
         )
     return keys
 
@@ -177,7 +181,7 @@ def _from_text(key: Key, text: str) -> object:
 
 def _detail(key: Key, error: Exception) -> str:
     # msgspec's words help where the bounds are not numbers (the length or pattern of a text).
-    return f"{error}" if key.kind is str and isinstance(error, msgspec.ValidationError) else ""
+    return f"{error}" if key.kind is str and not key.words and isinstance(error, msgspec.ValidationError) else ""
 
 
 class FileText(str):

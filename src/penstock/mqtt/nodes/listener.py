@@ -1,5 +1,5 @@
 """The listener for other nodes of the cluster, which consume queues in the place of their clients:
-subscribers/queue/relays.py is the other end, and subscribers/queue/link.py describes how nodes prove who they are.
+relays.py is the other end, and link.py describes how nodes prove who they are.
 
 A listener of its own: no client can use it, whatever its name and password, and the limits for clients do not apply
 here; they were applied where the client is connected. The access rules of the client do apply, because this node
@@ -34,14 +34,14 @@ from penstock.core.logging import Throttled, get_logger
 from penstock.core.refusal import Refused
 from penstock.core.tasks import TaskSet
 from penstock.listen.listener import Listener, ListenerError
+from penstock.mqtt.nodes.departures import end_groups, has_left
+from penstock.mqtt.nodes.link import CHALLENGE_BYTES, METHOD, USER, prove
 from penstock.mqtt.refusals import SUBACK_REASONS
 from penstock.services.membership import Door
 from penstock.services.node import ClusterNode
 from penstock.services.settings import OFF, ClusterSettings
 from penstock.settings.address import Address, parse_address
 from penstock.settings.model import ListenerSettings
-from penstock.subscribers.queue.departures import end_groups, has_left
-from penstock.subscribers.queue.link import CHALLENGE_BYTES, METHOD, USER, prove
 from penstock.subscribers.queue.manager import QueueManager
 from penstock.subscribers.queue.rights import RELAYED_BY
 

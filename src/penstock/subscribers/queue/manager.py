@@ -44,7 +44,7 @@ from penstock.subscribers.queue.ownership import Ownership
 from penstock.subscribers.queue.positions import parse_position, resolve
 from penstock.subscribers.queue.queue import Queue
 from penstock.subscribers.queue.readers import Readers
-from penstock.subscribers.queue.relays import Relays
+from penstock.subscribers.queue.remote import MakeRemote, NoRemoteQueues
 from penstock.subscribers.queue.returning import FindSession, Returning
 from penstock.subscribers.queue.rights import apply_rights, check_move, identity_of
 from penstock.subscribers.queue.state import QueueState, member_key
@@ -69,14 +69,16 @@ class QueueManager:
         definitions: Iterable[QueueDefinition] = (),
         prefix: str = "",
         node: ClusterNode | None = None,
+        remote: MakeRemote = NoRemoteQueues,
     ) -> None:
-        """`node` says which queues' consumers this broker serves; None: it is alone."""
+        """`node` says which queues' consumers this broker serves; None: it is alone. `remote` makes the port to queues
+        that other nodes serve."""
         self.hub = hub
         self.scheduler = scheduler
         self.settings = settings
         self.prefix = prefix
         self._node = node
-        self.relays = None if node is None else Relays(self, node)
+        self.remote = remote(self)
         self.ownership = Ownership(self, node)
         self.queues: dict[str, Queue] = {}
         self.state = QueueState(store, scheduler)
@@ -155,8 +157,7 @@ class QueueManager:
         for queue in self.queues.values():
             for group in queue.groups.values():
                 group.serve()  # dead letters that were not buried yet
-        on_relay = None if self.relays is None else self.relays.settle
-        self.hub.serve_queues(self._find_queue, self._on_queues, self._on_detach, on_relay)
+        self.hub.serve_queues(self._find_queue, self._on_queues, self._on_detach, self.remote.on_settlement)
         self.definitions.is_started = True
         if self._follower is not None:
             self.spawn(self._follower.run())
@@ -194,8 +195,7 @@ class QueueManager:
     async def close(self) -> None:
         self.is_closing = True
         self.upkeep.stop()
-        if self.relays is not None:
-            self.relays.close_all(self._memberships)
+        self.remote.close_all()
         mine = [queue for queue in self.queues.values() if queue.is_current]
         for queue in mine:
             for group in queue.groups.values():
@@ -290,8 +290,7 @@ class QueueManager:
         self.hub.unbind_queue(queue.core)
         for membership in self._memberships:
             membership.members = [pair for pair in membership.members if pair[0].queue is not queue]
-            if self.relays is not None:
-                self.relays.follow(membership)
+            self.remote.follow(membership)
         for group in queue.groups.values():
             group.is_removed = True  # what its consumers give back is not stored any more
             self.figures.keep_group(group)
@@ -400,8 +399,7 @@ class QueueManager:
         try:
             for queue in here:
                 await self.join(membership, queue)
-            if self.relays is not None:
-                await self.relays.open(membership)
+            await self.remote.open(membership)
         except LogError as error:
             log.warning("a queue cannot be consumed now", client_id=session.client_id, error=str(error))
             self.unsubscribe(session, topic_filter)
@@ -492,8 +490,7 @@ class QueueManager:
         membership = self._memberships.remove(session.client_id, topic_filter)
         if membership is None:
             return
-        if self.relays is not None:
-            self.relays.close(membership, has_left=forget)
+        self.remote.close(membership, has_left=forget)
         for group, member in membership.members:
             group.leave(member)
             if forget and not membership.is_relayed:
@@ -529,8 +526,8 @@ class QueueManager:
                 member.core.settles_by_ack = membership.record.settles_by_ack or session.version != 5
                 if not group.is_stream:
                     member.core.prefetch = min(membership.record.prefetch, max(receive_maximum, 1))
-            if self.relays is not None:
-                self.relays.close(membership)
+            if self._node is not None:
+                self.remote.close(membership)
                 self.spawn(self.ownership.follow(membership, ()))
         if self._node is not None:
             self.spawn(self._returning.take_up(session))
@@ -556,4 +553,4 @@ class QueueManager:
     # ---- figures ----
 
     def counters(self) -> dict[str, int | float]:
-        return self.figures.read(self.queues) | ({} if self.relays is None else self.relays.counters())
+        return self.figures.read(self.queues) | self.remote.counters()

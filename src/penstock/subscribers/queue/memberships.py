@@ -16,7 +16,6 @@ from penstock.subscribers.queue.state import MemberRecord
 
 if TYPE_CHECKING:
     from penstock.subscribers.queue.queue import Queue
-    from penstock.subscribers.queue.relays import Relay
 
 MOST_PREFETCH = 65_535
 QOS_0 = "a classic queue is consumed with QoS 1 or 2"
@@ -24,10 +23,10 @@ NO_POSITION = "x-stream-offset is for streams, and the queue is a classic one"
 LIFE_PROPERTY = "x-group-life"  # between nodes: how long the group of a relayed client stays
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Membership:
     """A subscription of a client to a queue, or to all of them. `is_relayed`: the client is another node, for one of
-    its own; `relays` are the links to other nodes, by their names, over which this one does the same."""
+    its own."""
 
     session: Session
     topic_filter: str
@@ -40,7 +39,6 @@ class Membership:
     """Lifetime of the group, as sent by the node of a relayed client."""
     has_lost: bool = False
     """Whether one of its groups has expired while the client was absent; the client joins again when it is back."""
-    relays: dict[str, Relay] = field(default_factory=dict)
     placed: set[str] = field(default_factory=set)
     """Queues in which its groups were moved to `position`: that is done once, not whenever the client joins again."""
 

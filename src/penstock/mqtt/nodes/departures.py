@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from penstock.core.logging import get_logger
+from penstock.mqtt.nodes.link import Link, LinkError
 from penstock.subscribers.queue.abandoned import client_left
-from penstock.subscribers.queue.link import Link, LinkError
 from penstock.subscribers.queue.names import group_id, parse_subscription
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pytest
 
 from penstock._ext.wire import packets
 from penstock.core.refusal import Refusal
+from penstock.mqtt.nodes.link import AWAY, METHOD, Link, LinkError, prove
 from penstock.services.membership import Door
-from penstock.subscribers.queue.link import AWAY, METHOD, Link, LinkError, prove
 
 SECRET = "of this node"
 PUBLISH, SUBSCRIBE = 3, 8

@@ -15,16 +15,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock._ext.hub.connection import Connection, Courier, Session
 from penstock._ext.wire.packets import Reason, decode_publish_properties
 from penstock.core.logging import Throttled, get_logger
 from penstock.core.refusal import Refusal, Refused
+from penstock.mqtt.nodes.departures import must_report, report_left
+from penstock.mqtt.nodes.link import AWAY, REFUSED, Link, LinkError, open_quietly
 from penstock.services.node import ClusterNode
-from penstock.subscribers.queue.departures import must_report, report_left
-from penstock.subscribers.queue.link import AWAY, REFUSED, Link, LinkError, open_quietly
 from penstock.subscribers.queue.memberships import LIFE_PROPERTY
 from penstock.subscribers.queue.names import group_id, parse_publish
 
@@ -215,7 +214,9 @@ class Relays:
     def __init__(self, manager: QueueManager, node: ClusterNode) -> None:
         self._manager = manager
         self.node = node
+        self._relays: dict[Membership, dict[str, Relay]] = {}
         self._errands: dict[str, Link] = {}
+        self.on_settlement = self.settle
         self._warnings = Throttled(log, interval=10.0)
 
     def warn(self, node: str, error: LinkError) -> None:
@@ -225,27 +226,38 @@ class Relays:
 
     async def open(self, membership: Membership) -> None:
         """Open links to all nodes that serve queues of a new subscription; raises Refused if one cannot be opened."""
-        self.follow(membership, is_new=True)
+        self._follow(membership, is_new=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SUBACK_SECONDS):
-                while waiting := [relay for relay in membership.relays.values() if not relay.opened.is_set()]:
+                while waiting := [relay for relay in self._of(membership).values() if not relay.opened.is_set()]:
                     await waiting[0].opened.wait()
-        for node, relay in membership.relays.items():
+        for node, relay in self._of(membership).items():
             if not relay.is_open:
                 refusal = Refusal.UNAVAILABLE if relay.error is None else relay.error.refusal
                 raise Refused(refusal, f"the queue is served by {node}: {relay.error or 'no answer'}")
-        for relay in membership.relays.values():
+        for relay in self._of(membership).values():
             asyncio.get_running_loop().call_soon(relay.begin)  # behind the SUBACK
             membership.position = ""
 
-    def follow(self, membership: Membership, *, is_new: bool = False) -> None:
-        """There is a link to each node that serves queues of the subscription now, and to no other."""
+    def _of(self, membership: Membership) -> dict[str, Relay]:
+        return self._relays.get(membership, {})
+
+    def follow(self, membership: Membership) -> None:
+        """Keep a link to each node that serves queues of the subscription now, and to no other."""
+        self._follow(membership)
+
+    def _follow(self, membership: Membership, *, is_new: bool = False) -> None:
         wanted = self._nodes_of(membership)
-        for node in membership.relays.keys() - wanted:
-            membership.relays.pop(node).close()
-        for node in wanted - membership.relays.keys():
+        relays = self._of(membership)
+        for node in relays.keys() - wanted:
+            relays.pop(node).close()
+        for node in wanted - relays.keys():
             position = membership.position if is_new else ""
-            membership.relays[node] = Relay(self, membership, node, position=position, is_new=is_new)
+            relays[node] = Relay(self, membership, node, position=position, is_new=is_new)
+        if relays:
+            self._relays[membership] = relays
+        else:
+            self._relays.pop(membership, None)
 
     def _nodes_of(self, membership: Membership) -> set[str]:
         is_gone = membership.session.connection is None or not self._manager.is_member(membership)
@@ -259,12 +271,11 @@ class Relays:
         """`has_left`: the client has unsubscribed, or its session has ended."""
         if has_left and must_report(membership) and not self._manager.is_closing:
             self._manager.spawn(report_left(self._manager, self.node, membership))
-        for relay in membership.relays.values():
+        for relay in self._relays.pop(membership, {}).values():
             relay.close()
-        membership.relays.clear()
 
-    def close_all(self, memberships: Iterable[Membership]) -> None:
-        for membership in memberships:
+    def close_all(self) -> None:
+        for membership in list(self._relays):
             self.close(membership)
         for link in self._errands.values():
             link.close()
@@ -307,7 +318,7 @@ class Relays:
         found = [
             relay
             for membership in self._manager.memberships_of(session)
-            for relay in membership.relays.values()
+            for relay in self._of(membership).values()
             if relay.is_open and relay.serves(owner, spans=spans)
         ]
         if len(found) > 1:
@@ -328,5 +339,5 @@ class Relays:
         return link
 
     def counters(self) -> dict[str, int | float]:
-        relays = [relay for membership in self._manager.memberships() for relay in membership.relays.values()]
+        relays = [relay for of_one in self._relays.values() for relay in of_one.values()]
         return {"queue_relays": sum(relay.is_open for relay in relays)}
