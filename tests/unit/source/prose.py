@@ -7,6 +7,7 @@ import io
 import re
 import subprocess
 import tokenize
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -30,6 +31,7 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
 def prose_of(path: Path) -> str:
     """Comments, docstrings and other strings of code; a document as it is."""
     text = path.read_text()
@@ -51,6 +53,7 @@ def comments_of(path: Path) -> str:
     return "\n".join([*comments, *docstrings_of(path)])
 
 
+@cache
 def docstrings_of(path: Path) -> list[str]:
     text = path.read_text()
     if path.suffix == ".py":

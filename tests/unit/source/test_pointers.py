@@ -12,7 +12,18 @@ NAMED = re.compile(r"(?<![\w./<{*$-])((?:[\w.-]+/)*[\w.-]+\.(?:pyx|pyi|py|pxi|px
 # Where a name may begin, besides the directory of the file that has it.
 BASES = ("", "src", "src/penstock", "ext/penstock/_ext", "ext", "tests", "tests/support", "docs", "docs/adr")
 MODULE = re.compile(r"(?<![\w./-])(penstock(?:_\w+)?(?:\.[a-zA-Z_]\w*)+)(?![\w/-])")
-NOT_MODULES = {"penstock.toml", "penstock.service", "penstock.log"}
+# Files of a reader, names of loggers, of topics and of protobuf packages.
+NOT_MODULES = {
+    "penstock.cluster.shares",
+    "penstock.datasub",
+    "penstock.key",
+    "penstock.pem",
+    "penstock.service",
+    "penstock.toml",
+    "penstock.v1",
+    "penstock.v1.Publish",
+    "penstock_job.py",
+}
 # Names of files that are not in the tree, and whose they are.
 ELSEWHERE = {
     "_ssl.c": "Python's",
