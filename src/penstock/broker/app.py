@@ -33,6 +33,8 @@ from penstock.mqtt.exchanges import load_exchanges
 from penstock.mqtt.frontend import ListenerContext, MqttFrontend
 from penstock.mqtt.nodes.listener import NodeListener
 from penstock.mqtt.nodes.relays import Relays
+from penstock.mqtt.query_topics import QueryTopics
+from penstock.mqtt.queue_consumers import MqttConsumers
 from penstock.operate.http.server import AdminServer, package_version
 from penstock.operate.retained import RetainedControl
 from penstock.operate.sessions import SessionControl
@@ -55,7 +57,6 @@ from penstock.storage.state.base import StoreError
 from penstock.subscribers.application.names import ApplicationNames
 from penstock.subscribers.device.delivery import DeviceDelivery
 from penstock.subscribers.query.assembly import DataSubscription
-from penstock.subscribers.query.mqtt_topics import QueryTopics
 from penstock.subscribers.queue.control import QueueControl
 from penstock.subscribers.queue.definitions import configured
 from penstock.subscribers.queue.manager import QueueManager
@@ -436,6 +437,7 @@ class Broker:
             settings=settings.queue_manager,
             definitions=configured(settings),
             prefix=self.names.prefix,
+            lasting=MqttConsumers(self.hub.trie),
             node=node,
             remote=NoRemoteQueues if node is None else partial(Relays, node=node),
         )

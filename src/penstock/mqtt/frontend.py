@@ -17,13 +17,13 @@ from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.listen.admission import MORE_DESCRIPTORS, NO_DESCRIPTORS, Admission
 from penstock.mqtt import handle_auth, handle_connect, handle_disconnect, handle_subscribe, handle_unsubscribe
 from penstock.mqtt.answers import DurableAnswers
+from penstock.mqtt.query_topics import QueryTopics
 from penstock.mqtt.removed_users import disconnect_removed
 from penstock.sessions.access_changes import apply_access
 from penstock.sessions.events import SessionEvents
 from penstock.sessions.ownership import Ownership
 from penstock.sessions.registry import SessionRegistry
 from penstock.settings import ListenerSettings, Settings
-from penstock.subscribers.query.mqtt_topics import QueryTopics
 from penstock.subscribers.queue.manager import QueueManager
 
 log = get_logger("penstock.mqtt")

@@ -36,6 +36,8 @@ cdef int release_slot(Session s, Connection c, Slot* slot) except -1:
     if slot.flags & SLOT_STORED:
         slot.flags |= SLOT_RELEASING
         return settle_stored(s, slot.packet_id, True)
+    if slot.flags & SLOT_RELEASING:
+        return 0                                # a lane sends it, see hold_id
     return send_ack(c, PUBREL, slot.packet_id, SUCCESS)
 
 

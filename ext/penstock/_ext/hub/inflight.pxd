@@ -19,7 +19,7 @@ cdef enum:
     SLOT_COUNTED = 8        # sent on the present connection: it takes part of the client's receive maximum
     SLOT_STORED = 32        # the store of DEVICE clients has it under this packet id
     SLOT_STORING = 64       # it is on its way there
-    SLOT_RELEASING = 128    # PUBREC came, and the store does not know it yet: PUBREL waits
+    SLOT_RELEASING = 128    # PUBREL waits: the store does not know yet that PUBREC came, or that a lane gave it up
     SLOT_QUEUE = 256        # of a durable queue: `message` has the consumer's number and the offset as its source
     SLOT_PACK = 16          # of a record in a pack: `message` is the borrowed PackTracker (or NULL), `extras` the index
 

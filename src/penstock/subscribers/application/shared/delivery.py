@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 
 from penstock._ext.hub.connection import Feed, Hub, Lane, Session, read_context, split_context
 from penstock._ext.wire.packets import split_share
+from penstock.core.assign import assign
 from penstock.core.logging import Throttled, get_logger
 from penstock.core.tasks import TaskSet
 from penstock.services.housekeeper import Use
@@ -40,7 +41,7 @@ from penstock.subscribers.application.shared.contexts import (
 from penstock.subscribers.application.shared.denials import ShareDenials
 from penstock.subscribers.application.shared.removal import ShareRemovals
 from penstock.subscribers.application.shared.returns import RETURNED, ShareReturns, returned_key
-from penstock.subscribers.application.shared.shares import Member, Share, share_out
+from penstock.subscribers.application.shared.shares import Member, Share
 
 log = get_logger("penstock.application")
 
@@ -488,8 +489,11 @@ class SharedDelivery:
             for name, member in share.members.items()
             if self._is_online(member.session) and member.session is not leaving
         ]
-        owners = {partition: lane.session.client_id for partition, lane in share.lanes.items()}
-        wanted = share_out(share.partitions, online, owners)
+        held: dict[str, list[int]] = {}
+        for partition, lane in share.lanes.items():
+            held.setdefault(lane.session.client_id, []).append(partition)
+        shares = assign(share.partitions, online, held)
+        wanted = {partition: name for name, own in shares.items() for partition in own}
         for partition, lane in list(share.lanes.items()):
             if wanted.get(partition) != lane.session.client_id:
                 self._stop(share, partition)

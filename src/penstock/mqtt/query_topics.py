@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -13,8 +15,9 @@ from penstock._ext.wire.packets import split_share
 from penstock.core.logging import get_logger
 from penstock.core.refusal import Refusal, Refused
 from penstock.core.tasks import TaskSet
+from penstock.mqtt.query_rows import MqttRows
 from penstock.storage.state.base import StateStore
-from penstock.subscribers.query.mqtt_member import QueryMember, Terms
+from penstock.subscribers.query.consumer import QueryConsumer, QueryTerms
 from penstock.subscribers.query.ports import Identity
 from penstock.subscribers.query.service import DataService
 from penstock_client import wire
@@ -29,13 +32,27 @@ LARGEST_OFFSET = (1 << 63) - 1
 MOST_OF_A_CLIENT = 100
 
 
+class Terms(msgspec.Struct, frozen=True):
+    """A SUBSCRIBE to a query topic, as stored for a persistent session. `offset` is earliest, latest, none or a
+    number."""
+
+    qos: int
+    identifier: int
+    offset: str
+
+
+class Member(NamedTuple):
+    session: Session
+    consumer: QueryConsumer
+
+
 class QueryTopics:
     """The catalogue wins under `$share/`, and nowhere else: a name that is not in it is an ordinary topic."""
 
     def __init__(self, service: DataService, store: StateStore) -> None:
         self._service = service
         self._store = store
-        self._members: dict[str, dict[bytes, QueryMember]] = {}
+        self._members: dict[str, dict[bytes, Member]] = {}
         self._tasks = TaskSet()
         self._restoring: asyncio.Task[None] | None = None
 
@@ -96,15 +113,28 @@ class QueryTopics:
     async def _join(self, session: Session, topic_filter: bytes, group: str, topic: str, terms: Terms) -> None:
         old = self._members.get(session.client_id, {}).pop(topic_filter, None)
         if old is not None:
-            await old.end(leaves=False)
-        member = QueryMember(self._service, session, group, topic, terms=terms, on_refused=self._on_refused)
+            await old.consumer.end(leaves=False)
+        member = self._make_member(session, group, topic, terms)
         try:
-            await member.join()
+            await member.consumer.join()
         except DataError:
-            await member.end(leaves=False)
+            await member.consumer.end(leaves=False)
             raise
         self._members.setdefault(session.client_id, {})[topic_filter] = member
-        member.start()
+        member.consumer.start()
+
+    def _make_member(self, session: Session, group: str, topic: str, terms: Terms) -> Member:
+        digest = hashlib.sha256(f"{session.client_id}\0{topic}".encode()).hexdigest()[:32]
+        parameters = {OFFSET: terms.offset, "qos": str(terms.qos)}
+        consumer = QueryConsumer(
+            self._service,
+            Identity(session.username, session.client_id, surface="mqtt"),
+            f"mqtt:{digest}",
+            terms=QueryTerms(group, topic, terms.offset, parameters),
+            outlet=partial(MqttRows, session, qos=terms.qos, identifier=terms.identifier),
+            on_refused=partial(self._on_refused, session),
+        )
+        return Member(session, consumer)
 
     def unsubscribe(self, session: Session, topic_filter: bytes) -> bool:
         """Whether there was such a subscription."""
@@ -115,7 +145,7 @@ class QueryTopics:
         if not of_client:
             del self._members[session.client_id]
         self._store.store([(TABLE, _key(session.client_id, topic_filter), None)])
-        self._tasks.spawn(member.end(leaves=True))
+        self._tasks.spawn(member.consumer.end(leaves=True))
         return True
 
     def ended(self, session: Session) -> None:
@@ -125,13 +155,13 @@ class QueryTopics:
 
     def attached(self, session: Session) -> None:
         for member in self._members.get(session.client_id, {}).values():
-            member.wake()
+            member.consumer.wake()
 
-    def _on_refused(self, member: QueryMember) -> None:
-        """The topic was dropped, or the right to read it: the subscription is over."""
-        for topic_filter, known in list(self._members.get(member.session.client_id, {}).items()):
-            if known is member:
-                self.unsubscribe(member.session, topic_filter)
+    def _on_refused(self, session: Session, consumer: QueryConsumer) -> None:
+        """End the subscription: the topic was dropped, or the right to read it."""
+        for topic_filter, known in list(self._members.get(session.client_id, {}).items()):
+            if known.consumer is consumer:
+                self.unsubscribe(session, topic_filter)
 
     def restore_when(self, ready: Coroutine[Any, Any, None], find_session: Callable[[str], Session | None]) -> None:
         """Subscriptions of persistent sessions, as soon as the catalogue is known; who is connected by then joins."""
@@ -157,11 +187,9 @@ class QueryTopics:
             if session is None or group is None:
                 self._store.store([(TABLE, _key(client_id, topic_filter), None)])
                 continue
-            member = QueryMember(
-                self._service, session, group.decode(), plain.decode(), terms=terms, on_refused=self._on_refused
-            )
+            member = self._make_member(session, group.decode(), plain.decode(), terms)
             self._members.setdefault(client_id, {})[topic_filter] = member
-            member.start()
+            member.consumer.start()
 
     async def close(self) -> None:
         """The groups hear nothing of it: who comes back finds its place."""
@@ -171,7 +199,7 @@ class QueryTopics:
         members = [member for of_client in self._members.values() for member in of_client.values()]
         self._members.clear()
         for member in members:
-            await member.end(leaves=False)
+            await member.consumer.end(leaves=False)
         await self._tasks.wait()
 
 

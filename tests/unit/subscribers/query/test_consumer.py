@@ -1,30 +1,31 @@
-"""An MQTT client as a member of a group: what is acknowledged is committed, whatever happens to its partitions."""
+"""A consumer that the broker serves, as a member of a group: it commits what is acknowledged."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from penstock.subscribers.query import mqtt_member as query_member
-from penstock.subscribers.query.mqtt_member import QueryMember, Terms
+from penstock.subscribers.query import consumer as query_consumer
+from penstock.subscribers.query.consumer import QueryConsumer, QueryTerms, Rows
 from penstock.subscribers.query.ports import Identity
 from penstock_client import wire
 from penstock_client.errors import StaleEpoch
 from tests.support.machine.waiting import until
 
 
-class Courier:
+class Outlet:
     """Of a client that is connected, takes everything and acknowledges what a test says."""
 
-    is_connected = has_room = True
-    qos = 1
+    is_connected = has_room = acknowledges = True
 
-    def __init__(self, session: object, on_news: Callable[[], None], **_: object) -> None:
+    def __init__(self, on_news: Callable[[], None]) -> None:
         self.acked: list[int] = []
+
+    def send(self, rows: Rows, token: int) -> bool:
+        return True
 
     def take_acked(self) -> list[int]:
         acked, self.acked = self.acked, []
@@ -63,21 +64,24 @@ class Service:
         return wire.Assignment("c", self.epoch, "ready", parts, ["t"], {})
 
 
+def open_consumer(service: Any, who: Identity, offset: str) -> QueryConsumer:
+    terms = QueryTerms("g", "t", offset)
+    return QueryConsumer(service, who, "mqtt:1", terms=terms, outlet=Outlet, on_refused=lambda _: None)
+
+
 def test_a_commit_that_was_refused_for_one_partition_is_made_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_member, "Courier", Courier)
-    monkeypatch.setattr(query_member, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(query_consumer, "HEARTBEAT_SECONDS", 0.01)
 
     async def work() -> None:
         service: Any = Service()
-        session: Any = SimpleNamespace(client_id="c", username=None, version=5)
-        member = QueryMember(service, session, "g", "t", terms=Terms(1, 0, "latest"), on_refused=lambda _: None)
+        member = open_consumer(service, Identity(None, "c"), "latest")
         await member.join()
         for part in member._parts.values():  # one message of each is under way, and acknowledged
             part.under_way.append((part.number, 7))
             member._part_of[part.number] = part
             part.position = 7
-        courier: Any = member._courier
-        courier.acked = [0, 1]
+        outlet: Any = member._outlet
+        outlet.acked = [0, 1]
         member.start()
         member.wake()
         await until(lambda: service.committed == [("t", 1, 7)])
@@ -86,14 +90,12 @@ def test_a_commit_that_was_refused_for_one_partition_is_made_for_the_others(monk
     asyncio.run(work())
 
 
-def test_rights_are_those_of_the_whole_client_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rights_are_those_of_the_whole_client_id() -> None:
     """A longer id must not pass for the one that it begins with: [[data]] entries and %c name client ids."""
-    monkeypatch.setattr(query_member, "Courier", Courier)
 
     async def work() -> None:
         service: Any = Service()
-        session: Any = SimpleNamespace(client_id="c" * 300, username="u", version=5)
-        member = QueryMember(service, session, "g", "t", terms=Terms(1, 0, "earliest"), on_refused=lambda _: None)
+        member = open_consumer(service, Identity("u", "c" * 300), "earliest")
         await member.join()
         assert {who.client_id for who in service.asked_by} == {"c" * 300}
         await member.end(leaves=False)

@@ -1,13 +1,23 @@
-"""Who gets which partition: evenly, deterministic, and never with more moves than needed."""
+"""Assignment of partitions against a naive model: even, deterministic, and never with more moves than needed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from itertools import combinations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.subscribers.application.shared.shares import share_out
+from penstock.core.assign import assign
+
+
+def share_out(partitions: Iterable[int], members: Iterable[str], owners: Mapping[int, str]) -> dict[int, str]:
+    """The owner of each partition."""
+    held: dict[str, list[int]] = {}
+    for partition, owner in owners.items():
+        held.setdefault(owner, []).append(partition)
+    return {partition: name for name, own in assign(partitions, members, held).items() for partition in own}
+
 
 NAMES = st.sets(st.sampled_from("abcdefgh"), max_size=6)
 

@@ -1,29 +1,26 @@
-"""An MQTT client that consumes a query topic: `$share/<group>/<topic>`.
+"""A consumer of a query topic that the broker serves itself, for a client of a front-end without the data protocol.
 
-It is a member of its group like any other consumer, and this broker is its client: it asks for the assignment, fetches
-the rows of its partitions, sends them as JSON, and commits what is acknowledged, from the lowest position on. While its
-connection is gone nothing is asked for; after the session timeout the group gives its partitions to others.
+The consumer is a member of its group like any other: it asks for the assignment, fetches the rows of its partitions,
+hands them to its outlet, and commits what is acknowledged, from the lowest position on. While the client is offline the
+consumer asks for nothing; after the session timeout the group gives its partitions to others.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
-import msgspec
-
-from penstock._ext.hub.connection import Courier, Session
 from penstock._ext.query.block import Block
-from penstock._ext.wire.packets import encode_publish_properties
 from penstock.core.logging import get_logger
 from penstock.subscribers.query.ports import Identity
 from penstock.subscribers.query.service import DataService
 from penstock_client import wire
 from penstock_client.errors import DataError, NotAMember, OutOfRange, StaleEpoch
 
-log = get_logger("penstock.mqtt")
+log = get_logger("penstock.datasub")
 
 ASK_SECONDS = 0.5
 HEARTBEAT_SECONDS = 1.0
@@ -31,15 +28,51 @@ RETRY_SECONDS = 1.0
 FETCH_BYTES = 128 * 1024
 FETCH_ROWS = 1_000
 LONGEST_CLIENT = 255
-JSON = "application/json"
 
 
-class Terms(msgspec.Struct, frozen=True):
-    """What a SUBSCRIBE asked for; kept with a persistent session. `offset` is earliest, latest, none or a number."""
+class Rows(NamedTuple):
+    """A block of one partition; `database` is the filter of the messages that the query reads."""
 
-    qos: int
-    identifier: int
-    offset: str
+    topic: str
+    database: str
+    partition: int
+    block: Block
+
+
+class RowOutlet(Protocol):
+    """Where the rows of a consumer go. It calls `on_news` after acknowledgements and when it may have room again."""
+
+    @property
+    def is_connected(self) -> bool: ...
+
+    @property
+    def has_room(self) -> bool: ...
+
+    @property
+    def acknowledges(self) -> bool:
+        """Return whether the client acknowledges rows; otherwise they are done when they are sent."""
+
+    def send(self, rows: Rows, token: int) -> bool:
+        """Send a block, only with room; return False if it is larger than the client takes."""
+
+    def take_acked(self) -> list[int]:
+        """Return the tokens that were acknowledged since the last call."""
+
+    def close(self) -> None: ...
+
+
+MakeOutlet = Callable[[Callable[[], None]], RowOutlet]
+"""Takes `on_news`."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTerms:
+    """What a consumer asks for. `offset` is earliest, latest, none or a number; `parameters` are shown to operators."""
+
+    group: str
+    topic: str
+    offset: str = "latest"
+    parameters: Mapping[str, str] = field(default_factory=dict)
 
 
 class Part:
@@ -63,27 +96,24 @@ class Part:
         return self._reached
 
 
-class QueryMember:
+class QueryConsumer:
     def __init__(
         self,
         service: DataService,
-        session: Session,
-        group: str,
-        topic: str,
+        who: Identity,
+        consumer: str,
         *,
-        terms: Terms,
-        on_refused: Callable[[QueryMember], None],
+        terms: QueryTerms,
+        outlet: MakeOutlet,
+        on_refused: Callable[[QueryConsumer], None],
     ) -> None:
+        """`consumer` is its id in the group."""
         self._service = service
-        self.session = session
-        self.group = group
-        self.topic = topic
+        self.consumer = consumer
         self.terms = terms
         self._on_refused = on_refused
-        digest = hashlib.sha256(f"{session.client_id}\0{topic}".encode()).hexdigest()[:32]
-        self.consumer = f"mqtt:{digest}"
-        self._who = Identity(session.username, session.client_id, surface="mqtt")
-        self._courier = Courier(session, self._on_news, qos=terms.qos, identifier=terms.identifier)
+        self._who = who
+        self._outlet = outlet(self._on_news)
         self._ends: dict[int, int] = {}
         self._parts: dict[int, Part] = {}
         self._part_of: dict[int, Part] = {}  # by token
@@ -104,11 +134,11 @@ class QueryMember:
         await self._subscribe()
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"query-member-{self.topic}")
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"query-member-{self.terms.topic}")
 
     async def end(self, *, leaves: bool) -> None:
         """`leaves`: it has unsubscribed, or its session is over: its partitions go to the others at once."""
-        self._courier.close()
+        self._outlet.close()
         tasks = [task for task in (self._task, *(part.task for part in self._parts.values())) if task is not None]
         tasks = [task for task in tasks if task is not asyncio.current_task()]
         for task in tasks:
@@ -118,16 +148,16 @@ class QueryMember:
         if leaves:
             try:
                 await self._commit()
-                await self._service.handle(self._who, "leave", wire.Leave(self.consumer, self.group))
+                await self._service.handle(self._who, "leave", wire.Leave(self.consumer, self.terms.group))
             except DataError as error:
-                log.info("a consumer over MQTT left without a word", client_id=self.session.client_id, error=str(error))
+                log.info("a query consumer left without a word", client_id=self._who.client_id, error=str(error))
 
     def wake(self) -> None:
         """The client is back."""
         self._on_news()
 
     def _on_news(self) -> None:
-        for token in self._courier.take_acked():
+        for token in self._outlet.take_acked():
             part = self._part_of.pop(token, None)
             if part is not None:
                 part.acked.add(token)
@@ -139,12 +169,12 @@ class QueryMember:
     async def _subscribe(self) -> None:
         reset = self.terms.offset if self.terms.offset in ("earliest", "latest", "none") else "earliest"
         request = wire.Subscribe(
-            group=self.group,
-            topics=[self.topic],
+            group=self.terms.group,
+            topics=[self.terms.topic],
             consumer=self.consumer,
-            client_id=self.session.client_id[:LONGEST_CLIENT],
+            client_id=self._who.client_id[:LONGEST_CLIENT],
             auto_offset_reset=reset,
-            parameters={"sub-offset": self.terms.offset, "qos": str(self.terms.qos)},
+            parameters=dict(self.terms.parameters),
         )
         self._apply(await self._service.handle(self._who, "subscribe", request))
 
@@ -159,7 +189,7 @@ class QueryMember:
                     await self._until_connected()
                     await self._try_subscribe()
                 except DataError as error:
-                    log.info("a consumer over MQTT waits", client_id=self.session.client_id, error=str(error))
+                    log.info("a query consumer waits", client_id=self._who.client_id, error=str(error))
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
             committing.cancel()
@@ -168,16 +198,16 @@ class QueryMember:
         while True:
             is_ready = bool(self._parts)
             await asyncio.sleep(HEARTBEAT_SECONDS if is_ready else ASK_SECONDS)
-            if not self._courier.is_connected:
+            if not self._outlet.is_connected:
                 await self._until_connected()
-            polled = self._has_moved or self._courier.has_room
+            polled = self._has_moved or self._outlet.has_room
             self._has_moved = False
             request = wire.Heartbeat(
                 consumer=self.consumer,
-                group=self.group,
+                group=self.terms.group,
                 epoch=self._epoch,
                 polled=polled,
-                positions=[(self.topic, part.number, part.position) for part in self._parts.values()],
+                positions=[(self.terms.topic, part.number, part.position) for part in self._parts.values()],
             )
             assignment = await self._service.handle(self._who, "heartbeat", request)
             if assignment is not None:
@@ -193,21 +223,21 @@ class QueryMember:
 
     def _refused(self, reason: str) -> None:
         log.warning(
-            "a subscription to a query topic ends", client_id=self.session.client_id, topic=self.topic, reason=reason
+            "a subscription to a query topic ends", client_id=self._who.client_id, topic=self.terms.topic, reason=reason
         )
         self._on_refused(self)
 
     async def _until_connected(self) -> None:
-        while not self._courier.is_connected:
+        while not self._outlet.is_connected:
             self._news.clear()
             await self._news.wait()
 
     def _apply(self, assignment: wire.Assignment) -> None:
-        if self.topic in assignment.refused:
-            self._refused(assignment.refused[self.topic])
+        if self.terms.topic in assignment.refused:
+            self._refused(assignment.refused[self.terms.topic])
             return
         self._epoch = assignment.epoch
-        owned = {part.partition: part for part in assignment.partitions if part.topic == self.topic}
+        owned = {part.partition: part for part in assignment.partitions if part.topic == self.terms.topic}
         # What the group has committed beyond its place another has read, while the client was away: it goes on there.
         passed = [
             number
@@ -250,15 +280,15 @@ class QueryMember:
             except (StaleEpoch, NotAMember):
                 await asyncio.sleep(ASK_SECONDS)  # the next heartbeat tells
             except DataError as error:
-                log.info("rows cannot be fetched", client_id=self.session.client_id, error=str(error))
+                log.info("rows cannot be fetched", client_id=self._who.client_id, error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _fetch(self, part: Part) -> None:
         request = wire.Fetch(
             consumer=self.consumer,
-            group=self.group,
+            group=self.terms.group,
             epoch=self._epoch,
-            topic=self.topic,
+            topic=self.terms.topic,
             partition=part.number,
             offset=part.position,
             min_rows=FETCH_ROWS,
@@ -280,14 +310,8 @@ class QueryMember:
         await self._until_room()
         self._tokens += 1
         token = self._tokens
-        payload = b'{"topic":%s,"db":%s,"vid":%d,"rows":%s}' % (
-            msgspec.json.encode(self.topic),
-            msgspec.json.encode(self._database()),
-            part.number,
-            block.to_json(),
-        )
-        if self._courier.send(self.topic.encode(), payload, self._properties(part, block), token):
-            if self._courier.qos:
+        if self._outlet.send(Rows(self.terms.topic, self._database(), part.number, block), token):
+            if self._outlet.acknowledges:
                 part.under_way.append((token, position))
                 self._part_of[token] = part
             part.position = position
@@ -302,36 +326,23 @@ class QueryMember:
         part.position = position
 
     def _database(self) -> str:
-        topic = self._service.topic(self.topic)
+        topic = self._service.topic(self.terms.topic)
         return "" if topic is None else topic.plan.filter
 
-    def _properties(self, part: Part, block: Block) -> bytes:
-        if self.session.version != 5:
-            return b""
-        return encode_publish_properties(
-            payload_format=1,
-            content_type=JSON,
-            user_properties=[
-                ("partition", str(part.number)),
-                ("first-offset", str(block.first_offset)),
-                ("last-offset", str(block.last_offset)),
-            ],
-        )
-
     async def _until_room(self) -> None:
-        while not self._courier.has_room:
+        while not self._outlet.has_room:
             self._news.clear()
             await self._news.wait()
 
     async def _reset(self, part: Part) -> None:
         """The log does not have the position any more."""
-        places = wire.Positions(self.group, [(self.topic, part.number)])
+        places = wire.Positions(self.terms.group, [(self.terms.topic, part.number)])
         [[begin, end]] = await self._service.handle(self._who, "watermarks", places)
         goes_to = end if self.terms.offset == "latest" else begin
         log.warning(
-            "a consumer over MQTT has fallen off the log",
-            client_id=self.session.client_id,
-            topic=self.topic,
+            "a query consumer has fallen off the log",
+            client_id=self._who.client_id,
+            topic=self.terms.topic,
             partition=part.number,
             position=part.position,
             goes_to=goes_to,
@@ -349,15 +360,15 @@ class QueryMember:
             except (StaleEpoch, NotAMember):
                 continue  # the partition is another's now, who gets the rows again
             except DataError as error:
-                log.info("progress cannot be stored", client_id=self.session.client_id, error=str(error))
+                log.info("progress cannot be stored", client_id=self._who.client_id, error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
                 self._commit_soon.set()
 
     async def _commit(self) -> None:
         reached = {part: part.done() for part in self._parts.values()}
-        offsets = [(self.topic, part.number, end) for part, end in reached.items() if end > part.committed]
+        offsets = [(self.terms.topic, part.number, end) for part, end in reached.items() if end > part.committed]
         if offsets:
-            request = wire.Commit(self.consumer, self.group, self._epoch, offsets)
+            request = wire.Commit(self.consumer, self.terms.group, self._epoch, offsets)
             await self._service.handle(self._who, "commit", request)
             for part, end in reached.items():
                 part.committed = max(part.committed, end)
