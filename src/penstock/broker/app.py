@@ -34,6 +34,7 @@ from penstock.mqtt.frontend import ListenerContext, MqttFrontend
 from penstock.mqtt.nodes.listener import NodeListener
 from penstock.mqtt.nodes.relays import Relays
 from penstock.mqtt.query_topics import QueryTopics
+from penstock.mqtt.queue_consumers import MqttConsumers
 from penstock.operate.http.server import AdminServer, package_version
 from penstock.operate.retained import RetainedControl
 from penstock.operate.sessions import SessionControl
@@ -446,6 +447,7 @@ class Broker:
             settings=settings.queue_manager,
             definitions=configured(settings),
             prefix=self.names.prefix,
+            lasting=MqttConsumers(self.hub.trie),
             node=node,
             remote=NoRemoteQueues if node is None else partial(Relays, node=node),
         )

@@ -10,6 +10,7 @@ from penstock._ext.hub.connection import Connection, Session
 from penstock._ext.wire.packets import Reason, SubscribePacket, build_suback, parse_subscribe, split_share
 from penstock.core.logging import get_logger
 from penstock.core.refusal import Refused
+from penstock.mqtt import queue_consumers
 from penstock.mqtt.refusals import SUBACK_REASONS
 from penstock.storage.log.base import LogError
 from penstock.subscribers.queue.rights import asked_filter
@@ -97,7 +98,8 @@ async def _join(front: MqttFrontend, session: Session, topic_filter: bytes, qos:
             session, topic_filter, qos=qos, identifier=packet.identifier, properties=packet.user_properties
         )
     assert front.queues is not None
-    return await front.queues.subscribe(
+    return await queue_consumers.subscribe(
+        front.queues,
         session,
         topic_filter.decode(),
         qos=qos,

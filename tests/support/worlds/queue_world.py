@@ -12,6 +12,7 @@ from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.record.envelope import encode
 from penstock._ext.record.segment import RecordPack
 from penstock._ext.wire.packets import encode_publish_properties
+from penstock.mqtt.queue_consumers import MqttConsumers, subscribe
 from penstock.sessions.registry import Opening, SessionRegistry
 from penstock.settings.queues import QueueManagerSettings
 from penstock.storage.log.memory import MemoryLog
@@ -33,7 +34,9 @@ class QueueWorld:
         self.hub = Hub(loop)
         self.log = MemoryLog()
         self.store = MemoryStateStore()
-        self.manager = QueueManager(self.hub, self.log, MemoryLog(), self.store, loop, settings=settings)
+        self.manager = QueueManager(
+            self.hub, self.log, MemoryLog(), self.store, loop, settings=settings, lasting=MqttConsumers(self.hub.trie)
+        )
         self.control = QueueControl(self.manager, clock=lambda: NOW)
         self._registry = SessionRegistry(self.hub, loop)
         self._numbers = itertools.count()
@@ -56,7 +59,7 @@ class QueueWorld:
             session = self.open_session(client_id)
             address = f"{queue.address}/{filter}" if filter else queue.address
             pairs = [("consumer-group", group)]
-            assert await self.manager.subscribe(session, address, qos=1, identifier=0, properties=pairs) == 1
+            assert await subscribe(self.manager, session, address, qos=1, properties=pairs) == 1
         return queue.group(group, filter)
 
     def open_session(self, client_id: str) -> Session:

@@ -33,7 +33,7 @@ LOOK_SECONDS = 0.05
 def must_report(membership: Membership) -> bool:
     """Return whether the group of the subscription may end with it. The node that serves the queue knows its lifetime:
     a DISCONNECT may have changed that of the session."""
-    return not membership.is_relayed and not membership.record.group
+    return not membership.is_relayed and not membership.terms.group
 
 
 async def report_left(manager: QueueManager, node: ClusterNode, membership: Membership) -> None:
@@ -43,8 +43,8 @@ async def report_left(manager: QueueManager, node: ClusterNode, membership: Memb
         pause = FIRST_PAUSE
         for _ in range(ATTEMPTS):
             current = manager.memberships()
-            asked = (membership.session.client_id, membership.topic_filter)
-            if any((each.session.client_id, each.topic_filter) == asked for each in current):
+            asked = (membership.client.client_id, membership.name)
+            if any((each.client.client_id, each.name) == asked for each in current):
                 return  # the client has subscribed again
             try:
                 await _report(node, owner, membership)
@@ -59,15 +59,15 @@ async def _report(node: ClusterNode, owner: str, membership: Membership) -> None
     door = node.door_of(owner)
     if door is None:
         raise LinkError("its address is not known")
-    session = membership.session
-    link = Link(door, node.service_id, session.client_id, user=session.username)
+    client = membership.client
+    link = Link(door, node.service_id, client.client_id, user=client.username)
     try:
         await link.open()
         properties = [
             ("consumer-group", membership.group_name),
-            (LEFT_PROPERTY, ASSIGNED if session.is_assigned else ""),
+            (LEFT_PROPERTY, ASSIGNED if client.is_assigned else ""),
         ]
-        await link.subscribe(membership.topic_filter, 1, properties)
+        await link.subscribe(membership.name, 1, properties)
     finally:
         link.close()
 

@@ -36,6 +36,7 @@ from penstock.core.tasks import TaskSet
 from penstock.listen.listener import Listener, ListenerError
 from penstock.mqtt.nodes.departures import end_groups, has_left
 from penstock.mqtt.nodes.link import CHALLENGE_BYTES, METHOD, USER, prove
+from penstock.mqtt.queue_consumers import subscribe
 from penstock.mqtt.refusals import SUBACK_REASONS
 from penstock.services.membership import Door
 from penstock.services.node import ClusterNode
@@ -212,11 +213,11 @@ class NodeListener:
             if not error and has_left(packet.user_properties):
                 await end_groups(self._queues, topic_filter.decode(), packet.user_properties)
             elif not error:
-                reason = await self._queues.subscribe(
+                reason = await subscribe(
+                    self._queues,
                     session,
                     topic_filter.decode(),
                     qos=options & QOS,
-                    identifier=0,
                     properties=packet.user_properties,
                     receive_maximum=session.quota,
                     is_relayed=True,

@@ -23,8 +23,8 @@ from penstock.core.logging import Throttled, get_logger
 from penstock.core.refusal import Refusal, Refused
 from penstock.mqtt.nodes.departures import must_report, report_left
 from penstock.mqtt.nodes.link import AWAY, REFUSED, Link, LinkError, open_quietly
+from penstock.mqtt.queue_consumers import LIFE_PROPERTY, MqttOutlet
 from penstock.services.node import ClusterNode
-from penstock.subscribers.queue.memberships import LIFE_PROPERTY
 from penstock.subscribers.queue.names import group_id, parse_publish
 
 if TYPE_CHECKING:
@@ -60,11 +60,19 @@ class Relay:
     """One subscription at one other node, for as long as the client is connected and that node serves it."""
 
     def __init__(
-        self, relays: Relays, membership: Membership, node: str, *, position: str = "", is_new: bool = False
+        self,
+        relays: Relays,
+        membership: Membership,
+        outlet: MqttOutlet,
+        node: str,
+        *,
+        position: str = "",
+        is_new: bool = False,
     ) -> None:
         """`is_new`: the client waits for its SUBACK; until `begin` it gets nothing."""
         self._relays = relays
         self._membership = membership
+        self._outlet = outlet
         self._node = node
         self._position = position
         self._held: deque[tuple[int, bytes]] = deque()
@@ -98,7 +106,7 @@ class Relay:
 
     async def _run(self) -> None:
         pause = FIRST_PAUSE
-        while self._membership.session.connection is not None:
+        while self._outlet.session.connection is not None:
             try:
                 await self._open()
                 pause = FIRST_PAUSE
@@ -114,10 +122,10 @@ class Relay:
 
     @property
     def _filter(self) -> str:
-        return self._membership.topic_filter
+        return self._membership.name
 
     async def _open(self) -> None:
-        session, record = self._membership.session, self._membership.record
+        session, outlet = self._outlet.session, self._outlet
         connection = session.connection
         door = self._relays.node.door_of(self._node)
         if door is None:
@@ -126,7 +134,7 @@ class Relay:
             raise LinkError("the client is gone")
         limit = connection.maximum_packet_size
         self._broken.clear()
-        self._courier = Courier(session, self._on_news, qos=record.qos, identifier=record.identifier)
+        self._courier = Courier(session, self._on_news, qos=outlet.qos, identifier=outlet.identifier)
         self.link = Link(
             door,
             self._relays.node.service_id,
@@ -138,19 +146,19 @@ class Relay:
             on_closed=self._broken.set,
         )
         await self.link.open()
-        await self.link.subscribe(self._filter, min(record.qos, 1), self._properties())
+        await self.link.subscribe(self._filter, min(outlet.qos, 1), self._properties())
         self._position = ""  # where it wanted to begin, it has begun
 
     def _properties(self) -> list[tuple[str, str]]:
-        session, record = self._membership.session, self._membership.record
+        terms = self._membership.terms
         wanted = [
             ("consumer-group", self._membership.group_name),
             (LIFE_PROPERTY, self._membership.life),
-            ("prefetch", str(record.prefetch)),
-            ("settle-on-ack", "true" if record.settles_by_ack or session.version != 5 else "false"),
+            ("prefetch", str(terms.credit)),
+            ("settle-on-ack", "true" if self._outlet.is_settled_by_ack else "false"),
         ]
-        if record.auto_commit is not None:
-            wanted.append(("x-auto-commit", "true" if record.auto_commit else "false"))
+        if terms.auto_commit is not None:
+            wanted.append(("x-auto-commit", "true" if terms.auto_commit else "false"))
         return [*wanted, ("x-stream-offset", self._position)] if self._position else wanted
 
     # ---- messages ----
@@ -174,7 +182,7 @@ class Relay:
             self._held_bytes -= len(body)
             topic_end = 2 + int.from_bytes(body[:2], "big")
             packet_id = int.from_bytes(body[topic_end : topic_end + 2], "big") if flags & 0x06 else 0
-            acl = self._membership.session.acl
+            acl = self._outlet.session.acl
             if acl is not None and not acl.may_receive(body[2:topic_end]):
                 # The other node has checked it by its own rules, which may be older.
                 self._refuse(link, packet_id, Reason.NOT_AUTHORIZED)
@@ -226,6 +234,8 @@ class Relays:
 
     async def open(self, membership: Membership) -> None:
         """Open links to all nodes that serve queues of a new subscription; raises Refused if one cannot be opened."""
+        if not isinstance(membership.outlet, MqttOutlet) and self._nodes_of(membership):
+            raise Refused(Refusal.NOT_SUPPORTED, "the queue is served by another node, and only MQTT clients reach it")
         self._follow(membership, is_new=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SUBACK_SECONDS):
@@ -247,20 +257,23 @@ class Relays:
         self._follow(membership)
 
     def _follow(self, membership: Membership, *, is_new: bool = False) -> None:
+        outlet = membership.outlet
+        if not isinstance(outlet, MqttOutlet):
+            return  # `open` refuses these where another node is asked
         wanted = self._nodes_of(membership)
         relays = self._of(membership)
         for node in relays.keys() - wanted:
             relays.pop(node).close()
         for node in wanted - relays.keys():
             position = membership.position if is_new else ""
-            relays[node] = Relay(self, membership, node, position=position, is_new=is_new)
+            relays[node] = Relay(self, membership, outlet, node, position=position, is_new=is_new)
         if relays:
             self._relays[membership] = relays
         else:
             self._relays.pop(membership, None)
 
     def _nodes_of(self, membership: Membership) -> set[str]:
-        is_gone = membership.session.connection is None or not self._manager.is_member(membership)
+        is_gone = not membership.client.connected or not self._manager.is_member(membership)
         if is_gone or membership.is_relayed:
             return set()
         queues = self._manager.queues_for(membership)

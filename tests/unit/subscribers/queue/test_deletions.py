@@ -11,6 +11,7 @@ import pytest
 
 from penstock._ext.hub.connection import Hub
 from penstock.core.errors import NotFoundError
+from penstock.mqtt.queue_consumers import MqttConsumers
 from penstock.settings.queues import QueueManagerSettings
 from penstock.storage.log.base import LogUnavailable
 from penstock.storage.log.memory import MemoryLog
@@ -170,7 +171,17 @@ async def started(
 ) -> AsyncIterator[QueueManager]:
     loop = asyncio.get_running_loop()
     settings = QueueManagerSettings()
-    manager = QueueManager(Hub(loop), log, MemoryLog(), store, loop, settings=settings, definitions=definitions)
+    hub = Hub(loop)
+    manager = QueueManager(
+        hub,
+        log,
+        MemoryLog(),
+        store,
+        loop,
+        settings=settings,
+        definitions=definitions,
+        lasting=MqttConsumers(hub.trie),
+    )
     await manager.start()
     try:
         yield manager

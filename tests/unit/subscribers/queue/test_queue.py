@@ -9,6 +9,7 @@ import pytest
 
 from penstock._ext.hub.connection import QUEUE_OFF, DurableQueue, answer_text
 from penstock.core.refusal import Refusal, Refused
+from penstock.mqtt.queue_consumers import subscribe
 from penstock.settings.queues import QueueManagerSettings
 from penstock.storage.log.base import Appended, LogError, LogUnavailable
 from penstock.subscribers.queue.definitions import Limits, QueueDefinition, QueueError, Replication, Retention
@@ -192,7 +193,7 @@ def test_queues_are_made_on_first_use_only_where_that_is_wanted():
         for topic, is_there in ((b"$queue/there/k", True), (b"$queue/none/k", False)):
             assert isinstance(world.manager._find_queue(topic, False), DurableQueue) == is_there
         with pytest.raises(Refused) as refused:
-            await world.manager.subscribe(session, "$queue/none", qos=1, identifier=0)
+            await subscribe(world.manager, session, "$queue/none", qos=1)
         assert (refused.value.refusal, str(refused.value)) == (Refusal.NOT_FOUND, answer_text(QUEUE_OFF))
         assert list(world.queues) == ["there"]
 
