@@ -265,7 +265,7 @@ async def create_topics(
 async def delete_service_topics(
     admin: Admin, settings: ServiceSettings, service_id: str, service_types: Iterable[ServiceType] = ServiceType
 ) -> list[str]:
-    """Deletes the topics of a service that is gone for good; the original leaves them behind."""
+    """Deletes the topics of a service that is gone for good; ThingsBoard leaves them."""
     ids = {service_type: [service_id] for service_type in service_types}
     own = {
         name

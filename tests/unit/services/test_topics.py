@@ -27,7 +27,7 @@ from tests.support.worlds.service_settings import services
 CORE, RULE_ENGINE = ServiceType.TB_CORE, ServiceType.TB_RULE_ENGINE
 DAYS = 86_400_000
 
-# base, partitions, retention in ms; the seed's tables
+# base, partitions, retention in ms; ThingsBoard's tables
 SEED = [
     ("tb_core", 10, 7 * DAYS),
     ("tb_core.notifications", 1, 7 * DAYS),

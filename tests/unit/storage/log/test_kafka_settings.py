@@ -25,7 +25,7 @@ def test_the_seeds_defaults() -> None:
     consumer = consumer_config(KafkaSettings(), "group", None, KafkaSettings().auto_offset_reset)
     assert producer["acks"] == "all"
     assert producer["enable.idempotence"] is True
-    assert producer["batch.size"] == 1_000_000  # the seed: 16384
+    assert producer["batch.size"] == 1_000_000  # ThingsBoard: 16384
     assert producer["linger.ms"] == 1
     assert producer["compression.type"] == "none"
     assert producer["message.max.bytes"] == 1_048_576

@@ -1,4 +1,4 @@
-"""What a queue can be: defaults of the seed, mistakes named, what an edit may change, little memory each."""
+"""What a queue can be: defaults of FluxMQ, mistakes named, what an edit may change, little memory each."""
 
 import tracemalloc
 

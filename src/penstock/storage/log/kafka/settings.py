@@ -1,4 +1,4 @@
-"""The settings of the Kafka provider, with the names and defaults of the seeds, and what librdkafka makes of them.
+"""The settings of the Kafka provider, with the names and defaults of ThingsBoard, and what librdkafka makes of them.
 
 Properties that are not here go through `producer`, `consumer` and `admin` as librdkafka spells them. Names that only
 the Java client has are translated where librdkafka can do the same; otherwise they are refused, with what to write
