@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import cast
 
 from penstock.core.errors import SettingsError
+from penstock.core.plugins import load_plugin
 from penstock.core.ports import Scheduler
 from penstock.services.housekeeper import Housekeeper
 from penstock.services.log_names import LogNames
 from penstock.services.node import ClusterNode
-from penstock.services.settings import QueueSettings, parse_settings
-from penstock.services.topics import check_topic_properties
+from penstock.services.topics import check_services
 from penstock.settings import Settings
+from penstock.settings.providers import LOGS, log_capabilities
+from penstock.settings.services import ServiceSettings
 from penstock.storage.log.base import Log, LogError, parse_properties
 from penstock.storage.log.embedded import EmbeddedLog
 from penstock.storage.log.memory import MemoryLog
@@ -50,11 +52,11 @@ def check_topic(
         raise SettingsError(f"{key} = {text!r} is not allowed: {error}") from None
 
 
-def check_queue_topics(queues: QueueSettings, *, is_kafka: bool) -> None:
+def check_service_topics(services: ServiceSettings, *, is_kafka: bool) -> None:
     """The same of the topics of the queues between services. Raises SettingsError."""
-    check_topic_properties(queues)
-    for base, text in queues.topic_properties.items():
-        check_topic(f'queue.topic-properties."{base}"', text, base, 1, is_kafka=is_kafka)
+    check_services(services)
+    for base, text in services.topic_properties.items():
+        check_topic(f'services.topic_properties."{base}"', text, base, 1, is_kafka=is_kafka)
 
 
 def make_store(settings: Settings) -> LmdbStore | None:
@@ -66,16 +68,17 @@ def make_store(settings: Settings) -> LmdbStore | None:
 
 def make_state_store(settings: Settings, log_provider: Log | None, loop: asyncio.AbstractEventLoop) -> StateStore:
     """Sessions, subscriptions and what else is known of clients: on the disk, in Kafka, or gone with the process."""
-    if settings.log.provider == "embedded":
-        return LmdbStateStore(Path(settings.server.data_dir) / "clients", loop)
-    if settings.log.provider == "kafka" and log_provider is not None:
+    can = log_capabilities(settings)
+    if can.is_shared and log_provider is not None:
         return StateLog(log_provider, topic_of=LogNames(settings).of)
+    if can.is_durable and not can.is_shared:
+        return LmdbStateStore(Path(settings.server.data_dir) / "clients", loop)
     return MemoryStateStore()
 
 
 def make_device_store(settings: Settings, log_provider: Log | None) -> DeviceStore | None:
     """Where messages wait for DEVICE clients. Without a log they wait in memory, as everything does."""
-    if log_provider is None or settings.log.provider == "memory":
+    if log_provider is None or not log_provider.is_durable:
         return None
     if settings.device.store == "redis":
         # imported here: who has no Redis does not wait for its library
@@ -88,6 +91,8 @@ def make_log(settings: Settings, store: LmdbStore | None) -> Log | None:
     """The provider of the settings; none where nothing is logged."""
     if settings.ingest.log == "none":
         return None
+    if settings.log.provider not in LOGS:
+        return cast(Log, load_plugin("log.provider", settings.log.provider)(settings))
     # Publishers wait at the setting; what they had sent before they were stopped still finds room.
     room = 2 * settings.log.max_pending_bytes
     if settings.log.provider == "memory":
@@ -109,16 +114,20 @@ def make_log(settings: Settings, store: LmdbStore | None) -> Log | None:
 
 
 def make_node(settings: Settings, log_provider: Log | None, scheduler: Scheduler) -> ClusterNode | None:
-    """This process among the others: on Kafka there may be others, on a log of its own it is alone."""
-    queues = parse_settings(settings.queue)
+    """This process as a member of a cluster: alone unless the log is shared."""
     if log_provider is None:
         return None
-    is_clustered = settings.log.provider == "kafka"
-    return ClusterNode(log_provider, queues, settings.server.node_id, scheduler, is_clustered=is_clustered)
+    return ClusterNode(
+        log_provider,
+        settings.services,
+        settings.server.node_id,
+        scheduler,
+        cluster=settings.cluster if log_provider.is_shared else None,
+    )
 
 
 def make_housekeeper(settings: Settings, log_provider: Log | None, node: ClusterNode | None) -> Housekeeper | None:
     if log_provider is None or node is None:
         return None
-    options = parse_settings(settings.queue).core.housekeeper
-    return Housekeeper(node.queues, log_provider, options, is_alone=settings.log.provider != "kafka")
+    options = settings.services.core.housekeeper
+    return Housekeeper(node.queues, log_provider, options, is_alone=not log_provider.is_shared)

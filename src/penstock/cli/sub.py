@@ -16,7 +16,9 @@ from penstock.cli.client_runner import run, warn
 from penstock.cli.output import make_printer
 from penstock.core import exit_codes
 from penstock.core.errors import UsageError
-from penstock.mqtt.client.session import Client, Message
+from penstock_client.mqtt.client import Client
+from penstock_client.mqtt.packets import Message
+from penstock_schema import topic_filter
 
 app = make_app()
 Settle = Annotated[
@@ -89,20 +91,7 @@ class SubscribeOptions:
     def is_printed(self, message: Message) -> bool:
         if message.retain and self.no_stale:
             return False
-        return not any(matches_filter(name, message.topic) for name in self.filter_out or [])
-
-
-def matches_filter(name: str, topic: str) -> bool:
-    """Whether the filter matches the topic [MQTT-4.7.2-1]."""
-    levels, parts = name.split("/"), topic.split("/")
-    if topic.startswith("$") and levels[0] in ("+", "#"):
-        return False
-    for index, level in enumerate(levels):
-        if level == "#":
-            return True
-        if index >= len(parts) or level not in ("+", parts[index]):
-            return False
-    return len(levels) == len(parts)
+        return not any(topic_filter.matches(name, message.topic) for name in self.filter_out or [])
 
 
 async def _run(connection: Connection, options: SubscribeOptions, filters: list[str]) -> int:

@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from penstock._ext.hub.connection import Hub
 from penstock._ext.match.acl import AclProgram
 from penstock._ext.match.partition import hash_text
+from penstock.access.base import Subject
 from penstock.cluster.claims import Claim
 from penstock.cluster.take_over import TakeOver
 from penstock.core.errors import SettingsError
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.dispatch.turns import ShareTable
 from penstock.services.housekeeper import Task, Undecided, Use
@@ -21,11 +22,11 @@ from penstock.services.log_names import dispatch_group
 from penstock.services.model import ServiceListChanged
 from penstock.services.names import notifications_topic
 from penstock.services.node import ClusterNode
-from penstock.services.settings import QueueSettings
 from penstock.services.topics import INSTANCE_CHANNELS
 from penstock.sessions.ownership import Ownership
 from penstock.sessions.records import RecordError
 from penstock.sessions.registry import SessionRegistry
+from penstock.settings.cluster import ClusterSettings
 from penstock.storage.log.base import Log, LogError
 
 log = get_logger("penstock.cluster")
@@ -64,24 +65,25 @@ class Cluster:
         registry: SessionRegistry,
         applications: PersistentClients,
         node: str,
-        settings: QueueSettings,
+        settings: ClusterSettings,
+        prefix: str,
         has_own_queues: bool,
         ownership: Ownership,
-        program_for: Callable[[str, str | None], AclProgram | None],
+        program_for: Callable[[Subject], AclProgram | None],
     ) -> None:
         self._hub = hub
         self._members = members
         self._applications = applications
         self._registry = registry
         self._node = node
-        self._prefix = settings.prefix
+        self._prefix = prefix
         self.take_over = TakeOver(
             log_provider,
             hub,
             registry,
             applications,
             node=node,
-            prefix=settings.prefix,
+            prefix=prefix,
             queues=members.queues,
             others=members.others,
             heard_at=members.heard_at,
@@ -94,17 +96,17 @@ class Cluster:
             node,
             members.others,
             has_sessions=self.take_over.has_sessions,
-            prefix=settings.prefix,
+            prefix=prefix,
         )
         # A broker that is started again has its sessions for itself until then.
-        self._adopt_after = settings.cluster.adopt_after
+        self._adopt_after = settings.adopt_after
         self._has_own_queues = has_own_queues
         self._absent: dict[str, float] = {}
         self._is_open = False
         self._opening: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
         delivery = applications.delivery
         delivery.use_elsewhere = delivery.shared.removals.use_elsewhere = self._use_elsewhere
         delivery.shared.before_joining = self._before_joining
@@ -145,7 +147,7 @@ class Cluster:
                 await start()
                 return
             except LogError as error:
-                self._warn("the cluster cannot be joined yet", error)
+                self._warnings.warning("the cluster cannot be joined yet", error=str(error))
             await asyncio.sleep(RETRY_SECONDS)
 
     async def stop(self) -> None:
@@ -199,7 +201,9 @@ class Cluster:
                     count = await self.take_over.adopt_all(name)
                     log.warning("the sessions of a broker that is gone were taken up", node=name, sessions=count)
                 except (LogError, RecordError, TimeoutError) as error:
-                    self._warn("the sessions of a broker that is gone cannot be taken up yet", error)
+                    self._warnings.warning(
+                        "the sessions of a broker that is gone cannot be taken up yet", error=str(error)
+                    )
 
     async def _use_elsewhere(self, task: Task) -> Use:
         """Of what is to be removed, by any other broker. Raises PenstockError: not known."""
@@ -230,7 +234,3 @@ class Cluster:
 
     def counters(self) -> dict[str, int | float]:
         return self.take_over.counters()
-
-    def _warn(self, what: str, error: BaseException) -> None:
-        if (suppressed := self._warnings.try_pass(what)) is not None:
-            log.warning(what, error=str(error), suppressed=suppressed)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -24,9 +24,11 @@ import msgspec
 
 from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.match.acl import AclProgram
+from penstock.access.base import Subject
 from penstock.cluster.claims import NOT_KNOWN, Answer, Ask, Claim
 from penstock.cluster.departures import Departures
 from penstock.core.logging import get_logger
+from penstock.core.tasks import TaskSet
 from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.ingest import received
 from penstock.services.factory import QueueFactory
@@ -116,7 +118,7 @@ class TakeOver:
         others: Callable[[], Iterable[str]],
         heard_at: Callable[[str], float],
         ownership: Ownership,
-        program_for: Callable[[str, str | None], AclProgram | None],
+        program_for: Callable[[Subject], AclProgram | None],
     ) -> None:
         self._log = log_provider
         self._hub = hub
@@ -153,7 +155,7 @@ class TakeOver:
         self._questions = asyncio.Semaphore(MOST_QUESTIONS)
         self._catch_up: asyncio.Task[None] | None = None
         self._next_catch_up: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self.is_open = False
         self.asked = self.adopted = self.given_away = 0
 
@@ -170,8 +172,7 @@ class TakeOver:
 
     async def stop(self) -> None:
         self.is_open = False
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
         await self._departures.stop()
         await self._calls.stop()
         await self._tail.stop()
@@ -289,7 +290,7 @@ class TakeOver:
         batch = self._batches.get(record.node)
         if batch is None:
             batch = self._batches[record.node] = _Batch()
-            batch.done = self._spawn(self._adopt_batch(record.node, batch))
+            batch.done = self._tasks.spawn(self._adopt_batch(record.node, batch), is_awaited=True)
         batch.records[record.client_id] = record
         assert batch.done is not None
         await asyncio.shield(batch.done)
@@ -379,7 +380,7 @@ class TakeOver:
     async def _caught_up(self) -> None:
         """As `catch_up`, once for all that come while another one is under way."""
         if self._next_catch_up is None:
-            self._next_catch_up = self._spawn(self._catch_up_after(self._catch_up))
+            self._next_catch_up = self._tasks.spawn(self._catch_up_after(self._catch_up), is_awaited=True)
         await asyncio.shield(self._next_catch_up)
 
     async def _catch_up_after(self, before: asyncio.Task[None] | None) -> None:
@@ -412,8 +413,8 @@ class TakeOver:
             except RecordError as error:
                 log.error("a stored will is left alone", error=str(error))
             else:
-                self._registry.publish_left_will(record, self._program_for(record.client_id, record.username))
-        self._spawn(self._forget_wills(keys))
+                self._registry.publish_left_will(record, self._program_for(record.to_subject()))
+        self._tasks.spawn(self._forget_wills(keys))
 
     async def _forget_wills(self, keys: list[bytes]) -> None:
         await self._published()
@@ -447,7 +448,7 @@ class TakeOver:
 
     def _insert(self, record: SessionRecord, subscriptions: bytes | None) -> Session:
         client_id = record.client_id
-        session = self._registry.adopt(record, self._program_for(client_id, record.username), subscriptions)
+        session = self._registry.adopt(record, self._program_for(record.to_subject()), subscriptions)
         session.is_adopted = True
         unreleased = self._tail.get(received.TABLE, client_id.encode())
         if unreleased is not None:
@@ -570,12 +571,6 @@ class TakeOver:
         session = self._registry.get(client_id)
         if session is not None and session.expiry_interval:
             self._departures.read(client_id, owner)
-
-    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     def counters(self) -> dict[str, int | float]:
         calls = self._calls.counters("sessions")

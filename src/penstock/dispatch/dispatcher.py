@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 
 from penstock._ext.hub.connection import DispatchDesk, Feed, Hub, Round, refill, take_filled
 from penstock._ext.record.segment import RecordPack
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.services.log_names import DISPATCH_GROUP
 from penstock.storage.log.base import (
     Committed,
@@ -89,7 +89,7 @@ class Dispatcher:
         self._marks: dict[TopicPartition, int] = {}
         self._done: dict[TopicPartition, int] = {}  # the next offset of each partition that is to be dispatched
         self._turn = asyncio.Lock()  # a round, or an adoption
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
         self._is_busy = False
         self._is_active = False
         self._activating = asyncio.Lock()
@@ -240,7 +240,7 @@ class Dispatcher:
                     next_commit = loop.time() + COMMIT_SECONDS
                 pause = 0.1
             except LogError as error:
-                self._warn("dispatch waits for the log", error)
+                self._warnings.error("dispatch waits for the log", error=str(error))
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -451,7 +451,9 @@ class Dispatcher:
                     if isinstance(result, RecordTooLarge):
                         await self._append_one_by_one(*item)
                         continue
-                    self._warn("messages of a client cannot be appended to its log, they are tried again", result)
+                    self._warnings.error(
+                        "messages of a client cannot be appended to its log, they are tried again", error=str(result)
+                    )
                     if not isinstance(result, TopicNotFound) or await self._is_wanted(item[0].topic):
                         again.append(item)
             if again:
@@ -469,7 +471,9 @@ class Dispatcher:
                 await self._log.producer.send(feed.topic, partition, pack.slice(number, 1))
             except RecordTooLarge as error:
                 self.too_large += 1
-                self._warn("a message is larger than the topic of a client takes, and lost for this client", error)
+                self._warnings.error(
+                    "a message is larger than the topic of a client takes, and lost for this client", error=str(error)
+                )
             except LogError:
                 await self._append([(feed, partition, pack.slice(number, 1))])
 
@@ -478,13 +482,8 @@ class Dispatcher:
         try:
             return await self._make_topic(topic)
         except LogError as error:
-            self._warn("the topic of a client cannot be made again yet", error)
+            self._warnings.error("the topic of a client cannot be made again yet", error=str(error))
             return True
-
-    def _warn(self, what: str, error: LogError) -> None:
-        suppressed = self._warnings.try_pass(what)
-        if suppressed is not None:
-            log.error(what, error=str(error), suppressed=suppressed)
 
     def counters(self) -> dict[str, int]:
         return {

@@ -18,7 +18,7 @@ from itertools import islice
 
 from penstock._ext.hub.connection import Hub, count_group, forget_turns, give_turns
 from penstock._ext.record.segment import RecordPack
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.storage.log.base import Appended, Log, LogError
 from penstock.storage.state.topic_tail import StateTail
 
@@ -60,7 +60,7 @@ class ShareTable:
         self._told: dict[bytes, Count] = {}
         self._given: dict[bytes, tuple[int, int, int]] = {}
         self._sweeper: asyncio.Task[None] | None = None
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
 
     async def start(self) -> None:
         """Raises LogError."""
@@ -167,8 +167,7 @@ class ShareTable:
                 for share_filter in told:  # told again
                     self._told[share_filter] = -1, -1
                     self._mine.setdefault(share_filter)
-                if (suppressed := self._warnings.try_pass("told")) is not None:
-                    log.warning("members of share groups cannot be told", error=str(result), suppressed=suppressed)
+                self._warnings.warning("members of share groups cannot be told", error=str(result))
                 return
             for share_filter, count in told.items():
                 if not count[1] and self._told.get(share_filter) == count:

@@ -11,12 +11,12 @@ from functools import partial
 
 from penstock._ext.hub.connection import DurableQueue, Hub, QueueGroup, Session
 from penstock._ext.record.segment import RecordPack
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.clock import now_ms
+from penstock.core.logging import Throttled, get_logger
 from penstock.ingest.received import ReceivedIds
 from penstock.ingest.received_order import OrderedIds
 from penstock.services.log_names import RETAINED_TOPIC
 from penstock.storage.log.base import Appended, Log, LogError, LogUnavailable
-from penstock.storage.log.topics import now_ms
 from penstock.storage.state.base import StoreError
 from penstock.subscribers.queue.manager import QueueManager
 
@@ -78,7 +78,7 @@ class Ingest:
         self._batches: deque[_Batch] = deque()
         self._failed_untold = 0  # batches that failed and that the hub has not heard of
         self._logging: deque[_Batch] = deque()  # those whose packet ids were not handed to the store yet
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
         self._preparing: asyncio.Task[None] | None = None
         self._ends: dict[int, int] = {}  # of each partition, behind the last record of ours that is durable
         self._next_mark: tuple[int, dict[int, int], int, dict[str, int]] | None = None
@@ -234,9 +234,7 @@ class Ingest:
 
     def _count_failed(self, batch: _Batch, count: int, error: LogError) -> None:
         self._note_failures(batch, count)
-        suppressed = self._warnings.try_pass(type(error).__name__)
-        if suppressed is not None:
-            log.error("publishes were not logged", error=str(error), records=count, suppressed=suppressed)
+        self._warnings.error("publishes were not logged", per=type(error).__name__, error=str(error), records=count)
 
     def _note_failures(self, batch: _Batch, count: int) -> None:
         self._failed_untold += not batch.has_failed

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import msgspec
 
 from penstock._ext.hub.connection import Hub, Session
+from penstock.core.clock import now_ms
 from penstock.core.logging import get_logger
 from penstock.storage.log.base import Consumer, Log, TopicNotFound, TopicPartition, Watermarks
-from penstock.storage.log.topics import now_ms
 from penstock.storage.log.waiting import until_available
 from penstock.storage.state.base import Change, OnStored, StateStore
 

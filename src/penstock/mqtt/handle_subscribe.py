@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 from penstock._ext.hub.connection import Connection, Session
 from penstock._ext.wire.packets import Reason, SubscribePacket, build_suback, parse_subscribe, split_share
 from penstock.core.logging import get_logger
+from penstock.core.refusal import Refused
+from penstock.mqtt import queue_consumers
+from penstock.mqtt.refusals import SUBACK_REASONS
 from penstock.storage.log.base import LogError
 from penstock.subscribers.queue.rights import asked_filter
 
@@ -63,31 +66,17 @@ async def _join_others(front: MqttFrontend, connection: Connection, session: Ses
         if not connection.is_connected:
             break  # it left while the filter before was looked at
         qos = min(options & QOS, front.settings.mqtt.maximum_qos)
-        if not topic_filter.startswith(QUEUE):
-            assert front.query_topics is not None
+        is_query = not topic_filter.startswith(QUEUE)
+        reason, words = _refusal(front, session, topic_filter, packet.identifier, is_query=is_query), ""
+        if is_query:
             joined.apart.add(topic_filter)
-            refusal = _refusal(front, session, topic_filter, packet.identifier, is_query=True)
-            reason, words = refusal, ""
-            if not refusal:
-                reason, words = await front.query_topics.subscribe(
-                    session,
-                    topic_filter,
-                    qos=qos,
-                    identifier=packet.identifier,
-                    properties=packet.user_properties,
-                )
-        elif not _refusal(front, session, topic_filter, packet.identifier):
-            assert front.queues is not None
-            reason, words = await front.queues.subscribe(
-                session,
-                topic_filter.decode(),
-                qos=qos,
-                identifier=packet.identifier,
-                properties=packet.user_properties,
-                receive_maximum=session.quota,
-            )
-        else:
+        elif reason:
             continue  # refused as any filter, with the others
+        if not reason:
+            try:
+                reason = await _join(front, session, topic_filter, qos, packet)
+            except Refused as refused:
+                reason, words = int(SUBACK_REASONS[refused.refusal]), str(refused)
         joined.reasons[topic_filter] = reason
         joined.words = joined.words or words
         if reason == Reason.NOT_AUTHORIZED and connection.is_connected:
@@ -99,6 +88,25 @@ async def _join_others(front: MqttFrontend, connection: Connection, session: Ses
     else:
         for topic_filter in joined.reasons:
             _withdraw(front, session, topic_filter)
+
+
+async def _join(front: MqttFrontend, session: Session, topic_filter: bytes, qos: int, packet: SubscribePacket) -> int:
+    """Return the QoS granted by the queue or the query topic; raises Refused."""
+    if not topic_filter.startswith(QUEUE):
+        assert front.query_topics is not None
+        return await front.query_topics.subscribe(
+            session, topic_filter, qos=qos, identifier=packet.identifier, properties=packet.user_properties
+        )
+    assert front.queues is not None
+    return await queue_consumers.subscribe(
+        front.queues,
+        session,
+        topic_filter.decode(),
+        qos=qos,
+        identifier=packet.identifier,
+        properties=packet.user_properties,
+        receive_maximum=session.quota,
+    )
 
 
 def _withdraw(front: MqttFrontend, session: Session, topic_filter: bytes) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.record.envelope import encode
 from penstock._ext.record.segment import RecordPack
+from penstock.core.clock import now_ms
 from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.settings.application import ApplicationSettings
 from penstock.storage.log.base import Log
 from penstock.storage.log.memory import MemoryLog
-from penstock.storage.log.topics import now_ms
 from penstock.storage.state.base import Change, OnStored
 from penstock.storage.state.memory import MemoryStateStore
 from penstock.subscribers.application.names import ApplicationNames

@@ -11,8 +11,8 @@ from typing import Any
 from penstock._ext.hub.connection import DispatchDesk, Hub, Round, Session
 from penstock._ext.record.envelope import encode
 from penstock._ext.record.segment import RecordPack
+from penstock.core.clock import now_ms
 from penstock.settings.redis import DeviceSettings
-from penstock.storage.log.topics import now_ms
 from penstock.subscribers.device.delivery import DeviceDelivery
 from penstock.subscribers.device.store.base import DeviceStore, StoreUnavailable
 from tests.support.worlds.lanes import LaneClient

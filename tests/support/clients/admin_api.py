@@ -18,7 +18,6 @@ from penstock.operate.http.server import AdminServer
 from penstock.operate.retained import RetainedControl
 from penstock.operate.sessions import SessionControl
 from penstock.sessions.keeper import SessionKeeper
-from penstock.sessions.memory_store import MemorySessionStore
 from penstock.sessions.registry import Opening, SessionRegistry
 from penstock.settings.model import AdminSettings
 from penstock.storage.state.memory import MemoryStateStore
@@ -101,7 +100,7 @@ class SessionWorld:
         self.now = 1_700_000_000.0
         self.hub = Hub(loop)
         self.keeper = SessionKeeper(MemoryStateStore(), self.hub.trie, loop, clock=lambda: self.now)
-        self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop, self.keeper)
+        self.registry = SessionRegistry(self.hub, loop, self.keeper)
         self.sessions = SessionControl(self.registry, store)
         self.retained = RetainedControl(self.hub)
 

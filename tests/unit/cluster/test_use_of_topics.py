@@ -15,6 +15,7 @@ import pytest
 from penstock.cluster import take_over as module
 from penstock.cluster.claims import NOT_KNOWN, Answer, Ask, Claim
 from penstock.cluster.take_over import MOST_QUESTIONS, TakeOver
+from penstock.core.tasks import TaskSet
 from penstock.services.housekeeper import CLIENT, SHARE, Task, Undecided, Use
 from penstock.services.rpc.errors import RequestTimeout, TooManyPending
 from penstock.sessions.ownership import Ownership
@@ -214,7 +215,7 @@ def test_records_that_cannot_be_read_hold_up_nobody_for_ever(monkeypatch: pytest
                 await asyncio.Event().wait()
 
         tail = SimpleNamespace(catch_up=catch_up)
-        broker = take_over(lambda *_: None, _tail=tail, _catch_up=None, _next_catch_up=None, _tasks=set())
+        broker = take_over(lambda *_: None, _tail=tail, _catch_up=None, _next_catch_up=None, _tasks=TaskSet())
         with pytest.raises(TimeoutError):
             await broker._caught_up()
         is_stuck = False

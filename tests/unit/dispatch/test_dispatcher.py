@@ -12,10 +12,10 @@ import pytest
 from penstock._ext.hub.connection import DeviceDesk, Feed, Round, Session, feed_group
 from penstock._ext.record.envelope import decode, encode
 from penstock._ext.record.segment import RecordPack
+from penstock.core.clock import now_ms
 from penstock.dispatch.dispatcher import Dispatcher
 from penstock.services.log_names import DISPATCH_GROUP
 from penstock.storage.log.base import LogUnavailable
-from penstock.storage.log.topics import now_ms
 from tests.support.worlds.dispatch_stage import INGEST, OF_ANOTHER_BROKER, Stage, numbers, run
 from tests.support.worlds.lanes import LaneClient
 

@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-from penstock._ext.hub.connection import Hub, Session
+from penstock._ext.hub.connection import Hub
 from penstock.sessions import events as module
 from penstock.sessions.event_log import TOPIC, EventKind, EventLog
 from penstock.sessions.events import SessionEvents
-from penstock.sessions.memory_store import MemorySessionStore
 from penstock.sessions.registry import Opening, SessionRegistry
 from penstock.storage.log.base import TopicPartition
 from penstock.storage.log.memory import MemoryLog
@@ -24,7 +23,7 @@ def test_what_the_store_tells_after_the_client_has_gone(monkeypatch: pytest.Monk
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         hub = Hub(loop)
-        registry = SessionRegistry(hub, MemorySessionStore[Session](), loop)
+        registry = SessionRegistry(hub, loop)
         recorded: list[tuple[EventKind, str, int]] = []
         memory = MemoryLog()
         await memory.start()
@@ -55,7 +54,7 @@ def test_what_was_recorded_last_is_in_the_log_when_it_closes(monkeypatch: pytest
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        registry = SessionRegistry(Hub(loop), MemorySessionStore[Session](), loop)
+        registry = SessionRegistry(Hub(loop), loop)
         memory = MemoryLog()
         await memory.start()
         log = EventLog(memory, node="n")

@@ -10,7 +10,6 @@ import pytest
 
 from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.wire.packets import WillPacket
-from penstock.sessions.memory_store import MemorySessionStore
 from penstock.sessions.registry import NEVER, Opening, SessionRegistry
 
 
@@ -59,7 +58,7 @@ class World:
     def __init__(self) -> None:
         self.clock = TestClock()
         self.hub = Hub(self.clock)
-        self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), self.clock)
+        self.registry = SessionRegistry(self.hub, self.clock)
         self.observer, _ = self.open("observer", expiry=NEVER)
         self.hub.trie.subscribe(self.observer, b"wills/#", 1)
 

@@ -12,7 +12,6 @@ import pytest
 from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.wire.packets import Reason, WillPacket
 from penstock.sessions.keeper import RETRY_SECONDS, WILL_SECONDS, SessionKeeper
-from penstock.sessions.memory_store import MemorySessionStore
 from penstock.sessions.records import (
     SESSIONS,
     SUBSCRIPTIONS,
@@ -88,8 +87,8 @@ class World:
         self.keeper = SessionKeeper(
             self.store, self.hub.trie, self.clock, clock=lambda: START + self.clock.now, node=node
         )
-        self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), self.clock, self.keeper)
-        self.restored = asyncio.run(self.registry.restore(lambda client_id, username: None))
+        self.registry = SessionRegistry(self.hub, self.clock, self.keeper)
+        self.restored = asyncio.run(self.registry.restore(lambda subject: None))
 
     def restarted(self, after: float = 0.0) -> World:
         return World(self.store, self.clock.now + after)
@@ -577,7 +576,7 @@ def test_a_client_that_came_before_the_store_was_read(*, user: str | None, survi
     world.run()
     hub, clock = Hub(Clock()), Clock()
     keeper = SessionKeeper(world.store, hub.trie, clock, clock=lambda: START)
-    registry = SessionRegistry(hub, MemorySessionStore[Session](), clock, keeper)
+    registry = SessionRegistry(hub, clock, keeper)
     early, _ = registry.open(Opening("a", user, True, 0, None))
     told: list[int] = []
 
@@ -586,7 +585,7 @@ def test_a_client_that_came_before_the_store_was_read(*, user: str | None, survi
         registry.abandon(early)
 
     registry.await_joining(early, SimpleNamespace(disconnect=disconnect))  # type: ignore[arg-type]
-    asyncio.run(registry.restore(lambda client_id, username: None))
+    asyncio.run(registry.restore(lambda subject: None))
     found = registry.get("a")
     assert found is not None
     assert (found is not early) is survives

@@ -46,6 +46,8 @@ cdef int release_slot(Session s, Connection c, Slot* slot) except -1:
     if slot.outlet and (<Outlet> PyList_GET_ITEM(s.outlets, slot.outlet - 1)).on_received(s, slot):
         slot.flags |= SLOT_RELEASING
         return 0
+    if slot.flags & SLOT_RELEASING:
+        return 0                                # a lane sends it, see hold_id
     return send_ack(c, PUBREL, slot.packet_id, SUCCESS)
 
 

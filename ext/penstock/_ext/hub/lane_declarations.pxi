@@ -85,8 +85,8 @@ cdef class Lane(Outlet):
     cdef int put_runs(self, Buffer* out) except -1
     cdef int plan(self, PackTracker tracker, const RecordView* record, uint16_t part, uint32_t at) except -1
     cdef bint note_seen(self, uint32_t partition, int64_t offset) except -1
-    cdef Saved* take_kept(self, int64_t offset) noexcept
-    cdef void drop_kept(self, int64_t offset) noexcept
+    cdef Saved* take_kept(self, int64_t offset) except? NULL
+    cdef int drop_kept(self, int64_t offset) except -1
     cdef bint plan_parts(self, PackTracker tracker) except -1
     cdef int add_tracker(self, PackTracker tracker) except -1
     cdef int change(self) except -1

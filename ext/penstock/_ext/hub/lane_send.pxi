@@ -183,6 +183,42 @@ cdef int give_up_entry(Lane lane, PackTracker tracker, uint32_t index) except -1
     return lane.await_release(entry.packet_id)
 
 
+# A QoS 2 message is given up: as in give_up_slot, its packet id, which is free, stays reserved until PUBCOMP. PUBREL
+# leaves when it is durable that the message is not sent again; `is_received`: such a PUBREL waits already, unless it
+# `is_released`. A client that answers none of them must not run out of ids.
+cdef int hold_id(Lane lane, uint16_t packet_id, bint is_received, bint is_released) except -1:
+    cdef Session s = lane.session
+    cdef Slot* slot
+    if s.window.count >= MOST_HELD:
+        return 0
+    slot = window_put(&s.window, packet_id)
+    slot.state = AWAIT_PUBCOMP
+    slot.flags = 0 if is_released else SLOT_RELEASING
+    s.hub.counters.inflight += 1
+    return 0 if is_received else lane.await_release(packet_id)
+
+
+# Whether the slot is such an id; its PUBREL leaves.
+cdef bint send_held(Session s, Connection c, Slot* slot) except -1:
+    if slot.flags & SLOT_BORROWED or slot.state != AWAIT_PUBCOMP or not slot.flags & SLOT_RELEASING:
+        return False
+    slot.flags &= ~SLOT_RELEASING
+    if c is not None and c.state == CONNECTED:
+        send_ack(c, PUBREL, slot.packet_id, SUCCESS)
+    return True
+
+
+# The connection ends before their PUBRELs have left: the session sends them on the next one.
+cdef int free_held(Lane lane) except -1:
+    cdef Slot* slot
+    cdef uint32_t i
+    for i in range(lane.release_at, lane.release_at + lane.release_count):
+        slot = window_find(&lane.session.window, lane.releases[i].packet_id)
+        if slot != NULL:
+            send_held(lane.session, None, slot)
+    return 0
+
+
 # The subscription identifiers of the copy: those of the record, or the one of a shared subscription.
 cdef inline uint16_t take_ids(Lane lane, const EnvelopeView* view, uint32_t* ids) noexcept:
     if lane.identifier:

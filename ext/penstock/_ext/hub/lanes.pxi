@@ -5,6 +5,7 @@
 cdef enum:
     MOST_IDS = 64               # subscription identifiers of a copy that are sent
     MOST_PLANNED = 60_000       # packet ids of a session that lanes may have
+    MOST_HELD = 30_000          # from so many on, no more are held for messages that were given up
     PLANNED_AHEAD = 4           # windows of what may be in flight that are planned: contexts are durable in time
     PACK_BYTES = 1_048_576      # of each pack in flight and of one behind it: large messages are planned less far ahead
 
@@ -230,7 +231,7 @@ cdef class Lane(Outlet):
             slot = window_find(&s.window, self.releases[self.release_at].packet_id)
             self.release_at += 1
             self.release_count -= 1
-            if slot == NULL or slot.outlet != self.place:
+            if slot == NULL or send_held(s, c, slot) or slot.outlet != self.place:
                 continue
             if slot.message == NULL:
                 if c is not None and c.state == CONNECTED:
@@ -430,7 +431,7 @@ cdef class Lane(Outlet):
         return True
 
     # The saved entry of the offset, NULL if the client has that record already.
-    cdef Saved* take_kept(self, int64_t offset) noexcept:
+    cdef Saved* take_kept(self, int64_t offset) except? NULL:
         cdef Saved* kept
         self.drop_kept(offset)
         if self.kept_at == self.kept_count or self.kept[self.kept_at].offset != offset:
@@ -439,20 +440,31 @@ cdef class Lane(Outlet):
         self.kept_at += 1
         return NULL if kept.state == ENTRY_DONE else kept
 
-    # Saved entries before the offset are of records that are gone (retention): their packet ids are free.
-    cdef void drop_kept(self, int64_t offset) noexcept:
+    # Saved entries before the offset are of records that are gone (retention): their packet ids are free, of QoS 2 after
+    # PUBCOMP.
+    cdef int drop_kept(self, int64_t offset) except -1:
         cdef Saved* kept
         cdef Slot* slot
+        cdef uint16_t packet_id
         while self.kept_at < self.kept_count and self.kept[self.kept_at].offset < offset:
             kept = &self.kept[self.kept_at]
             self.kept_at += 1
-            slot = window_find(&self.session.window, kept.packet_id)
-            if slot != NULL and slot.flags & SLOT_BORROWED and slot.message == NULL:
-                window_release(&self.session.window, slot)
+            packet_id = kept.packet_id
+            slot = window_find(&self.session.window, packet_id)
+            if slot == NULL or not slot.flags & SLOT_BORROWED or slot.message != NULL:
+                continue
+            window_release(&self.session.window, slot)
+            if self.is_closed:
+                continue
+            if kept.state == ENTRY_RECEIVED:
+                hold_id(self, packet_id, True, self.is_resumed and not kept.is_new)
+            elif kept.state == RUN_SENT_2 or kept.state == RUN_READY_2:
+                hold_id(self, packet_id, False, False)
         if self.kept_at == self.kept_count and self.kept != NULL:
             free(self.kept)
             self.kept = NULL
             self.kept_at = self.kept_count = self.kept_capacity = 0
+        return 0
 
     cdef int add_tracker(self, PackTracker tracker) except -1:
         cdef void** larger
@@ -589,13 +601,17 @@ cdef class Lane(Outlet):
 
     cdef uint32_t give_up(self, PackTracker tracker) except? 0xFFFFFFFF:
         cdef uint32_t i, n = 0
+        cdef Entry entry
         Py_INCREF(tracker)
         try:
             tracker.touched = 0
             for i in range(tracker.first_open, tracker.count):
-                if tracker.entries[i].state in (ENTRY_SENT, ENTRY_RECEIVED):
+                entry = tracker.entries[i]
+                if entry.state in (ENTRY_SENT, ENTRY_RECEIVED):
                     self.finish(tracker, i)
                     n += 1
+                    if entry.qos == 2:
+                        hold_id(self, entry.packet_id, entry.state == ENTRY_RECEIVED, entry.flags & ENTRY_RELEASED)
         finally:
             Py_DECREF(tracker)
         return n
@@ -609,6 +625,7 @@ cdef class Lane(Outlet):
         if self.is_closed:
             return self.context
         self.is_closed = True
+        free_held(self)
         self.context = self.snapshot()
         if self.is_shared:
             self.unsent = find_unsent(self)

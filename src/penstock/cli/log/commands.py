@@ -26,7 +26,6 @@ from penstock.cli.log.access import (
 from penstock.cli.log.append import NewRecord, append_all, read_values
 from penstock.cli.log.places import Place, check_offset, describe_ends, find_span, name_partitions
 from penstock.cli.progress import Progress
-from penstock.cli.sub import matches_filter
 from penstock.cli.tables import ask, print_table
 from penstock.core import exit_codes
 from penstock.core.errors import PenstockError, UsageError
@@ -45,6 +44,7 @@ from penstock.storage.log.base import (
     TopicPartition,
     Watermarks,
 )
+from penstock_schema import topic_filter
 
 if TYPE_CHECKING:
     from penstock.storage.log.embedded import RepairReport
@@ -192,7 +192,7 @@ async def _print_records(
         fields = None if own is None else own(record)
         publish = decode_publish(record.value, options.decode) if fields is None else None
         if options.topic_filter is not None and (
-            publish is None or not matches_filter(options.topic_filter, publish.topic)
+            publish is None or not topic_filter.matches(options.topic_filter, publish.topic)
         ):
             continue
         sys.stdout.write(f"{_line_of(partition.partition, record, publish, fields, as_json=options.as_json)}\n")

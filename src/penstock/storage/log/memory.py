@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 
 from penstock._ext.record.segment import PackRun, RecordPack
+from penstock.core.clock import now_ms
 from penstock.storage.log.base import (
     LATEST,
     Appended,
@@ -26,7 +27,7 @@ from penstock.storage.log.base import (
 from penstock.storage.log.groups import GroupCoordinator
 from penstock.storage.log.local_consumer import LocalConsumer, Watchers
 from penstock.storage.log.sending import append_each, send
-from penstock.storage.log.topics import TopicConfig, now_ms
+from penstock.storage.log.topics import TopicConfig
 
 MIB = 1_048_576
 Names = list[str]  # within a class that has a method `list`

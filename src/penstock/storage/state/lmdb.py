@@ -24,7 +24,7 @@ from typing import Any
 
 import lmdb
 
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.storage.state.base import Change, OnRecord, OnStored, StoreError
 from penstock.storage.state.lmdb_kv import LmdbSpace, LmdbStore
 
@@ -69,7 +69,7 @@ class LmdbStateStore:
         self._is_scheduled = False
         self._pending = 0
         self._problem = ""
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
         self._probe: asyncio.TimerHandle | None = None
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="penstock-state", daemon=True)
@@ -152,9 +152,7 @@ class LmdbStateStore:
     def _note(self, problem: str) -> None:
         """Trouble is told, and looked at again until it is over, also when nobody stores anything."""
         if problem:
-            suppressed = self._warnings.try_pass("store")
-            if suppressed is not None:
-                log.error("state cannot be stored", error=problem, suppressed=suppressed)
+            self._warnings.error("state cannot be stored", error=problem)
             if self._probe is None and not self._is_closed:
                 self._probe = self._loop.call_later(PROBE_SECONDS, self._look_again)
         elif self._problem:

@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any
 
 from penstock._ext.hub.connection import Feed, Hub, Lane, Session, read_context, write_context
 from penstock.core.errors import PenstockError
 from penstock.core.logging import get_logger
+from penstock.core.tasks import TaskSet
 from penstock.services.housekeeper import CLIENT, DELETED, JOIN, SHARE, Note, Task, Undecided, Use
 from penstock.settings.application import ApplicationSettings
 from penstock.storage.log.base import Consumer, Log, TopicNotFound, TopicPartition, parse_properties
@@ -73,7 +73,7 @@ class ApplicationDelivery:
         self._preparing: dict[str, int] = {}  # client ids whose topic is being made, and for how many connections
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._asking: dict[str, bool] = {}  # topics, while other brokers are asked: whether it may still go on
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSet()
         self._asker: Consumer | None = None
         self.note: Note | None = None  # writes down for the housekeeper what is left to be removed
         self.use_elsewhere: Callable[[Task], Awaitable[Use]] | None = None  # of what is to be removed, by other brokers
@@ -87,7 +87,7 @@ class ApplicationDelivery:
         await self.contexts.load()
         self._reader.start()
         self.book.start()
-        self._spawn(self._finish_claims())
+        self._tasks.spawn(self._finish_claims())
 
     async def stop(self) -> None:
         self.retained.stop()
@@ -96,8 +96,7 @@ class ApplicationDelivery:
         await self._reader.stop()
         if self._asker is not None:
             await self._asker.close()
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -283,7 +282,7 @@ class ApplicationDelivery:
             return  # it has come back at another broker, which goes on with the topic
         if self.note is not None and not is_noted:
             self.note(kind, client_id, topic)  # should this broker not live to see the end of it
-        self._removals[topic] = self._spawn(self._remove(Task(CLIENT, client_id, topic)))
+        self._removals[topic] = self._tasks.spawn(self._remove(Task(CLIENT, client_id, topic)))
 
     def _is_used(self, client_id: str) -> bool:
         return client_id in self._sessions or client_id in self._preparing
@@ -337,8 +336,7 @@ class ApplicationDelivery:
         await self._removed(task.topic)
         if self._is_used(task.name):
             return
-        removal = self._removals[task.topic] = self._spawn(self._delete_unused(task))
-        removal.add_done_callback(lambda done: done.cancelled() or done.exception())
+        removal = self._removals[task.topic] = self._tasks.spawn(self._delete_unused(task), is_awaited=True)
         await asyncio.shield(removal)
 
     async def _is_unused(self, task: Task) -> bool:
@@ -445,12 +443,6 @@ class ApplicationDelivery:
     def _key(self, session: Session) -> bytes:
         topic = self._names.client_topic(session.client_id)
         return make_key(OWN, session.client_id, topic or "", 0)
-
-    def _spawn(self, work: Any) -> asyncio.Task[Any]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     def is_ready(self, client_id: str) -> bool:
         """Whether the client's topic is known to be there."""

@@ -10,7 +10,6 @@ While something waits in the store of a client, everything for it goes through t
 from __future__ import annotations
 
 import asyncio
-import time
 from array import array
 from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +20,8 @@ from penstock._ext.hub.connection import DeviceDesk, DeviceOutlet, Hub, Round, S
 from penstock._ext.record.envelope import encode_delivery
 from penstock._ext.record.segment import RecordPack
 from penstock._ext.wire.packets import split_share
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.clock import now_ms
+from penstock.core.logging import Throttled, get_logger
 from penstock.settings.redis import DeviceSettings
 from penstock.storage.state.base import StoreError
 from penstock.subscribers.device.groups import GroupDrains, group_of
@@ -60,7 +60,7 @@ class DeviceDelivery:
         # Messages that were sent under one id and are stored under another: ids of those sessions that have any.
         self._renamed: dict[Session, dict[int, int]] = {}
         self._sweeper: asyncio.Task[None] | None = None
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
         self._desk = DeviceDesk(hub, self._on_devices, self._on_detach, persist_after=settings.persist_after)
         self._drains = GroupDrains(hub, store, is_current=self._is_current, on_moved=self._step, on_error=self._warn)
         self._started_ms = 0
@@ -72,7 +72,7 @@ class DeviceDelivery:
     async def start(self) -> None:
         """Raises StoreError."""
         await self._store.start()
-        self._started_ms = round(time.time() * 1000)
+        self._started_ms = now_ms()
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
 
     async def stop(self) -> None:
@@ -530,8 +530,7 @@ class DeviceDelivery:
         self._store.release([(queue, packet_ids)], on_done)
 
     def _warn(self, what: str, error: StoreError) -> None:
-        if (suppressed := self._warnings.try_pass(what)) is not None:
-            log.error(what, error=str(error), suppressed=suppressed)
+        self._warnings.error(what, error=str(error))
 
     def counters(self) -> dict[str, int]:
         statistics = self._store.statistics

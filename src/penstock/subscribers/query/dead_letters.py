@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock._ext.record.segment import RecordPack
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.storage.log.base import Appended, Log, LogError, parse_properties
 from penstock.subscribers.query.plan import Plan
 
@@ -47,7 +47,7 @@ class DeadLetterLog:
         self._is_made = False
         self._waiting: list[RecordPack] = []
         self._pending = 0
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
         self.reported = 0
         self.lost = 0
         # The names of the topics with a plan, by its key.
@@ -103,9 +103,7 @@ class DeadLetterLog:
         self._log.producer.append(self._topic, 0, pack, on_done)
 
     def _warn(self, error: LogError) -> None:
-        suppressed = self._warnings.try_pass("dead letters")
-        if suppressed is not None:
-            log.warning("rows with errors cannot be reported", topic=self._topic, error=str(error))
+        self._warnings.warning("rows with errors cannot be reported", topic=self._topic, error=str(error))
 
     async def close(self) -> None:
         if self._making is not None:

@@ -9,11 +9,11 @@ import pytest
 import uvloop
 
 from penstock.__main__ import main
+from penstock.core.clock import now_ms
 from penstock.storage.log.base import LogDamaged, TopicPartition
 from penstock.storage.log.embedded import files, open_reader, repair_topic
 from penstock.storage.log.embedded.recovery import recover_topic
 from penstock.storage.log.embedded.verify import verify_topic
-from penstock.storage.log.topics import now_ms
 from tests.support.worlds.embedded import keyed, number_of, numbered, opened, read_all, segments_of, topic_directory
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from penstock._ext.hub.connection import ApplicationDesk, Hub, Lane, Session
 from penstock._ext.record.segment import RecordPack
+from penstock.core.logging import Throttled
 from penstock.storage.log import pack_reader as module
 from penstock.storage.log.base import LogUnavailable, TopicPartition
 from penstock.storage.log.memory import MemoryLog
@@ -291,7 +292,7 @@ def test_a_reader_without_a_group_commits_nothing(monkeypatch: pytest.MonkeyPatc
 
     async def scenario(stage: Stage) -> None:
         warnings: list[str] = []
-        monkeypatch.setattr(PackReader, "_warn", lambda reader, what, error: warnings.append(f"{what}: {error}"))
+        monkeypatch.setattr(Throttled, "warning", lambda _, what, error: warnings.append(f"{what}: {error}"))
         await stage.log.admin.create("app.a")
         pool: ReaderPool[Lane] = ReaderPool(lambda: stage.log.consumer(""), 10, stage.save)
         lane = stage.lane("a")

@@ -12,8 +12,8 @@ import pytest
 from penstock._ext.hub.connection import Feed
 from penstock._ext.record.envelope import encode, encode_delivery
 from penstock._ext.record.segment import RecordPack
+from penstock.core.clock import now_ms
 from penstock.settings.redis import DeviceSettings
-from penstock.storage.log.topics import now_ms
 from penstock.subscribers.device import delivery as module
 from penstock.subscribers.device.store.base import (
     Addition,

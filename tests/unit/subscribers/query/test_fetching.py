@@ -13,10 +13,10 @@ import pytest
 
 from penstock._ext.record.envelope import encode
 from penstock._ext.record.segment import RecordPack
+from penstock.core.clock import now_ms
 from penstock.settings.datasub import DataSubscriptionSettings
 from penstock.storage.log.base import TopicPartition
 from penstock.storage.log.memory import MemoryLog
-from penstock.storage.log.topics import now_ms
 from penstock.subscribers.query.catalogue import QueryTopic
 from penstock.subscribers.query.dead_letters import DeadLetter, DeadLetterLog
 from penstock.subscribers.query.fetching import Fetching

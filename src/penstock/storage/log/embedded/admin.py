@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from penstock._ext.record.segment import encode_tail
+from penstock.core.clock import now_ms
 from penstock.storage.log.base import (
     LATEST,
     Committed,
@@ -26,7 +27,7 @@ from penstock.storage.log.base import (
 from penstock.storage.log.embedded import files
 from penstock.storage.log.embedded.recovery import RecoveredTopic, remove_directory
 from penstock.storage.log.embedded.segments import Segment, SegmentStart
-from penstock.storage.log.topics import TopicConfig, now_ms
+from penstock.storage.log.topics import TopicConfig
 
 if TYPE_CHECKING:
     from penstock.storage.log.embedded.log import EmbeddedLog

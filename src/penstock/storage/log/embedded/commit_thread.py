@@ -378,6 +378,9 @@ class CommitThread:
 
     def _note(self, writer: TopicWriter) -> None:
         """Keeps account of who has files open and who is in trouble."""
+        if writer.has_lost_journaled:
+            writer.has_lost_journaled = False
+            self._journal.keep(writer.directory.name)
         if writer.problem is None:
             self._troubled.discard(writer)
         else:

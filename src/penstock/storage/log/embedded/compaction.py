@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock._ext.record.segment import HEADER_SIZE, OffsetTable, RecordPack, read_batches, scan_batches
+from penstock.core.clock import now_ms
 from penstock.storage.log.embedded import files
 from penstock.storage.log.embedded.recovery import WHY, damaged, map_file
 from penstock.storage.log.embedded.segments import Segment, SegmentStart, control_kind
 from penstock.storage.log.embedded.topic import TopicView
-from penstock.storage.log.topics import TopicConfig, now_ms
+from penstock.storage.log.topics import TopicConfig
 
 PAUSE = 0.0002
 RECORDS_AT_ONCE = 256

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock._ext.record.segment import BatchInfo, encode_tail, find_batch, scan_batches
+from penstock.core.clock import now_ms
 from penstock.storage.log.base import LogDamaged, TopicNotFound
 from penstock.storage.log.embedded import files
 from penstock.storage.log.embedded.journal import replay
 from penstock.storage.log.embedded.recovery import find_gap, map_file, parse_start
 from penstock.storage.log.embedded.segments import TRUNCATE, SegmentStart, control_kind
-from penstock.storage.log.topics import TopicConfig, now_ms
+from penstock.storage.log.topics import TopicConfig
 
 
 @dataclass(frozen=True, slots=True)

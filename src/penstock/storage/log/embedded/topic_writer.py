@@ -19,13 +19,13 @@ from penstock._ext.record.segment import (
     seal_packs,
     write_packs,
 )
+from penstock.core.clock import now_ms
 from penstock.storage.log.base import Appended, LogUnavailable, OnAllAppended, OnAppended, Packs, TopicCut
 from penstock.storage.log.embedded import files
 from penstock.storage.log.embedded.journal import Entry
 from penstock.storage.log.embedded.recovery import RecoveredTopic
 from penstock.storage.log.embedded.segments import NO_PARTITION, PROBE, TRUNCATE, Segment, SegmentStart
 from penstock.storage.log.embedded.topic import TopicView
-from penstock.storage.log.topics import now_ms
 
 
 @dataclass(eq=False, slots=True)
@@ -88,6 +88,7 @@ class TopicWriter:
         self._has_surplus = False
         # a failed fdatasync may have dropped acknowledged bytes (fsync = interval), and the next one does not say so
         self._is_doubtful = False
+        self.has_lost_journaled = False  # the same, of bytes that are in the journal
         self.problem: str | None = None
 
     @property
@@ -201,8 +202,17 @@ class TopicWriter:
         """The disk refused to take what counts already: nothing more of this segment is known to be on it."""
         self._is_doubtful = self._synced < self._position
 
+    def _doubt_journaled(self, end: int) -> None:
+        """Writing up to `end`, or the fdatasync after it, has failed. If the file is as long, it was the fdatasync."""
+        if self._has_been_journaled:
+            with contextlib.suppress(OSError):
+                if os.fstat(self._fd).st_size < end:
+                    return
+            self.has_lost_journaled = True
+
     def roll_back(self, outcome: Outcome, failure: int) -> None:
         """What was staged does not count: cut it off, so that it cannot come back either."""
+        self._doubt_journaled(self._position)
         failed, self._staged = self._staged, []
         for append in reversed(failed):
             for number, pack in zip(reversed(append.partitions), reversed(append.packs), strict=True):
@@ -316,6 +326,7 @@ class TopicWriter:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(self._fd)
         except OSError:
+            self._doubt_journaled(self._position + len(encoded))
             self.doubt()
             self._has_surplus = True
             self._try_cut()

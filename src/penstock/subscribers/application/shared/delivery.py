@@ -7,14 +7,14 @@ with takes along what was not acknowledged; only QoS 2 messages under way stay w
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
 from penstock._ext.hub.connection import Feed, Hub, Lane, Session, feed_group, read_context, split_context
 from penstock._ext.wire.packets import split_share
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.assign import assign
+from penstock.core.logging import Throttled, get_logger
+from penstock.core.tasks import TaskSet
 from penstock.services.housekeeper import Use
 from penstock.settings.application import ApplicationSettings
 from penstock.storage.log.base import Log, LogError, TopicNotFound, TopicPartition, parse_properties
@@ -41,7 +41,7 @@ from penstock.subscribers.application.shared.contexts import (
 from penstock.subscribers.application.shared.denials import ShareDenials
 from penstock.subscribers.application.shared.removal import ShareRemovals
 from penstock.subscribers.application.shared.returns import RETURNED, ShareReturns, returned_key
-from penstock.subscribers.application.shared.shares import Member, Share, share_out
+from penstock.subscribers.application.shared.shares import Member, Share
 
 log = get_logger("penstock.application")
 
@@ -78,20 +78,21 @@ class SharedDelivery:
         self._shares: dict[bytes, Share] = {}  # by $share/<name>/<filter>
         self._feeds: dict[str, Feed] = {}  # by topic
         self._partitions: dict[str, int] = {}  # of the topics that are there
+        self._tasks = TaskSet()
         self.claims = ShareClaims(
             log_provider,
             contexts,
             book,
             max_records=settings.shared_max_poll_records,
             new_lane=self._lane_for_claims,
-            spawn=self._spawn,
+            spawn=self._tasks.spawn,
         )
         self.returns = ShareReturns(
             contexts,
             find_share=self._share_of,
             committed_of=self.committed_of,
             put_back=self._put_back,
-            spawn=self._spawn,
+            spawn=self._tasks.spawn,
         )
         self._leaving: Session | None = None
         self._online: dict[str, int] = {}  # clients that were attached, and the generation of their session then
@@ -109,16 +110,14 @@ class SharedDelivery:
         book.on_denied = self._denials.handle
         self.removals = ShareRemovals(log_provider, names, settings, self.use_of, self._forget_contexts)
         self._begins = ShareBegins(log_provider, contexts)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
 
     async def stop(self) -> None:
         for share in list(self._shares.values()):
             await share.reader.stop()
         await self.claims.stop()
         self.removals.stop()
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
 
     def shares(self) -> list[Share]:
         return list(self._shares.values())
@@ -147,14 +146,11 @@ class SharedDelivery:
         """Before `prepare`: False when there are as many shares as the settings allow. `release` comes after it."""
         most = self._settings.max_shares
         if most and share_filter not in self._reserved and len(self._shares.keys() | self._reserved.keys()) >= most:
-            suppressed = self._warnings.try_pass("max_shares")
-            if suppressed is not None:
-                log.warning(
-                    "a shared subscription is refused: there are as many as application.max_shares allows",
-                    filter=share_filter.decode(errors="replace"),
-                    max_shares=most,
-                    suppressed=suppressed,
-                )
+            self._warnings.warning(
+                "a shared subscription is refused: there are as many as application.max_shares allows",
+                filter=share_filter.decode(errors="replace"),
+                max_shares=most,
+            )
             return False
         self._reserved[share_filter] = self._reserved.get(share_filter, 0) + 1
         return True
@@ -316,7 +312,7 @@ class SharedDelivery:
         share = Share(share_filter, group, topic, reader)
 
         def assigned(partitions: Sequence[TopicPartition]) -> None:
-            self._spawn(self._assigned(share, [partition.partition for partition in partitions]))
+            self._tasks.spawn(self._assigned(share, [partition.partition for partition in partitions]))
 
         def revoked(partitions: Sequence[TopicPartition]) -> None:
             share.partitions.difference_update(partition.partition for partition in partitions)
@@ -441,7 +437,7 @@ class SharedDelivery:
         del self._shares[share.share_filter]
         feed_group(self._hub, share.share_filter, None)
         self._contexts.give_away(self._contexts.keys(SHARED, share.group))
-        self._spawn(share.reader.stop())
+        self._tasks.spawn(share.reader.stop())
         self._forget_unused(share.topic)
 
     def _end(self, share: Share) -> None:
@@ -493,8 +489,11 @@ class SharedDelivery:
             for name, member in share.members.items()
             if self._is_online(member.session) and member.session is not leaving
         ]
-        owners = {partition: lane.session.client_id for partition, lane in share.lanes.items()}
-        wanted = share_out(share.partitions, online, owners)
+        held: dict[str, list[int]] = {}
+        for partition, lane in share.lanes.items():
+            held.setdefault(lane.session.client_id, []).append(partition)
+        shares = assign(share.partitions, online, held)
+        wanted = {partition: name for name, own in shares.items() for partition in own}
         for partition, lane in list(share.lanes.items()):
             if wanted.get(partition) != lane.session.client_id:
                 self._stop(share, partition)
@@ -580,9 +579,3 @@ class SharedDelivery:
         for partition, lane in list(share.lanes.items()):
             if lane.session.client_id == client_id:
                 self._stop(share, partition)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task

@@ -9,6 +9,7 @@ from typing import Any
 from penstock._ext.wire.packets import split_share
 from penstock.core.errors import PenstockError
 from penstock.core.logging import get_logger
+from penstock.core.tasks import TaskSet
 from penstock.services.housekeeper import SHARE, Note, Task, Undecided, Use
 from penstock.settings.application import ApplicationSettings
 from penstock.storage.log.base import Log, TopicNotFound
@@ -43,13 +44,12 @@ class ShareRemovals:
         self._asking: dict[str, bool] = {}  # topics, while other brokers are asked: whether it may still go on
         self._deleting: set[str] = set()
         self._moved: dict[bytes, float] = {}  # filters, until when; those that went first are in front
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self.note: Note | None = None
         self.use_elsewhere: Callable[[Task], Awaitable[Use]] | None = None
 
     def stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
 
     async def done(self, topic: str) -> None:
         """Nothing that is being removed there is left."""
@@ -104,7 +104,7 @@ class ShareRemovals:
         # As it is now: who shares the filter again meanwhile waits, and gets a new group.
         use = min(self._use_here(share_filter, topic), Use.TOPIC)
         before = self._removals.get(topic)
-        self._removals[topic] = self._spawn(self._remove(share_filter, topic, stop_reader, before, use))
+        self._removals[topic] = self._tasks.spawn(self._remove(share_filter, topic, stop_reader, before, use))
 
     def _begin_again(self, share_filter: bytes, topic: str) -> None:
         if self._use_here(share_filter, topic) < Use.ALL:
@@ -167,7 +167,7 @@ class ShareRemovals:
         await self.done(topic)
         if self._use_here(share_filter, topic) is Use.ALL:
             return
-        removal = self._removals[topic] = self._spawn(self._tidy(share_filter, topic))
+        removal = self._removals[topic] = self._tasks.spawn(self._tidy(share_filter, topic), is_awaited=True)
         await asyncio.shield(removal)
 
     async def _tidy(self, share_filter: bytes, topic: str) -> None:
@@ -192,14 +192,3 @@ class ShareRemovals:
     def _forget(self, topic: str) -> None:
         if self._removals.get(topic) is asyncio.current_task():
             del self._removals[topic]
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
-        return task
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # told to who waits for it, if anybody still does

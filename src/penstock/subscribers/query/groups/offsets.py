@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from penstock.core.logging import get_logger
+from penstock.core.tasks import TaskSet
 from penstock.storage.state.base import Change
 from penstock.subscribers.query.stored import OFFSETS, Stored
 from penstock_client.errors import DataError
@@ -86,7 +87,7 @@ class OffsetBook:
         self._terms: dict[str, int] = {}
         self._waiting: dict[str, list[_Wanted]] = {}
         self._under_way: set[Key] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self.on_needing_more: Callable[[], Awaitable[None]] = _nothing
         """Before a group is told that a place is its own: what it needs must not go between two looks at it."""
         stored.listen(OFFSETS, self._on_change)
@@ -184,9 +185,7 @@ class OffsetBook:
         waiting = self._waiting.get(group)
         if waiting is None:
             self._waiting[group] = [wanted]
-            task = asyncio.get_running_loop().create_task(self._write(group))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.spawn(self._write(group))
         else:
             waiting.append(wanted)
         await wanted.done
@@ -277,9 +276,7 @@ class OffsetBook:
             except DataError as error:
                 log.error("offsets could not be stored", error=str(error))
 
-        task = asyncio.get_running_loop().create_task(write())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(write())
 
     def close(self, group: str) -> None:
         """Another node is the coordinator from now on."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import hiredis
 
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.settings.redis import RedisSettings
 from penstock.storage.state.base import StoreError
 from penstock.subscribers.device.store.base import DeviceStatistics, StoreFull, StoreUnavailable
@@ -56,7 +56,7 @@ class RedisClient:
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
         self._problem = ""
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
         self._told: set[tuple[Endpoint, str]] = set()
         self._number = 0
         self._nodes: dict[Endpoint | None, Node] = {}
@@ -265,9 +265,7 @@ class RedisClient:
 
     def _complain(self, problem: str) -> None:
         self._problem = problem
-        suppressed = self._warnings.try_pass(problem)
-        if suppressed is not None:
-            log.warning("Redis cannot be used", why=problem, suppressed=suppressed)
+        self._warnings.warning("Redis cannot be used", per=problem, why=problem)
 
     def on_progress(self) -> None:
         self._progress.set()
