@@ -213,7 +213,7 @@ async def consume(port: int, statements: list[str], shares: list[list[str]], war
 
 
 class DataBroker(Broker):
-    """With a data port of its own, and four partitions, as many as the examples of the seed have."""
+    """With a data port of its own, and four partitions, as many as the examples of TDengine have."""
 
     def __init__(self, toml: str) -> None:
         self.data_port = free_port()
