@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
-from penstock._ext.hub.connection import Feed, Session
+from penstock._ext.application.feed import Feed
+from penstock._ext.hub.connection import Session
 from penstock._ext.record.segment import RecordPack
 
 FindSession = Callable[[str], Session | None]
