@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 
 from bench.guard.room import MESSAGES, PAYLOAD, TOPIC, Acknowledgements, Client, Loop
-from penstock._ext.hub.connection import DurableQueue, Feed, Hub, Lane, QueueConsumer, QueueGroup, Round
+from penstock._ext.hub.connection import DurableQueue, Feed, Hub, Lane, MqttConsumer, QueueGroup, Round
 from penstock._ext.record.envelope import encode
 from penstock._ext.record.segment import RecordPack
 from penstock._ext.wire import packets
@@ -121,7 +121,7 @@ class QueueRoom:
         self.publisher, self.client = Client(self.hub, "publisher"), Client(self.hub, "consumer")
         self.group = QueueGroup(self.queue, "workers", "workers", None)
         self.group.is_reading = True
-        QueueConsumer(self.group, self.client.session, prefetch=10 * MESSAGES, settles_by_ack=True).join()
+        MqttConsumer(self.group, self.client.session, prefetch=10 * MESSAGES, settles_by_ack=True).join()
         self.input = packets.build_publish(QUEUE_TOPIC, PAYLOAD, version=4, qos=1, packet_id=7) * MESSAGES
         self.packs, self.acks = packs(QUEUE_TOPIC), Acknowledgements()
 

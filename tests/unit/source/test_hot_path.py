@@ -66,7 +66,6 @@ HOT = {
         "12DurableQueue_take",
         "settle_by_publish",
         "read_settlement",
-        "send_record",
         "send_planned",
         "build_properties",
         "queue_acked",
@@ -77,7 +76,8 @@ HOT = {
         "may_have_topic",
         "10QueueGroup_plan",
         "10QueueGroup_settle_one",
-        "13QueueConsumer_has_room",
+        "12MqttConsumer_has_room",
+        "12MqttConsumer_send",
     ],
     "application.pack": ["11PackTracker_put", "11PackTracker_finish"],
     "queue.pending": [

@@ -214,6 +214,7 @@ cdef class Hub:
     cdef uint32_t consumer_numbers
     cdef int64_t queue_epoch                    # what is added to `now` to make times that can be stored
     cdef Buffer _queue_props, _queue_topic
+    cdef list _confirmations                    # (ticket, callback) of front-ends in Python, see queue_batches.pxi
     cdef bint limits_rates
     cdef Rates incoming_rates, outgoing_rates, total_rates, stored_rates
     cdef int64_t total_turns[4]

@@ -32,6 +32,7 @@ cdef class Hub:
         self._queue_news = []
         self._changed_groups = []
         self._queue_calls = []
+        self._confirmations = []
         self.retained = RetainedTree()
         self.random_state = self.trie.seed
         self._awaiting = []
@@ -265,6 +266,8 @@ cdef class Hub:
                     self.await_log(c)
             except BaseException as error:
                 c.fail_hard(error)
+        if self._confirmations:
+            confirm(self, ticket, failures > 0)
         if self._log_waiters and self.ingest_pending <= self.ingest_limit // 2:
             waiters, self._log_waiters = self._log_waiters, []
             for connection in waiters:
@@ -544,6 +547,20 @@ cdef class Hub:
         """What is published to topics of the filter goes to the queue; filters outside $queue/ capture."""
         if self.bindings.subscribe(queue, topic_filter, 0, 0) and not topic_filter.startswith(b"$queue/"):
             self.capturing += 1
+
+    def publish_to_queues(self, Subscriber client not None, bytes client_id not None, bytes username,
+                          list entries not None):
+        """Publish (topic, payload, properties, expires_at) tuples for a client of any front-end. Return for each of
+        them 0, or the number of the answer that says why it is refused, see `answer_text`."""
+        return publish_entries(self, client, client_id, username, entries)
+
+    def when_durable(self, on_done not None):
+        """Call `on_done(is_durable)` when everything that was published or settled until now is stored, or when the log
+        or the store has refused part of it."""
+        if self.ticket == self.committed and not has_open(self) and not self._changed_groups:
+            self.loop.call_soon(on_done, True)
+        else:
+            self._confirmations.append((self.ticket + (1 if has_open(self) or self._changed_groups else 0), on_done))
 
     def unbind_queue(self, DurableQueue queue not None):
         for topic_filter, _options, _identifier in self.bindings.subscriptions(queue):

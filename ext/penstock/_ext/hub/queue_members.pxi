@@ -10,6 +10,7 @@ cdef enum QueueVerb:
     VERB_COMMIT = 4
     VERB_EXTEND = 5
     VERB_WRONG = 6          # a control word where none may be, or an unknown one
+    VERB_RELEASE = 7        # not of MQTT: any consumer may have the message at once
 
 cdef enum:
     GIVEN_AT_ONCE = 1_000           # messages of one group before others have their turn
@@ -40,29 +41,24 @@ cdef class DurableQueue(Subscriber):
         self.groups = []
         self.primary_name = b""
 
-    # The message becomes a record of this iteration's pack. `is_alone`: no other log gets a copy, so that a broker that
-    # is killed knows by the packet id in this one whether the message came in.
-    cdef int take(self, const PublishView* view, Session origin, int64_t expires_at, bint is_alone) except -1:
+    # The message becomes a record of this iteration's pack; `mark` is the QoS 2 packet id that is kept with it, or 0.
+    cdef int take(self, EnvelopeView* message, uint64_t mark) except -1:
         cdef Hub hub = self.hub
-        cdef EnvelopeView envelope
+        cdef int64_t expires_at = message.expires_at
         cdef uint32_t size
-        cdef uint64_t mark = 0
         cdef uint8_t* p
         if self.message_ttl and (expires_at == 0 or hub.wall + self.message_ttl < expires_at):
-            expires_at = hub.wall + self.message_ttl
-        fill_envelope(hub, &envelope, view, origin, expires_at)
-        envelope.retain = 0
-        size = envelope_size(&envelope)
-        if view.qos == 2 and is_alone and origin is not None and view.packet_id and hub.keeps_state and origin._keeps:
-            origin.received_sequence += 1
-            mark = <uint64_t> origin.received_sequence << 16 | view.packet_id
+            message.expires_at = hub.wall + self.message_ttl
+        size = envelope_size(message)
+        if mark:
             size += received_size(mark)
             self.has_ids = True
         if self.pack is None:
             open_queue_pack(self)
-        p = put_envelope(self.pack.reserve(hub.wall, view.topic, view.topic_size, size), &envelope)
+        p = put_envelope(self.pack.reserve(hub.wall, message.topic, message.topic_size, size), message)
         if mark:
             put_received(p, mark)
+        message.expires_at = expires_at
         hub.ingest_pending += size
         hub._open_bytes += size
         hub.counters.logged += 1
@@ -88,31 +84,13 @@ cdef class DurableQueue(Subscriber):
         return depth_of(self)
 
 
-@final
 cdef class QueueConsumer(ConsumerRights):
-    """One subscription of one client, as a member of a group."""
-
-    def __init__(self, QueueGroup group not None, Session session not None, *, uint8_t qos=1, uint32_t prefetch=100,
-                 uint32_t identifier=0, bint settles_by_ack=False, uint32_t number=0):
-        """`number` is given to a client whose session outlives the process; see pending.LASTING."""
-        self.group = group
-        self.session = session
-        session.hub.consumer_numbers += 1
-        self.number = number if number else session.hub.consumer_numbers
-        self.unsettled = group.pending.count_of(self.number) if number else 0
-        self.qos = qos
-        self.prefetch = max(prefetch, 1)
-        self.identifier = identifier
-        self.settles_by_ack = settles_by_ack
+    """A member of a group."""
 
     def join(self):
         """From now on it is given messages."""
-        if self.session.consumers is None:
-            self.session.consumers = []
-        self.session.consumers.append(self)
-        divide_window(self.session)
         self.group.consumers.append(self)
-        name_groups(self.session, self.group)
+        self.on_member(True)
         enter_rights(self.group, self)
         self.group.note()
 
@@ -122,11 +100,7 @@ cdef class QueueConsumer(ConsumerRights):
             return
         self.is_gone = True
         self.group.consumers.remove(self)
-        self.session.consumers.remove(self)
-        name_groups(self.session, self.group)
-        if not self.session.consumers:
-            self.session.consumers = None
-        divide_window(self.session)
+        self.on_member(False)
         change_sets(self.group, self.place, self.place)
         self.release()
 
@@ -142,19 +116,51 @@ cdef class QueueConsumer(ConsumerRights):
         self.group.note()
         return count
 
+    def settle(self, int64_t offset, uint8_t outcome, int64_t delay=NO_TIME, str reason=None):
+        """Settle a delivery; `outcome` is one of penstock.subscribers.queue.settling, `delay` in ms for NACKED and
+        EXTENDED. Return 0, 1 if the message is not pending, or 2 if another consumer has it."""
+        cdef int result
+        self.group.queue.hub.update_clock()
+        if outcome == VERB_RELEASE:
+            result = release_one(self, offset)
+        elif delay != NO_TIME or outcome == VERB_EXTEND:
+            result = settle_at(self, offset, outcome, delay if delay != NO_TIME else self.group.visibility)
+        else:
+            result = self.group.settle_one(self, offset, outcome)
+        if result == RESOLVED and reason is not None and outcome == VERB_REJECT and not self.group.queue.is_stream:
+            self.group.reasons[offset] = self.group.reason_changes[offset] = reason
+        return result
+
     @property
     def may_move(self):
         """Whether it may move the place of its stream group."""
         return may_move(self)
 
+    cdef bint is_online(self) noexcept:
+        return False
+
     cdef bint has_room(self) noexcept:
-        cdef Session s = self.session
-        cdef Connection c = s.connection
-        if c is None or c.state != CONNECTED or not c.writable or s.resend_count:
-            return False
-        if self.qos == 0:
-            return s.queue.count == 0
-        if not self.group.queue.is_stream and self.unsettled >= self.prefetch:
-            return False
-        return (s.outstanding + s.kept_free + s.queue.count + self.waiting < s.limit
-                and s.window.count + self.waiting < s.hub.max_inflight and self.round != s.round)
+        return False
+
+    cdef int send(self, const RecordView* record, const EnvelopeView* view, uint32_t deliveries) except -1:
+        return 0
+
+    cdef int64_t unacknowledged(self, int64_t lowest) except? -1:
+        return lowest
+
+    cdef int on_member(self, bint is_member) except -1:
+        return 0
+
+
+# The message goes back to the group: any consumer may have it at once. Of a stream there is nothing to give back.
+cdef int release_one(QueueConsumer consumer, int64_t offset) except -1:
+    cdef const PendingEntry* entry
+    if consumer.group.queue.is_stream:
+        return consumer.group.settle_stream(consumer, offset, VERB_RELEASE)
+    entry = consumer.group.pending.find(offset)
+    if entry == NULL or entry.state != ENTRY_CLAIMED:
+        return UNKNOWN_MESSAGE
+    if entry.consumer != consumer.number:
+        return OTHERS_MESSAGE
+    give_back(consumer, offset, NULL, 0)
+    return RESOLVED

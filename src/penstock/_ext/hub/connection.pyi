@@ -1,5 +1,5 @@
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock._ext.match.retained import RetainedTree
 from penstock._ext.match.trie import Subscriber, Trie
@@ -127,6 +127,14 @@ class Hub:
         on_relay: Callable[[Connection, bytes, bytes, int], None] | None = None,
     ) -> None: ...
     def bind_queue(self, queue: DurableQueue, topic_filter: bytes) -> None: ...
+    def publish_to_queues(
+        self,
+        client: Subscriber,
+        client_id: bytes,
+        username: bytes | None,
+        entries: list[tuple[bytes, bytes, bytes, int]],
+    ) -> list[int]: ...
+    def when_durable(self, on_done: Callable[[bool], None]) -> None: ...
     def unbind_queue(self, queue: DurableQueue) -> None: ...
     def sweep_retained(self, limit: int) -> int: ...
     def has_work(self) -> bool: ...
@@ -420,7 +428,7 @@ class DurableQueue(Subscriber):
 
 class QueueConsumer:
     @property
-    def session(self) -> Session: ...
+    def client(self) -> Subscriber: ...
     @property
     def group(self) -> QueueGroup: ...
     @property
@@ -428,9 +436,6 @@ class QueueConsumer:
     prefetch: int
     @property
     def unsettled(self) -> int: ...
-    qos: int
-    identifier: int
-    settles_by_ack: bool
     is_owner: bool
     @property
     def may_move(self) -> bool: ...
@@ -438,6 +443,17 @@ class QueueConsumer:
     def delivered(self) -> int: ...
     @property
     def is_gone(self) -> bool: ...
+    def join(self) -> None: ...
+    def leave(self) -> None: ...
+    def release(self) -> int: ...
+    def settle(self, offset: int, outcome: int, delay: int = -1, reason: str | None = None) -> int: ...
+
+class MqttConsumer(QueueConsumer):
+    @property
+    def session(self) -> Session: ...
+    qos: int
+    identifier: int
+    settles_by_ack: bool
     def __init__(
         self,
         group: QueueGroup,
@@ -449,9 +465,33 @@ class QueueConsumer:
         settles_by_ack: bool = False,
         number: int = 0,
     ) -> None: ...
-    def join(self) -> None: ...
-    def leave(self) -> None: ...
-    def release(self) -> int: ...
+
+class Delivered(NamedTuple):
+    offset: int
+    topic: bytes
+    payload: bytes
+    properties: bytes
+    deliveries: int
+    timestamp: int
+    expires_at: int
+
+class BatchConsumer(QueueConsumer):
+    @property
+    def credit(self) -> int: ...
+    @property
+    def settles(self) -> bool: ...
+    def __init__(
+        self,
+        group: QueueGroup,
+        client: Subscriber,
+        on_batch: Callable[[BatchConsumer, list[Delivered]], None],
+        *,
+        prefetch: int = 100,
+        number: int = 0,
+        settles: bool = True,
+    ) -> None: ...
+    def grant(self, credit: int) -> None: ...
+    def revoke(self) -> int: ...
 
 class QueueGroup:
     @property
@@ -555,6 +595,14 @@ class Courier:
     def close(self) -> None: ...
 
 QUEUE_OFF: int
+QUEUE_NONE: int
+QUEUE_TOO_LARGE: int
+QUEUE_WRONG_WORD: int
+QUEUE_CLOSED: int
+QUEUE_LOG_TOO_LARGE: int
+QUEUE_DENIED: int
+QUEUE_BUSY: int
+QUEUE_BAD_TOPIC: int
 QUEUE_LIMIT: int
 
 def answer_text(number: int) -> str: ...
