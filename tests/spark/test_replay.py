@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from penstock._ext.match.partition import partition_of
 from penstock.cli.spark.options import Chosen
 from penstock.cli.spark.sinks import make_sink
+from penstock_client.mqtt.publisher import Address, MqttPublisher, PublishError
 from penstock_schema.decode import Publish, decode
 from penstock_schema.encode import encode
 from penstock_spark import read_messages
@@ -26,7 +27,6 @@ from penstock_spark.jobs.base import Source, translate
 from penstock_spark.jobs.replay import Pacer, ReplayOptions
 from penstock_spark.kafka import KafkaSink
 from penstock_spark.lock import only_run
-from penstock_spark.mqtt_publisher import Address, MqttPublisher
 from penstock_spark.options import parse
 from penstock_spark.source import PenstockReader
 from tests.spark.support.records import T0, TOPIC, Sent, telemetry, write_embedded, write_kafka
@@ -233,7 +233,7 @@ def test_pace_and_rate() -> None:
 def test_what_is_wrong_is_said(spark: SparkSession, data_dir: Path) -> None:
     with pytest.raises(OptionError, match="to-topic"):
         replay.check(ReplayOptions(to_topic="a/#"))
-    with pytest.raises(PenstockSparkError, match="no MQTT broker at"):
+    with pytest.raises(PublishError, match="no MQTT broker at"):
         MqttPublisher(Address(port=1))
     # Spark's own words are many; what they come to is one sentence
     java = Exception("An error occurred while calling o1.create.\n: java.io.IOException: Mkdirs failed\n\tat org.x")

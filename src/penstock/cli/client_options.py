@@ -14,12 +14,12 @@ from urllib.parse import unquote, urlsplit
 import typer
 from typer.core import TyperCommand
 
-from penstock._ext.wire import packets
 from penstock.cli.option_groups import with_options
 from penstock.cli.properties import join_arguments, parse_properties
 from penstock.core.errors import UsageError
-from penstock.mqtt.client.session import ConnectRequest
-from penstock.mqtt.client.stream import Target
+from penstock_client.mqtt.client import ConnectRequest
+from penstock_client.mqtt.packets import Will
+from penstock_client.mqtt.stream import Target
 
 VERSIONS = {"mqttv31": 3, "31": 3, "mqttv311": 4, "311": 4, "mqttv5": 5, "5": 5}
 NEVER = 0xFFFFFFFF
@@ -256,18 +256,10 @@ def _session_expiry(options: ConnectionOptions) -> int | None:
     return int(text)
 
 
-def _will(options: ConnectionOptions, properties: dict[str, Any]) -> packets.WillPacket | None:
+def _will(options: ConnectionOptions, properties: dict[str, Any]) -> Will | None:
     if options.will_topic is None:
         if options.will_payload is not None or options.will_qos or options.will_retain or properties:
             raise UsageError("a will needs --will-topic")
         return None
-    delay, expiry = properties.pop("will_delay", 0), properties.pop("message_expiry", None)
-    return packets.WillPacket(
-        options.will_topic,
-        os.fsencode(options.will_payload or ""),
-        options.will_qos,
-        options.will_retain,
-        packets.encode_publish_properties(**properties),
-        delay,
-        expiry,
-    )
+    payload = os.fsencode(options.will_payload or "")
+    return Will(options.will_topic, payload, options.will_qos, options.will_retain, properties)

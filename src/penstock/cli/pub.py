@@ -20,7 +20,7 @@ from penstock.cli.standard_input import stdin_lines
 from penstock.core import exit_codes
 from penstock.core.errors import UsageError
 from penstock.core.text import counted
-from penstock.mqtt.client.session import Client, ConnectionClosed
+from penstock_client.mqtt.client import Client, ConnectionClosed
 
 app = make_app()
 

@@ -16,7 +16,8 @@ from penstock.cli.client_runner import run, warn
 from penstock.cli.output import make_printer
 from penstock.core import exit_codes
 from penstock.core.errors import UsageError
-from penstock.mqtt.client.session import Client, Message
+from penstock_client.mqtt.client import Client
+from penstock_client.mqtt.packets import Message
 from penstock_schema import topic_filter
 
 app = make_app()

@@ -130,7 +130,7 @@ class LineConnection(asyncio.Protocol):
             self._refuse(refused)
 
     def _publish(self, address: str, payload: str) -> None:
-        [refused] = publish(self._queues.hub, self._client, [Entry(f"{ROOT}/{address}", payload.encode())])
+        [refused] = publish(self._queues.hub.queues, self._client, [Entry(f"{ROOT}/{address}", payload.encode())])
         if refused is None:
             self._confirm()
         else:
@@ -152,7 +152,7 @@ class LineConnection(asyncio.Protocol):
 
     def _confirm(self) -> None:
         """Answer when what was published or settled until now is durable."""
-        self._queues.hub.when_durable(
+        self._queues.hub.queues.when_durable(
             lambda is_durable: self._write("OK" if is_durable else "ERROR UNAVAILABLE not stored")
         )
 

@@ -1,4 +1,4 @@
-"""The settings around APPLICATION clients: defaults and names of the seed, properties checked, the secret kept."""
+"""The settings around APPLICATION clients: defaults and names of TBMQ, properties checked, the secret kept."""
 
 import pytest
 

@@ -28,8 +28,8 @@ cdef class BatchConsumer(QueueConsumer):
         cdef Hub hub = group.queue.hub
         self.group = group
         self.client = client
-        hub.consumer_numbers += 1
-        self.number = number if number else hub.consumer_numbers
+        self.desk = hub.queues
+        self.number = number if number else next_number(hub)
         self.unsettled = group.pending.count_of(self.number) if number else 0
         self.prefetch = max(prefetch, 1)
         self.settles = settles
@@ -94,34 +94,35 @@ cdef class BatchConsumer(QueueConsumer):
 
 
 # TEXT_NONE, or why the message is refused.
-cdef uint8_t publish_entry(Hub hub, Subscriber client, EnvelopeView* message) except 0xFF:
+cdef uint8_t publish_entry(QueueDesk desk, Subscriber client, EnvelopeView* message) except 0xFF:
+    cdef Hub hub = desk.hub
     cdef uint64_t hash
     cdef Match* match
     cdef uint8_t text
-    if (check_topic_name(message.topic, message.topic_size, hub.max_topic_levels)
-            or message.topic_size > hub.max_topic_length or not is_queue_topic(message.topic, message.topic_size)):
+    if (check_topic_name(message.topic, message.topic_size, hub.limits.max_topic_levels)
+            or message.topic_size > hub.limits.max_topic_length or not is_queue_topic(message.topic, message.topic_size)):
         return TEXT_BAD_TOPIC
     if verb_of(message.topic, message.topic_size) != VERB_NONE:
         return TEXT_WRONG_WORD
     if client.acl is not None and not client.acl.allows(message.topic, message.topic_size, ACL_PUBLISH):
         return TEXT_DENIED
-    if hub.ingest_pending > hub.ingest_limit:
+    if hub.ingest.pending > hub.ingest.limit:
         return TEXT_BUSY
-    hash = hash_bytes(message.topic, message.topic_size, hub.bindings.seed)
-    match = hub.bindings.match(message.topic, message.topic_size, hash)
+    hash = hash_bytes(message.topic, message.topic_size, desk.bindings.seed)
+    match = desk.bindings.match(message.topic, message.topic_size, hash)
     try:
         text = TEXT_NONE
-        if is_unmatched(match) and hub._find_queue is not None:
-            found = hub._find_queue(PyBytes_FromStringAndSize(<const char*> message.topic, message.topic_size), False)
+        if is_unmatched(match) and desk._find_queue is not None:
+            found = desk._find_queue(PyBytes_FromStringAndSize(<const char*> message.topic, message.topic_size), False)
             if isinstance(found, int):
                 text = why_not_made(match, found)
             match_unref(match)
-            match = hub.bindings.match(message.topic, message.topic_size, hash)
+            match = desk.bindings.match(message.topic, message.topic_size, hash)
         if text == TEXT_NONE and match.target_count == 0:
             text = TEXT_CLOSED if message.topic[QUEUE_PREFIX] == c"$" else TEXT_MANY
-        if text == TEXT_NONE and hub.largest_record and (
+        if text == TEXT_NONE and hub.ingest.largest_record and (
                 <uint64_t> message.topic_size + envelope_size(message) + origin_size(True) + received_size(UINT64_MAX)
-                > hub.largest_record):
+                > hub.ingest.largest_record):
             text = TEXT_LOG_TOO_LARGE
         if text == TEXT_NONE:
             text = refusal_of(message, match)
@@ -134,11 +135,12 @@ cdef uint8_t publish_entry(Hub hub, Subscriber client, EnvelopeView* message) ex
     return text
 
 
-cdef list publish_entries(Hub hub, Subscriber client, bytes client_id, bytes username, list entries):
+cdef list publish_entries(QueueDesk desk, Subscriber client, bytes client_id, bytes username, list entries):
+    cdef Hub hub = desk.hub
     cdef EnvelopeView message
     cdef bytes topic, payload, properties
     cdef list answers = []
-    if hub._find_queue is None:
+    if desk._find_queue is None:
         return [<int> TEXT_NO_QUEUES] * len(entries)
     hub.update_clock()
     for topic, payload, properties, expires_at in entries:
@@ -157,18 +159,18 @@ cdef list publish_entries(Hub hub, Subscriber client, bytes client_id, bytes use
         message.received_at = hub.wall
         message.expires_at = expires_at
         message.qos = 1
-        answers.append(publish_entry(hub, client, &message))
+        answers.append(publish_entry(desk, client, &message))
     return answers
 
 
 # Everything that was handed over up to the ticket is durable, or has failed.
-cdef int confirm(Hub hub, uint64_t ticket, bint has_failed) except -1:
-    cdef list waiting = hub._confirmations
-    hub._confirmations = [item for item in waiting if item[0] > ticket]
+cdef int confirm(QueueDesk desk, uint64_t ticket, bint has_failed) except -1:
+    cdef list waiting = desk._confirmations
+    desk._confirmations = [item for item in waiting if item[0] > ticket]
     for awaited, on_done in waiting:
         if awaited <= ticket:
             try:
                 on_done(not (has_failed and awaited == ticket))
             except BaseException as error:
-                hub.loop.call_exception_handler({"message": "a confirmation failed", "exception": error})
+                desk.hub.loop.call_exception_handler({"message": "a confirmation failed", "exception": error})
     return 0

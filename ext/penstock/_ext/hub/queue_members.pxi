@@ -25,8 +25,91 @@ cdef enum:
 
 
 @final
+cdef class QueueDesk(Desk):
+    """What all durable queues share."""
+
+    def __init__(self, Hub hub not None, Trie bindings not None):
+        Desk.__init__(self, hub)
+        self.bindings = bindings
+        self._open_queues = []
+        self._news = []
+        self._changed = []
+        self._calls = []
+        self._confirmations = []
+        self.epoch = hub.wall - hub.now
+
+    def __dealloc__(self):
+        buffer_free(&self._props)
+        buffer_free(&self._topic)
+
+    def serve(self, find_queue, on_queues, on_detach, on_relay=None):
+        """`find_queue(topic, is_settlement)` is asked for the queue of a settlement, or to make one for a topic that no
+        queue is bound to; `on_queues([group, ...])`, once per iteration, to read records, to read some again, or to see
+        to dead letters; `on_detach(session)` is told that the connection of a consumer goes; `on_relay(connection,
+        topic, properties, token)` takes the settlement of a queue that is elsewhere, see Connection.answer_relayed."""
+        self._find_queue, self._on_queues = find_queue, on_queues
+        self._on_detach, self._on_relay = on_detach, on_relay
+
+    def bind(self, DurableQueue queue not None, bytes topic_filter not None):
+        """What is published to topics of the filter goes to the queue; filters outside $queue/ capture."""
+        if self.bindings.subscribe(queue, topic_filter, 0, 0) and not topic_filter.startswith(b"$queue/"):
+            self.capturing += 1
+
+    def unbind(self, DurableQueue queue not None):
+        """Nothing goes to the queue any more."""
+        for topic_filter, _options, _identifier in self.bindings.subscriptions(queue):
+            if not topic_filter.startswith(b"$queue/"):
+                self.capturing -= 1
+        self.bindings.remove(queue)
+
+    def publish(self, Subscriber client not None, bytes client_id not None, bytes username, list entries not None):
+        """Publish (topic, payload, properties, expires_at) tuples for a client of any front-end. Return for each of
+        them 0, or the number of the answer that says why it is refused, see `answer_text`."""
+        return publish_entries(self, client, client_id, username, entries)
+
+    def when_durable(self, on_done not None):
+        """Call `on_done(is_durable)` when everything that was published or settled until now is stored, or when the log
+        or the store has refused part of it."""
+        cdef Hub hub = self.hub
+        cdef bint is_open = has_open(hub) or PyList_GET_SIZE(self._changed) != 0
+        if hub.ingest.ticket == hub.ingest.committed and not is_open:
+            hub.loop.call_soon(on_done, True)
+        else:
+            self._confirmations.append((hub.ingest.ticket + (1 if is_open else 0), on_done))
+
+    # Everything that was read is given out, as far as it goes.
+    cdef int work(self) except -1:
+        cdef list news = self._news
+        self._news = []
+        for group in news:
+            try:
+                (<QueueGroup> group).work()
+            except BaseException as error:
+                self.hub.loop.call_exception_handler({"message": "a queue cannot be delivered", "exception": error})
+        return 0
+
+    cdef int tell(self) except -1:
+        cdef list groups = self._calls
+        if groups:
+            self._calls = []
+            for group in groups:
+                (<QueueGroup> group).wants_call = False
+            try:
+                self._on_queues(groups)
+            except BaseException as error:
+                self.hub.loop.call_exception_handler({"message": "queues cannot be served", "exception": error})
+        self.is_waiting = bool(self._news or self._calls)
+        return 0
+
+    cdef int on_detach(self, Session session) except -1:
+        if self._on_detach is not None:
+            self._on_detach(session)
+        return 0
+
+
+@final
 cdef class DurableQueue(Subscriber):
-    """Where messages come in. Bound to topics in `hub.bindings`."""
+    """Where messages come in. Bound to topics in `hub.queues.bindings`."""
 
     def __init__(self, Hub hub not None, str name not None, *, bint is_stream=False, int64_t tail=0):
         cdef Py_ssize_t size = 0
@@ -59,8 +142,8 @@ cdef class DurableQueue(Subscriber):
         if mark:
             put_received(p, mark)
         message.expires_at = expires_at
-        hub.ingest_pending += size
-        hub._open_bytes += size
+        hub.ingest.pending += size
+        hub.ingest.open_bytes += size
         hub.counters.logged += 1
         self.tail += 1
         self.published += 1
@@ -101,7 +184,7 @@ cdef class QueueConsumer(ConsumerRights):
         self.is_gone = True
         self.group.consumers.remove(self)
         self.on_member(False)
-        change_sets(self.group, self.place, self.place)
+        change_sets(self.group, self.bit, self.bit)
         self.release()
 
     def release(self):

@@ -10,8 +10,8 @@ cdef class MqttConsumer(QueueConsumer):
         """`number` is given to a client whose session outlives the process; see pending.LASTING."""
         self.group = group
         self.client = self.session = session
-        session.hub.consumer_numbers += 1
-        self.number = number if number else session.hub.consumer_numbers
+        self.desk = session.hub.queues
+        self.number = number if number else next_number(session.hub)
         self.unsettled = group.pending.count_of(self.number) if number else 0
         self.qos = qos
         self.prefetch = max(prefetch, 1)
@@ -19,17 +19,11 @@ cdef class MqttConsumer(QueueConsumer):
         self.settles_by_ack = settles_by_ack
 
     cdef int on_member(self, bint is_member) except -1:
-        cdef Session s = self.session
         if is_member:
-            if s.consumers is None:
-                s.consumers = []
-            s.consumers.append(self)
+            add_outlet(self.session, self)
         else:
-            s.consumers.remove(self)
-        name_groups(s, self.group)
-        if not s.consumers:
-            s.consumers = None
-        return divide_window(s)
+            remove_outlet(self.session, self)
+        return name_groups(self.session, self.group)
 
     cdef bint is_online(self) noexcept:
         cdef Connection c = self.session.connection
@@ -45,7 +39,7 @@ cdef class MqttConsumer(QueueConsumer):
         if not self.group.queue.is_stream and self.unsettled >= self.prefetch:
             return False
         return (s.outstanding + s.kept_free + s.queue.count + self.waiting < s.limit
-                and s.window.count + self.waiting < s.hub.max_inflight and self.round != s.round)
+                and s.window.count + self.waiting < s.hub.limits.max_inflight and self.turn != s.round)
 
     # To the client, or to what waits before it.
     cdef int send(self, const RecordView* record, const EnvelopeView* view, uint32_t deliveries) except -1:
@@ -57,7 +51,7 @@ cdef class MqttConsumer(QueueConsumer):
         cdef uint32_t topic_size = 0
         cdef Message* m
         cdef Extras* extras
-        cdef Buffer* props = &hub._queue_props
+        cdef Buffer* props = &hub.queues._props
         cdef int sent
         topic = delivered_topic(group.queue, view, &topic_size)
         if s.version == 5:
@@ -73,10 +67,11 @@ cdef class MqttConsumer(QueueConsumer):
             group.delivered += 1
             self.delivered += 1
             if c is None or c.state != CONNECTED or not c.writable or s.queue.count or s.resend_count or s.is_full():
-                return s.enqueue(m, extras, self.qos, SLOT_QUEUE)
-            sent = send_message(c, s, m, self.qos, SLOT_QUEUE, extras, 0, False)
+                return s.enqueue(m, extras, self.qos, DELIVERY_NUMBERED)
+            sent = send_message(c, s, m, self.qos, DELIVERY_NUMBERED, extras, 0, False)
             if sent and self.qos:
-                end_turn(s, &self.round)
+                bind_last(s, self)
+                end_turn(s, &self.turn)
             else:
                 free(extras)
             if not sent:
@@ -93,12 +88,28 @@ cdef class MqttConsumer(QueueConsumer):
         cdef uint32_t i
         for i in range(s.window.capacity):
             slot = &s.window.slots[i]
-            if (slot.packet_id and slot.flags & SLOT_QUEUE and slot.message != NULL
-                    and slot.message.source_partition == self.number and slot.message.source_offset < lowest):
+            if (slot.packet_id and slot.outlet == self.place and slot.message != NULL
+                    and slot.message.source_offset < lowest):
                 lowest = slot.message.source_offset
         for i in range(s.queue.count):
             lowest = min(lowest, queued_offset(&s.queue, i, self.number, lowest))
         return lowest
+
+    # ---- as an outlet ----
+
+    cdef bint pump(self, Session s, Connection c) except -1:
+        if c.writable:
+            self.group.note()
+        return False
+
+    # MQTT 3 settles by acknowledging, MQTT 5 only makes room.
+    cdef int on_done(self, Session s, const Slot* slot, bint is_taken) except -1:
+        if slot.message != NULL and is_taken and self.settles_by_ack:
+            self.group.settle_one(self, slot.message.source_offset, VERB_ACK)
+        return self.group.note()
+
+    cdef int take_back(self, const Message* m) except -1:
+        return give_back(self, m.source_offset, message_topic(m), m.topic_size)
 
 
 cdef inline uint8_t* put_text(uint8_t* p, const void* text, uint32_t size) noexcept:
@@ -184,12 +195,12 @@ cdef bint is_reserved(const uint8_t* name, uint32_t size, bint is_dead) noexcept
             or is_named(name, size, "offset"))
 
 
-# The properties of the message, then those of the delivery, in hub._queue_props.
+# The properties of the message, then those of the delivery, in hub.queues._props.
 cdef int build_properties(QueueGroup group, MqttConsumer consumer, const RecordView* record, const EnvelopeView* view,
                           uint32_t deliveries) except -1:
     cdef DurableQueue queue = group.queue
     cdef bytes group_and_queue = group._exact_names if consumer.has_namesake else group._names
-    cdef Buffer* out = &queue.hub._queue_props
+    cdef Buffer* out = &queue.hub.queues._props
     cdef const uint8_t* p = view.props
     cdef const uint8_t* end = view.props + view.props_size
     cdef uint32_t size, names
@@ -227,23 +238,4 @@ cdef int build_properties(QueueGroup group, MqttConsumer consumer, const RecordV
                          <uint32_t> PyBytes_GET_SIZE(queue.primary_name))
     elif deliveries > 1:
         add_number(out, "x-delivery-count", deliveries)
-    return 0
-
-
-# The client has acknowledged a delivery: MQTT 3 settles by it, MQTT 5 only makes room.
-cdef int queue_acked(Session s, const Slot* slot, bint is_done) except -1:
-    cdef MqttConsumer consumer
-    if slot.message == NULL:
-        return 0
-    if s.couriers is not None:
-        courier_acked(s, slot)
-    if s.consumers is None:
-        return 0
-    for item in s.consumers:
-        consumer = <MqttConsumer> item
-        if consumer.number != slot.message.source_partition:
-            continue
-        if is_done and consumer.settles_by_ack:
-            consumer.group.settle_one(consumer, slot.message.source_offset, VERB_ACK)
-        return consumer.group.note()
     return 0

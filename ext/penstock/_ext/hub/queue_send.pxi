@@ -5,7 +5,7 @@
 cdef const uint8_t* delivered_topic(DurableQueue queue, const EnvelopeView* view, uint32_t* size) except NULL:
     cdef const uint8_t* address = <const uint8_t*> PyBytes_AS_STRING(queue._address)
     cdef uint32_t n = <uint32_t> PyBytes_GET_SIZE(queue._address)
-    cdef Buffer* scratch = &queue.hub._queue_topic
+    cdef Buffer* scratch = &queue.hub.queues._topic
     cdef uint8_t* p
     if view.topic_size >= n and memcmp(view.topic, address, n) == 0 and (view.topic_size == n
                                                                          or view.topic[n] == c"/"):
@@ -36,6 +36,6 @@ cdef int send_planned(QueueGroup group, const Planned* item) except -1:
         return give_back(consumer, item.record.offset, NULL, 0)
     if item.view.props_size == 0:
         return consumer.send(&item.record, &item.view, item.deliveries)
-    if get_envelope(item.record.value, item.record.value_size, &view, &group.queue.hub._lane_props):
+    if get_envelope(item.record.value, item.record.value_size, &view, &group.queue.hub.record_props):
         return 0                                # it was read before: only a broken memory gets here
     return consumer.send(&item.record, &view, item.deliveries)

@@ -15,7 +15,7 @@ from penstock._ext.hub.connection import (
     QUEUE_OFF,
     QUEUE_TOO_LARGE,
     QUEUE_WRONG_WORD,
-    Hub,
+    QueueDesk,
     answer_text,
 )
 from penstock._ext.match.trie import Subscriber
@@ -52,11 +52,11 @@ class Publisher(Subscriber):
     username: str | None
 
 
-def publish(hub: Hub, publisher: Publisher, entries: Iterable[Entry]) -> list[Refused | None]:
+def publish(desk: QueueDesk, publisher: Publisher, entries: Iterable[Entry]) -> list[Refused | None]:
     """Hand messages to their queues. Return for each None, or why it is refused; the others are durable when
-    `Hub.when_durable` says so."""
+    `QueueDesk.when_durable` says so."""
     username = None if publisher.username is None else publisher.username.encode()
-    answers = hub.publish_to_queues(
+    answers = desk.publish(
         publisher,
         publisher.client_id.encode(),
         username,

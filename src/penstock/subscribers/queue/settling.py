@@ -25,7 +25,7 @@ def settle(
     consumer: QueueConsumer, offset: int, outcome: Outcome, *, delay: float | None = None, reason: str | None = None
 ) -> None:
     """Settle a delivery; raises Refused. `delay` in seconds holds for NACKED and EXTENDED, `reason` for REJECTED. The
-    settlement is durable when `Hub.when_durable` says so."""
+    settlement is durable when `QueueDesk.when_durable` says so."""
     milliseconds = -1 if delay is None else int(delay * 1000)
     if delay is not None and not 0 <= milliseconds <= consumer.group.max_delay:
         most = consumer.group.max_delay / 1000

@@ -1,4 +1,4 @@
-"""A small asyncio MQTT client for `pub` and `sub`, on the project's own codec."""
+"""A small asyncio MQTT client for versions 3.1, 3.1.1 and 5."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from penstock._ext.wire import packets
-from penstock._ext.wire.fields import ProtocolViolation, reason_name
 from penstock.core.errors import PenstockError
-from penstock.core.fixed_header import read_header
-from penstock.mqtt.client.stream import Stream, Target, open_stream
+from penstock.core.tasks import TaskSet
+from penstock_client.mqtt import packets
+from penstock_client.mqtt.packets import (
+    CONNACK,
+    DISCONNECT,
+    PINGRESP,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    SUBACK,
+    UNSUBACK,
+    Message,
+)
+from penstock_client.mqtt.reasons import FIRST_FAILURE, describe_refusal, reason_name
+from penstock_client.mqtt.stream import Stream, Target, open_stream
 
-CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK, PINGRESP, DISCONNECT = (
-    2, 3, 4, 5, 6, 7, 9, 11, 13, 14,
-)  # fmt: skip
 CONNACK_SECONDS = 30.0
-_FIRST_FAILURE = 0x80
 _QUEUE = 1_000
-_RETURN_CODES = {
-    1: "unacceptable protocol version",
-    2: "identifier rejected",
-    3: "server unavailable",
-    4: "bad user name or password",
-    5: "not authorised",
-}
 
 
 @dataclass(frozen=True)
@@ -39,20 +41,8 @@ class ConnectRequest:
     keep_alive: int = 60
     username: str | None = None
     password: bytes | None = None
-    will: packets.WillPacket | None = None
+    will: packets.Will | None = None
     properties: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Message:
-    """A message as it was delivered."""
-
-    topic: str
-    payload: bytes
-    qos: int
-    retain: bool
-    packet_id: int
-    properties: Mapping[str, Any]
 
 
 class Answer(NamedTuple):
@@ -64,7 +54,7 @@ class Answer(NamedTuple):
     def refusal(self, which: int = 0) -> str:
         """Why it was refused, nothing if it was not."""
         reason = self.reasons[which]
-        if reason < _FIRST_FAILURE:
+        if reason < FIRST_FAILURE:
             return ""
         return f"{reason_name(reason)}: {self.words}" if self.words else reason_name(reason)
 
@@ -86,17 +76,17 @@ class Client:
         self._version = request.version
         self._debug = debug
         self._answers: dict[int, asyncio.Future[Answer]] = {}
-        self._connack: asyncio.Future[packets.ConnackPacket] = asyncio.get_running_loop().create_future()
+        self._connack: asyncio.Future[packets.Connack] = asyncio.get_running_loop().create_future()
         self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
         self._room = asyncio.Event()
         self._incomplete: dict[int, bool] = {}  # packet ids of QoS 2: whether PUBREC was sent
         self._aliases: dict[int, str] = {}
         self._window = asyncio.Semaphore(max_inflight)
-        self._last_id = 0
+        self._ids = packets.PacketIds()
         self._ended: PenstockError | None = None
         self._is_closing = False
         self._awaits_pong = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskSet()
 
     @classmethod
     async def connect(
@@ -104,7 +94,7 @@ class Client:
     ) -> Client:
         """Connect and wait for CONNACK; raises PenstockError with the broker's code as exit code, as mosquitto does."""
         client = cls(await open_stream(target), request, max_inflight=max_inflight, debug=debug)
-        client._tasks.append(asyncio.create_task(client._read()))
+        client._tasks.spawn(client._read(), is_awaited=True)
         client._send(
             "CONNECT",
             packets.build_connect(
@@ -133,9 +123,10 @@ class Client:
             raise ConnectionClosed(error.message, _hint_at_transport(target), exit_code=error.exit_code) from None
         if connack.reason:
             await client.close()
-            raise PenstockError(describe_refusal(connack, request.version), exit_code=connack.reason)
+            words = connack.properties.get("reason_string", "")
+            raise PenstockError(describe_refusal(connack.reason, request.version, words), exit_code=connack.reason)
         keep_alive = connack.properties.get("server_keep_alive", request.keep_alive)
-        client._tasks.append(asyncio.create_task(client._ping(keep_alive)))
+        client._tasks.spawn(client._ping(keep_alive), is_awaited=True)
         return client
 
     async def subscribe(
@@ -215,22 +206,17 @@ class Client:
             if self._ended is None and self._connack.done() and not self._connack.exception():
                 self._send("DISCONNECT", packets.build_disconnect(version=self._version, **properties))
                 await self._stream.drain()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         await self._stream.close()
 
     def _expect_answer(self) -> tuple[int, asyncio.Future[Answer]]:
         if self._ended is not None:
             raise self._ended
-        for _ in range(65_535):
-            self._last_id = self._last_id % 65_535 + 1
-            if self._last_id not in self._answers:
-                break
+        packet_id = self._ids.next(self._answers)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._answers[self._last_id] = answer
+        self._answers[packet_id] = answer
         self._room.set()
-        return self._last_id, answer
+        return packet_id, answer
 
     def _send(self, what: str, packet: bytes) -> None:
         self._note(f"sending {what}")
@@ -254,11 +240,13 @@ class Client:
 
     async def _read(self) -> None:
         ended = ConnectionClosed("the broker closed the connection")
+        reader = packets.PacketReader()
         try:
-            async for first, body in _split_packets(self._stream):
-                await self._handle(first >> 4, first & 0x0F, body)
-        except ProtocolViolation as violation:
-            ended = ConnectionClosed(f"the broker sent a bad packet: {violation.message}")
+            while chunk := await self._stream.read():
+                for packet_type, flags, body in reader.feed(chunk):
+                    await self._handle(packet_type, flags, body)
+        except packets.MalformedPacket as error:
+            ended = ConnectionClosed(f"the broker sent a bad packet: {error}")
         except PenstockError as error:
             ended = ConnectionClosed(error.message, exit_code=error.exit_code)
         await self._end(ended)
@@ -279,8 +267,7 @@ class Client:
         elif packet_type in (PUBACK, PUBREC, PUBREL, PUBCOMP):
             self._handle_ack(packet_type, body)
         elif packet_type in (SUBACK, UNSUBACK):
-            parse = packets.parse_suback if packet_type == SUBACK else packets.parse_unsuback
-            answer = parse(body, self._version)
+            answer = packets.parse_suback(body, self._version)
             self._note(f"received {'SUBACK' if packet_type == SUBACK else 'UNSUBACK'} {answer.reasons}")
             self._resolve(answer.packet_id, Answer(answer.reasons, answer.properties.get("reason_string", "")))
         elif packet_type == PINGRESP:
@@ -291,21 +278,20 @@ class Client:
             self._note(f"received CONNACK ({connack.reason})")
             self._connack.set_result(connack)
         elif packet_type == DISCONNECT and self._version == 5:
-            goodbye = packets.parse_disconnect(flags, body, 5, from_server=True)
-            text = goodbye.reason_string or reason_name(goodbye.reason)
-            raise ConnectionClosed(f"the broker closed the connection: {text}", exit_code=goodbye.reason or 1)
+            reason, properties = packets.parse_reason(body)
+            text = properties.get("reason_string") or reason_name(reason)
+            raise ConnectionClosed(f"the broker closed the connection: {text}", exit_code=reason or 1)
         else:
             raise ConnectionClosed(f"the broker sent an unexpected packet of type {packet_type}")
 
     async def _handle_publish(self, flags: int, body: bytes) -> None:
-        packet = packets.parse_publish_packet(flags, body, self._version)
-        alias = packet.properties.get("topic_alias")
-        if alias is not None and packet.topic:
-            self._aliases[alias] = packet.topic
-        topic = packet.topic or self._aliases.get(alias or 0, "")
-        if not topic:
+        message = packets.parse_publish(flags, body, self._version)
+        alias = message.properties.get("topic_alias")
+        if alias is not None and message.topic:
+            self._aliases[alias] = message.topic
+        message = message._replace(topic=message.topic or self._aliases.get(alias or 0, ""))
+        if not message.topic:
             raise ConnectionClosed("the broker used a topic alias it never defined")
-        message = Message(topic, packet.payload, packet.qos, packet.retain, packet.packet_id, packet.properties)
         self._note(f"received PUBLISH (q{message.qos}, m{message.packet_id}, {message.topic!r})")
         if message.qos == 2 and message.packet_id in self._incomplete:
             if self._incomplete[message.packet_id]:
@@ -320,18 +306,17 @@ class Client:
             await self._room.wait()
 
     def _handle_ack(self, packet_type: int, body: bytes) -> None:
-        packet_id = int.from_bytes(body[:2])
-        reason = body[2] if len(body) > 2 else 0
+        packet_id, (reason,), properties = packets.parse_ack(body)
         self._note(
             f"received {({4: 'PUBACK', 5: 'PUBREC', 6: 'PUBREL', 7: 'PUBCOMP'})[packet_type]} (Mid: {packet_id})"
         )
         if packet_type == PUBREL:
             self._incomplete.pop(packet_id, None)
             self._send(f"PUBCOMP (Mid: {packet_id})", self._ack(PUBCOMP, packet_id))
-        elif packet_type == PUBREC and reason < _FIRST_FAILURE:
+        elif packet_type == PUBREC and reason < FIRST_FAILURE:
             self._send(f"PUBREL (Mid: {packet_id})", self._ack(PUBREL, packet_id))
         else:
-            self._resolve(packet_id, Answer([reason], _words_of_ack(body)))
+            self._resolve(packet_id, Answer([reason], properties.get("reason_string", "")))
 
     def _ack(self, packet_type: int, packet_id: int) -> bytes:
         return packets.build_ack(packet_type, packet_id, version=self._version)
@@ -340,14 +325,6 @@ class Client:
         answer = self._answers.pop(packet_id, None)
         if answer is not None and not answer.done():
             answer.set_result(given)
-
-
-def _words_of_ack(body: bytes) -> str:
-    """The reason string of a PUBACK, PUBREC or PUBCOMP. SUBACK has the same parts, its code behind the properties."""
-    if len(body) <= 3:
-        return ""
-    words: str = packets.parse_suback(body[:2] + body[3:] + body[2:3], 5).properties.get("reason_string", "")
-    return words
 
 
 def _hint_at_transport(target: Target) -> str:
@@ -361,36 +338,3 @@ def _hint_at_transport(target: Target) -> str:
         hints.append("for WebSocket use --ws")
     first, *others = hints
     return f"{first} {'; '.join(others)}".rstrip()
-
-
-def describe_refusal(connack: packets.ConnackPacket, version: int) -> str:
-    if version < 5:
-        text = _RETURN_CODES.get(connack.reason, f"return code {connack.reason}")
-    else:
-        text = connack.properties.get("reason_string") or reason_name(connack.reason)
-    return f"the broker refused the connection: {text} ({connack.reason})"
-
-
-async def _split_packets(stream: Stream) -> AsyncIterator[tuple[int, bytes]]:
-    """First byte and body of each packet until the stream ends."""
-    waiting = bytearray()
-    while True:
-        chunk = await stream.read()
-        if not chunk:
-            return
-        waiting += chunk
-        start = 0
-        while (header := _read_header(waiting, start)) is not None:
-            body_start, size = header
-            if len(waiting) - body_start < size:
-                break
-            yield waiting[start], bytes(waiting[body_start : body_start + size])
-            start = body_start + size
-        del waiting[:start]
-
-
-def _read_header(data: bytearray, start: int) -> tuple[int, int] | None:
-    try:
-        return read_header(data, start)
-    except ValueError:
-        raise ConnectionClosed("the broker sent a bad packet length") from None

@@ -8,7 +8,7 @@ import ssl
 from dataclasses import dataclass
 
 from penstock.core.errors import PenstockError
-from penstock.mqtt.client.websocket import WebSocketReader, build_frame, open_websocket
+from penstock_client.mqtt.websocket import WebSocketReader, build_frame, open_websocket
 
 _CONNECT_TIMEOUT = 30.0
 _CLOSE_TIMEOUT = 5.0
