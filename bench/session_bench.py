@@ -55,7 +55,7 @@ def make_registry(store: LmdbStateStore) -> SessionRegistry:
 async def write(path: Path, sessions: int, subscriptions: int) -> dict[str, float]:
     store = Counted(path, asyncio.get_running_loop())
     registry = make_registry(store)
-    await registry.restore(lambda client_id, username: None)
+    await registry.restore(lambda subject: None)
     keeper, hub = registry.keeper, registry._hub
     assert keeper is not None
     will = WillPacket("plant/hall-7/wills", b"gone", 1, False, b"", 30)
@@ -84,7 +84,7 @@ async def restore(path: Path) -> dict[str, float]:
     registry = make_registry(store)
     gc.disable()  # as app.py does
     cpu = time.process_time()
-    count = await registry.restore(lambda client_id, username: None)
+    count = await registry.restore(lambda subject: None)
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     gc.enable()
     found = {"sessions": count, "subscriptions": registry._hub.trie.subscription_count}

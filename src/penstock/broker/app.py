@@ -15,6 +15,7 @@ import msgspec
 from penstock._ext.hub.connection import Connection, Hub, Session
 from penstock._ext.wire.packets import Reason, split_share
 from penstock.access import AccessControl
+from penstock.access.base import Entrance, Identity, Subject
 from penstock.broker import providers
 from penstock.broker.closing import Close, close_parts
 from penstock.broker.memory import MemoryKeeper
@@ -29,7 +30,6 @@ from penstock.ingest.received import ReceivedIds
 from penstock.ingest.retained import restore_retained
 from penstock.listen.admission import Admission
 from penstock.listen.listener import Listener
-from penstock.mqtt.exchanges import load_exchanges
 from penstock.mqtt.frontend import ListenerContext, MqttFrontend
 from penstock.mqtt.nodes.listener import NodeListener
 from penstock.mqtt.nodes.relays import Relays
@@ -46,7 +46,6 @@ from penstock.sessions.events import SessionEvents
 from penstock.sessions.keeper import SessionKeeper
 from penstock.sessions.registry import SessionRegistry
 from penstock.settings import ListenerSettings, Settings
-from penstock.settings.checks import is_anonymous_allowed
 from penstock.settings.hub_limits import hub_limits
 from penstock.settings.loader import Loaded
 from penstock.settings.reload import apply_live, diff
@@ -81,8 +80,9 @@ class Broker:
         loop = self._loop = asyncio.get_running_loop()
         self.hub = Hub(loop, match_cache=settings.limits.match_cache, **hub_limits(settings))
         self._memory = MemoryKeeper(lambda: self.hub.trie.subscription_bytes + self.hub.retained.bytes)
-        self.access = AccessControl(settings.access)
-        self.hub.trie.checks_acl = bool(settings.access.acl_file)
+        self.access = AccessControl(settings.access, restrict=self._check_rules)
+        self.hub.trie.checks_acl = self.access.has_rules
+        self.access.listen(self._on_access_changed)
         self.admission = Admission(settings.limits, settings.listeners)
         prepare_data_dir(settings.server.data_dir)
         self.store = providers.make_store(settings)
@@ -105,7 +105,6 @@ class Broker:
             registry=self.registry,
             access=self.access,
             admission=self.admission,
-            enhanced=load_exchanges(settings),
             applications=self.applications,
             queues=self.queues,
         )
@@ -137,6 +136,7 @@ class Broker:
 
     async def start(self) -> None:
         self._handle_signals()  # before anybody can see that it listens
+        await self.access.start()
         await self.start_log()
         await self.restore_sessions()
         if self.datasub is not None:
@@ -206,7 +206,7 @@ class Broker:
         await close_parts(self._parts(), seconds, self._find_away)
         if self.store is not None:
             self.store.close()
-        self.access.close()
+        await self.access.stop()
         log.info("stopped")
 
     def _parts(self) -> dict[str, Close | None]:
@@ -362,20 +362,30 @@ class Broker:
         self.settings = self.frontend.settings = settings
         self.hub.configure(**hub_limits(settings))
         self.admission.configure(settings.limits, settings.listeners)
-        if self.node_listener is not None:
-            self.node_listener.reload(settings.limits.receive_maximum)
         configure_logging(settings.logging.level, settings.logging.format)
-        self.frontend.access_changed()
+        self._on_access_changed()
         if self.queues is not None:
-            self.queues.spawn(self.queues.apply_rights())
             self.queues.spawn(self.queues.reload(configured(loaded.settings), settings.queue_manager))
-        if self.datasub is not None:
-            self.datasub.service.access_changed()
-        if self.data_frontend is not None and settings.access.disconnect_removed_users:
-            self.data_frontend.disconnect_removed()
         if "sys.interval" in live:
             self._loop.create_task(self._restart_sys_topics())
         log.info("reloaded", changed=sorted(live), needs_restart=needs_restart)
+
+    def _on_access_changed(self) -> None:
+        """Users or rules have changed: what is open, subscribed or connected goes by them from now on."""
+        if self.node_listener is not None:
+            self.node_listener.reload(self.settings.limits.receive_maximum)
+        self.frontend.access_changed()
+        if self.queues is not None:
+            self.queues.spawn(self.queues.apply_rights())
+        if self.datasub is not None:
+            self.datasub.service.access_changed()
+        if self.data_frontend is not None and self.settings.access.disconnect_removed_users:
+            self.data_frontend.disconnect_removed()
+
+    def _check_rules(self) -> None:
+        """A client has rules where nobody had any."""
+        self.hub.trie.checks_acl = True
+        self.hub.trie.bump()
 
     async def _restart_sys_topics(self) -> None:
         await self.sys_topics.stop()
@@ -494,7 +504,7 @@ class Broker:
             parse_settings(settings.queue).cluster,
             kafka=settings.kafka.bootstrap_servers,
             receive_maximum=settings.limits.receive_maximum,
-            program_for=self.access.program_for,
+            program_for=lambda client_id, user: self.access.program_for(Subject(Identity(user), client_id)),
         )
 
     def _make_admin(self) -> AdminServer:
@@ -525,7 +535,7 @@ class Broker:
 
     def _make_listener(self, index: int) -> Listener:
         settings = self.settings.listeners[index]
-        context = ListenerContext(settings, is_anonymous_allowed(settings, self.settings.access))
+        context = ListenerContext(settings, Entrance.of(settings, self.settings.access, "mqtt"))
         hub, frontend = self.hub, self.frontend
 
         def factory() -> Connection:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from penstock._ext.hub.connection import Hub
 from penstock._ext.match.acl import AclProgram
 from penstock._ext.match.partition import hash_text
+from penstock.access.base import Subject
 from penstock.cluster.claims import Claim
 from penstock.cluster.take_over import TakeOver
 from penstock.core.errors import SettingsError
@@ -67,7 +68,7 @@ class Cluster:
         settings: QueueSettings,
         has_own_queues: bool,
         ownership: Ownership,
-        program_for: Callable[[str, str | None], AclProgram | None],
+        program_for: Callable[[Subject], AclProgram | None],
     ) -> None:
         self._hub = hub
         self._members = members

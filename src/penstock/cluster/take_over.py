@@ -24,6 +24,7 @@ import msgspec
 
 from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.match.acl import AclProgram
+from penstock.access.base import Subject
 from penstock.cluster.claims import NOT_KNOWN, Answer, Ask, Claim
 from penstock.cluster.departures import Departures
 from penstock.core.logging import get_logger
@@ -117,7 +118,7 @@ class TakeOver:
         others: Callable[[], Iterable[str]],
         heard_at: Callable[[str], float],
         ownership: Ownership,
-        program_for: Callable[[str, str | None], AclProgram | None],
+        program_for: Callable[[Subject], AclProgram | None],
     ) -> None:
         self._log = log_provider
         self._hub = hub
@@ -412,7 +413,7 @@ class TakeOver:
             except RecordError as error:
                 log.error("a stored will is left alone", error=str(error))
             else:
-                self._registry.publish_left_will(record, self._program_for(record.client_id, record.username))
+                self._registry.publish_left_will(record, self._program_for(record.to_subject()))
         self._tasks.spawn(self._forget_wills(keys))
 
     async def _forget_wills(self, keys: list[bytes]) -> None:
@@ -447,7 +448,7 @@ class TakeOver:
 
     def _insert(self, record: SessionRecord, subscriptions: bytes | None) -> Session:
         client_id = record.client_id
-        session = self._registry.adopt(record, self._program_for(client_id, record.username), subscriptions)
+        session = self._registry.adopt(record, self._program_for(record.to_subject()), subscriptions)
         session.is_adopted = True
         unreleased = self._tail.get(received.TABLE, client_id.encode())
         if unreleased is not None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any
 
 from penstock._ext.hub.connection import Connection, Hub, Session
 from penstock.access import AccessControl
+from penstock.access.base import Entrance, Identity
+from penstock.access.identities import rights_of, subject_of
 from penstock.access.refusals import Refusals
 from penstock.cluster.cluster import Cluster
 from penstock.core.logging import Throttled, get_logger
-from penstock.core.ports import AuthExchangeFactory
 from penstock.core.tasks import TaskSet
 from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.listen.admission import MORE_DESCRIPTORS, NO_DESCRIPTORS, Admission
@@ -32,11 +33,11 @@ log = get_logger("penstock.mqtt")
 class ListenerContext:
     """What the handlers need to know of the listener a connection came in by."""
 
-    __slots__ = ("anonymous", "settings")
+    __slots__ = ("entrance", "settings")
 
-    def __init__(self, settings: ListenerSettings, anonymous: bool) -> None:
+    def __init__(self, settings: ListenerSettings, entrance: Entrance) -> None:
         self.settings = settings
-        self.anonymous = anonymous
+        self.entrance = entrance
 
 
 REFUSAL_ADVICE = {
@@ -58,7 +59,6 @@ class MqttFrontend:
         registry: SessionRegistry,
         access: AccessControl,
         admission: Admission,
-        enhanced: Mapping[str, AuthExchangeFactory],
         applications: PersistentClients | None = None,
         queues: QueueManager | None = None,
     ) -> None:
@@ -67,7 +67,6 @@ class MqttFrontend:
         self.registry = registry
         self.access = access
         self.admission = admission
-        self.enhanced = enhanced
         self.ownership = Ownership.of(settings)
         self.applications = applications
         self.queues = queues
@@ -176,7 +175,7 @@ class MqttFrontend:
         self.refusals.denied(
             action,
             topic,
-            lambda: why or self.access.explain(session.client_id, session.username, action, asked or topic),
+            lambda: why or self.access.explain(subject_of(session), action, asked or topic),
             client_id=session.client_id,
             username=session.username,
             address=connection.peer,
@@ -207,6 +206,14 @@ class MqttFrontend:
             disconnect_removed(self)
         if self.applications is not None:
             self.applications.rules_changed()
+
+    def identity_changed(self, session: Session, identity: Identity) -> None:
+        """A connected client has authenticated again, as the same user."""
+        before, session.identity = session.identity, identity
+        if rights_of(before) != rights_of(identity):
+            session.acl = self.access.program_for(subject_of(session))
+            self.hub.trie.bump()
+            self.registry.identity_changed(session)
 
     # ---- limits ----
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,12 +19,13 @@ from penstock._ext.wire.packets import (
     parse_connect,
     reason_name,
 )
-from penstock.access import AuthenticatorBusy
+from penstock.access.base import Credentials, Identity, Subject
 from penstock.cluster.claims import Claim
 from penstock.cluster.cluster import Cluster
 from penstock.core.logging import get_logger
-from penstock.listen.tls import username_from_certificate
+from penstock.core.refusal import Refused
 from penstock.mqtt import handle_auth, identity
+from penstock.mqtt.refusals import CONNACK_REASONS
 from penstock.sessions.ownership import ForeignSession
 from penstock.sessions.records import RecordError
 from penstock.sessions.registry import Opening
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 log = get_logger("penstock.mqtt")
 
+UNKNOWN = Identity()
 NOT_VALID = Reason.CLIENT_IDENTIFIER_NOT_VALID
 TOO_SMALL = "the client's Maximum Packet Size is too small for a CONNACK"
 # What a 3.x CONNACK can say about a CONNECT that breaks the rules; anything else is closed in silence.
@@ -49,13 +52,12 @@ class Candidate:
     packet: ConnectPacket
     client_id: str
     is_assigned: bool
-    username: str | None = None
+    identity: Identity = UNKNOWN
+    username: str | None = None  # of the identity
     exchange: handle_auth.Exchange | None = None
     authentication_data: bytes | None = None
-    has_certificate_name: bool = False
     client_type: ClientType = "device"
     claim: Claim | None = None
-    has_password: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -81,7 +83,7 @@ def handle_connect(front: MqttFrontend, connection: Connection, body: bytes) -> 
         refuse(connection, packet, reason)
         return
     # any id of one character or more [MQTT-3.1.3-5] [MQTT3-3.1.3-5]
-    candidate = Candidate(packet, packet.client_id, False, packet.username)
+    candidate = Candidate(packet, packet.client_id, False)
     if not packet.client_id:
         candidate.client_id = f"penstock-{secrets.token_hex(10)}"  # [MQTT-3.1.3-6] [MQTT3-3.1.3-6] [MQTT-3.1.3-7]
         candidate.is_assigned = True
@@ -125,55 +127,66 @@ def _check(front: MqttFrontend, packet: ConnectPacket) -> int:
     return 0
 
 
-def _authenticate(front: MqttFrontend, connection: Connection, candidate: Candidate) -> None:
-    """User name and password, a certificate, or nobody in particular where that is allowed."""
-    packet = candidate.packet
-    listener = connection.listener
-    from_certificate = None
-    if listener.settings.certificate_username != "none":
+def credentials_of(connection: Connection, candidate: Candidate) -> Credentials:
+    packet, listener = candidate.packet, connection.listener
+    certificate = None
+    if listener.settings.client_certificate != "none":
         certificate = connection.transport.get_extra_info("peercert")
-        from_certificate = username_from_certificate(certificate, listener.settings.certificate_username)
-    if from_certificate is not None:
-        candidate.username = from_certificate
-        candidate.has_certificate_name = True
-        complete(front, connection, candidate)
-    elif packet.username is not None and front.access.has_passwords:
-        password = packet.password or b""
-        candidate.has_password = True
-        if front.access.try_remembered(packet.username, password):
-            complete(front, connection, candidate)
-        else:
-            connection.decide()
-            front.spawn(_verify(front, connection, candidate, packet.username, password))
-    elif listener.anonymous:
-        # Without a password file a user name is a name, not a proof: it must not open what the rules give to that name,
-        # nor what rules that come with a reload will give.
-        candidate.username = None
-        complete(front, connection, candidate)
+    return Credentials(
+        listener.entrance,
+        candidate.client_id,
+        packet.username,
+        packet.password,
+        connection.peer,
+        certificate,
+        packet.authentication_method,
+        packet.authentication_data,
+    )
+
+
+def _authenticate(front: MqttFrontend, connection: Connection, candidate: Candidate) -> None:
+    credentials = credentials_of(connection, candidate)
+    try:
+        found = front.access.try_now(credentials)
+    except Refused as refused:
+        reason = CONNACK_REASONS[refused.refusal]
+        refuse(connection, candidate.packet, reason, client_id=candidate.client_id)
+        return
+    if found is None:
+        connection.decide()
+        front.spawn(_wait_for_identity(front, connection, candidate, front.access.authenticate(credentials)))
     else:
-        refuse(connection, packet, Reason.NOT_AUTHORIZED, client_id=candidate.client_id)
+        _identified(front, connection, candidate, found)
 
 
-async def _verify(
-    front: MqttFrontend, connection: Connection, candidate: Candidate, username: str, password: bytes
+async def _wait_for_identity(
+    front: MqttFrontend, connection: Connection, candidate: Candidate, pending: Awaitable[Identity]
 ) -> None:
     try:
-        is_right = await front.access.authenticate(username, password, _host_of(connection))
-    except AuthenticatorBusy as busy:
-        refuse(connection, candidate.packet, busy.reason_code, client_id=candidate.client_id)
-        return
+        found = await pending
+    except Refused as refused:
+        reason = CONNACK_REASONS[refused.refusal]
+        refuse(connection, candidate.packet, reason, client_id=candidate.client_id)
     except Exception as error:  # whatever breaks in a check, nobody gets in by it and the loop goes on
         front.on_error(connection, error)
         refuse(connection, candidate.packet, Reason.UNSPECIFIED_ERROR)
-        return
-    if is_right:
-        complete(front, connection, candidate)
     else:
-        refuse(connection, candidate.packet, Reason.BAD_USER_NAME_OR_PASSWORD, client_id=candidate.client_id)
+        _identified(front, connection, candidate, found)
 
 
-def _host_of(connection: Connection) -> str:
-    return (connection.peer or "").rpartition(":")[0]
+def exchanged(front: MqttFrontend, connection: Connection, candidate: Candidate, found: Identity) -> None:
+    """The exchange of a CONNECT with a method has succeeded: authorisers elsewhere are asked next."""
+    if not front.access.is_remote:
+        _identified(front, connection, candidate, found)
+        return
+    connection.decide()
+    subject = Subject(found, candidate.client_id, connection.peer or "")
+    front.spawn(_wait_for_identity(front, connection, candidate, front.access.enrich(subject)))
+
+
+def _identified(front: MqttFrontend, connection: Connection, candidate: Candidate, found: Identity) -> None:
+    candidate.identity, candidate.username = found, found.user
+    complete(front, connection, candidate)
 
 
 # [MQTT-3.1.4-2] [MQTT-3.2.2-8] [MQTT3-3.2.2-5] [MQTT-4.12.0-4]
@@ -209,23 +222,21 @@ def complete(front: MqttFrontend, connection: Connection, candidate: Candidate) 
         return
     packet = candidate.packet
     client_id, username = candidate.client_id, candidate.username
-    if not candidate.is_assigned and not front.access.may_use_client_id(client_id, username):
+    subject = Subject(candidate.identity, client_id, connection.peer or "")
+    if not candidate.is_assigned and not front.access.may_use_client_id(subject):
         identity.warn_forbidden(front, connection, client_id, username)
         refuse(connection, packet, NOT_VALID, client_id=client_id, is_reported=True)
         return
     if _refuse_foreign(front, connection, candidate):
         return
-    program = front.access.program_for(client_id, username)
-    candidate.client_type = front.access.client_type(
-        candidate.client_id, candidate.username, from_certificate=candidate.has_certificate_name
-    )
+    candidate.client_type = front.access.client_type(subject)
     will = packet.will
-    if will is not None and not _may_will(program, will):
+    if will is not None and not _may_will(front.access.program_for(subject), will):
         topic = will.topic.encode()
         front.refusals.denied(
             "publish",
             topic,
-            lambda: f"will: {front.access.explain(client_id, username, 'publish', topic)}",
+            lambda: f"will: {front.access.explain(subject, 'publish', topic)}",
             client_id=client_id,
             username=username,
             address=connection.peer,
@@ -394,7 +405,8 @@ def _open(front: MqttFrontend, connection: Connection, candidate: Candidate, exp
             candidate.client_type,
         )
     )
-    session.acl = front.access.program_for(candidate.client_id, candidate.username)
+    session.identity = candidate.identity
+    session.acl = front.access.program_for(Subject(candidate.identity, candidate.client_id, connection.peer or ""))
     session.client_type = candidate.client_type
     session.is_assigned = candidate.is_assigned
     if front.applications is not None:
@@ -430,8 +442,8 @@ def _on_durable(front: MqttFrontend, connection: Connection, joining: Joining, e
 
 
 def _is_removed(front: MqttFrontend, candidate: Candidate) -> bool:
-    """Return whether a reload has removed the user since the password was checked."""
-    return candidate.has_password and not front.access.knows_user(candidate.username or "")
+    """Return whether a reload has removed the user since it was authenticated."""
+    return not front.access.knows(candidate.identity)
 
 
 def abandon(front: MqttFrontend, joining: Joining) -> None:

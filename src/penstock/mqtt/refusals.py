@@ -5,6 +5,15 @@ from __future__ import annotations
 from penstock._ext.wire.packets import Reason
 from penstock.core.refusal import Refusal
 
+CONNACK_REASONS = {
+    **dict.fromkeys(Refusal, Reason.UNSPECIFIED_ERROR),
+    Refusal.NOT_AUTHORISED: Reason.NOT_AUTHORIZED,
+    Refusal.BAD_CREDENTIALS: Reason.BAD_USER_NAME_OR_PASSWORD,
+    Refusal.BUSY: Reason.SERVER_BUSY,
+    Refusal.QUOTA_EXCEEDED: Reason.QUOTA_EXCEEDED,
+    Refusal.UNAVAILABLE: Reason.SERVER_UNAVAILABLE,
+}
+
 SUBACK_REASONS = {
     Refusal.NOT_AUTHORISED: Reason.NOT_AUTHORIZED,
     Refusal.NOT_FOUND: Reason.TOPIC_FILTER_INVALID,
@@ -13,6 +22,8 @@ SUBACK_REASONS = {
     Refusal.INVALID_NAME: Reason.TOPIC_FILTER_INVALID,
     Refusal.INVALID_ARGUMENT: Reason.TOPIC_FILTER_INVALID,
     Refusal.NOT_SUPPORTED: Reason.IMPLEMENTATION_SPECIFIC_ERROR,
+    Refusal.BAD_CREDENTIALS: Reason.NOT_AUTHORIZED,
+    Refusal.BUSY: Reason.UNSPECIFIED_ERROR,
     Refusal.TOO_LARGE: Reason.QUOTA_EXCEEDED,
     Refusal.QUOTA_EXCEEDED: Reason.QUOTA_EXCEEDED,
     Refusal.UNAVAILABLE: Reason.UNSPECIFIED_ERROR,

@@ -12,6 +12,8 @@ import msgspec
 
 from penstock._ext.hub.connection import Session
 from penstock._ext.wire.packets import WillPacket
+from penstock.access.base import Grant, Identity, Subject
+from penstock.access.identities import identity_of
 from penstock.core.errors import PenstockError
 
 SESSIONS = "tbmq.client.session"
@@ -44,6 +46,22 @@ class WillRecord(msgspec.Struct, array_like=True, gc=False):
         return WillPacket(self.topic, self.payload, self.qos, self.retain, self.props, self.delay, self.expiry)
 
 
+class IdentityRecord(msgspec.Struct, frozen=True, array_like=True):
+    """What is known of the user beyond the name; absent in records of older brokers."""
+
+    source: str = ""
+    groups: tuple[str, ...] = ()
+    grants: tuple[Grant, ...] | None = None
+    attributes: dict[str, str | int | float] = {}
+
+    @classmethod
+    def of(cls, identity: Identity) -> IdentityRecord:
+        return cls(identity.source, identity.groups, identity.grants, identity.attributes)
+
+
+UNKNOWN_IDENTITY = IdentityRecord()
+
+
 class SessionRecord(msgspec.Struct, array_like=True, gc=False):
     """Times are milliseconds since the epoch; `disconnected_at` is 0 while the client is connected. `node` is the name
     of the broker that has the session, where several share a store."""
@@ -58,6 +76,14 @@ class SessionRecord(msgspec.Struct, array_like=True, gc=False):
     disconnected_at: int
     will: WillRecord | None
     node: str = ""
+    identity: IdentityRecord = UNKNOWN_IDENTITY
+
+    def to_identity(self) -> Identity:
+        known = self.identity
+        return Identity(self.username, known.source, known.groups, known.grants, attributes=known.attributes)
+
+    def to_subject(self) -> Subject:
+        return Subject(self.to_identity(), self.client_id)
 
 
 class SubscriptionsRecord(msgspec.Struct, array_like=True, gc=False):
@@ -90,6 +116,7 @@ def encode_session(
         disconnected_at,
         None if will is None else WillRecord.of(will),
         node,
+        IdentityRecord.of(identity_of(session)),
     )
     return _encoder.encode(record)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from penstock._ext.hub.connection import Connection, Hub, Session
 from penstock._ext.match.acl import AclProgram
 from penstock._ext.wire.packets import Reason, WillPacket
+from penstock.access.base import Subject
 from penstock.core.ports import Scheduler, Timer
 from penstock.sessions.keeper import SessionKeeper
 from penstock.sessions.records import SessionRecord
@@ -117,6 +118,11 @@ class SessionRegistry:
         if self.keeper is not None:
             self.keeper.keep(session, session.client_type, matters=False)
 
+    def identity_changed(self, session: Session) -> None:
+        """The user of a connected client has other groups or rules from now on."""
+        if self.keeper is not None and session.expiry_interval:
+            self.keeper.keep(session, session.client_type, matters=False)
+
     def leave(self, session: Session, *, keep_will: bool) -> None:
         """The session's connection has ended. `keep_will` is False after a DISCONNECT that withdraws the will."""
         if not keep_will:
@@ -150,6 +156,7 @@ class SessionRegistry:
         session.version = record.version
         session.expiry_interval = record.expiry_interval
         session.will = None if record.will is None else record.will.to_will()
+        session.identity = record.to_identity()
         session.acl = acl
         session.client_type = record.client_type
         session.since = record.created_at
@@ -158,7 +165,7 @@ class SessionRegistry:
 
     async def restore(
         self,
-        program_for: Callable[[str, str | None], AclProgram | None],
+        program_for: Callable[[Subject], AclProgram | None],
         prepare: Callable[[list[Session]], Awaitable[None]] | None = None,
     ) -> int:
         """Brings back what the keeper has: all of them first, with what `prepare` has to do for them, then the wills
@@ -173,7 +180,7 @@ class SessionRegistry:
                 came = self._sessions.get(record.client_id)
             if came is not None:
                 return None  # it came without a session of its own while the store could not be read
-            session = self._revive(record, program_for(record.client_id, record.username))
+            session = self._revive(record, program_for(record.to_subject()))
             revived.append((session, record.disconnected_at))
             return session
 
@@ -186,7 +193,7 @@ class SessionRegistry:
                 gone = max(0, now - disconnected_at) / 1000 if disconnected_at else 0.0
                 self._await_return(session, gone)
         for record in self.keeper.take_left_wills():
-            self.publish_left_will(record, program_for(record.client_id, record.username))
+            self.publish_left_will(record, program_for(record.to_subject()))
         return len(self.keeper)
 
     def publish_left_will(self, record: SessionRecord, acl: AclProgram | None) -> None:
@@ -195,6 +202,7 @@ class SessionRegistry:
         session = Session(self._hub, record.client_id, record.username)
         session.version = record.version
         session.client_type = record.client_type
+        session.identity = record.to_identity()
         session.acl = acl
         session.will = record.will.to_will()
         self._publish_will(session)

@@ -11,7 +11,7 @@ from penstock.core.errors import SettingsError
 from penstock.settings.address import TLS_TRANSPORTS, is_loopback, parse_address
 from penstock.settings.datasub import DataSubscriptionSettings
 from penstock.settings.environment import INSECURE
-from penstock.settings.model import AccessSettings, ListenerSettings, Settings
+from penstock.settings.model import AUTHENTICATORS, AUTHORISERS, AccessSettings, ListenerSettings, Settings
 
 Where = Callable[[str], str]
 SHORTEST_TOKEN = 16
@@ -25,6 +25,8 @@ def is_local(listener: ListenerSettings) -> bool:
 
 def is_anonymous_allowed(listener: ListenerSettings, access: AccessSettings) -> bool:
     """Whether a client of this listener may connect without a user name."""
+    if "anonymous" not in access.authenticators:
+        return False
     rule = access.anonymous if listener.anonymous == "inherit" else listener.anonymous
     return rule == "allow" or (rule == "loopback" and is_local(listener))
 
@@ -34,7 +36,14 @@ def can_authenticate(listener: ListenerSettings, access: AccessSettings) -> bool
     has_certificates = listener.client_certificate == "required" or (
         listener.client_certificate == "optional" and listener.certificate_username != "none"
     )
-    return bool(access.password_file or access.enhanced or has_certificates)
+    is_there = {
+        "certificate": has_certificates,
+        "password_file": bool(access.password_file),
+        "enhanced": bool(access.enhanced),
+        "anonymous": False,
+    }
+    # One that is plugged in may know anybody.
+    return any(is_there.get(name, True) for name in access.authenticators)
 
 
 def data_listener(settings: DataSubscriptionSettings) -> ListenerSettings:
@@ -112,12 +121,37 @@ def check_settings(settings: Settings, where: Where) -> None:
     _check_queue_names(settings, where)
     for key in ("password_file", "acl_file"):
         _check_file(getattr(settings.access, key), where(f"access.{key}"))
-    for method, factory in settings.access.enhanced.items():
-        module, colon, name = factory.partition(":")
-        if not (colon and module and name.isidentifier()):
+    _check_providers(settings.access, where)
+
+
+def _check_providers(access: AccessSettings, where: Where) -> None:
+    for method, factory in access.enhanced.items():
+        if not _is_plugin(factory):
             raise SettingsError(
                 f"{where('access.enhanced')}: {method} = {factory!r} is not allowed: use module:factory"
             )
+    for key, built_in in (("authenticators", AUTHENTICATORS), ("authorisers", AUTHORISERS)):
+        names: list[str] = getattr(access, key)
+        for name in names:
+            if name not in built_in and not _is_plugin(name):
+                raise SettingsError(
+                    f"{where(f'access.{key}')}: {name!r} is not known: use {', '.join(built_in)} or module:factory"
+                )
+            if names.count(name) > 1:
+                raise SettingsError(f"{where(f'access.{key}')}: {name!r} is there twice")
+    for key, uses, names in (
+        ("password_file", access.password_file, access.authenticators),
+        ("enhanced", access.enhanced, access.authenticators),
+        ("acl_file", access.acl_file, access.authorisers),
+    ):
+        if uses and key not in names:
+            kind = "authorisers" if key == "acl_file" else "authenticators"
+            raise SettingsError(f"{where(f'access.{key}')} has no effect: access.{kind} does not name {key}")
+
+
+def _is_plugin(target: str) -> bool:
+    module, colon, name = target.partition(":")
+    return bool(colon and module and name.isidentifier())
 
 
 def _check_watermarks(settings: Settings, where: Where) -> None:

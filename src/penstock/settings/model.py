@@ -83,6 +83,10 @@ class ListenerSettings(Section, frozen=True):
     anonymous: AnonymousHere = "inherit"
 
 
+AUTHENTICATORS = ("enhanced", "certificate", "password_file", "anonymous")
+AUTHORISERS = ("acl_file",)
+
+
 class AccessSettings(Section, frozen=True):
     """Who may connect and what they may do."""
 
@@ -94,6 +98,14 @@ class AccessSettings(Section, frozen=True):
         ""
     )
     acl_file: Annotated[str, about("allow and deny rules per client id, user name and topic", live=True)] = ""
+    authenticators: Annotated[
+        list[str],
+        about("asked in this order who a client is, until one says yes or no; `module:factory` for one of your own"),
+    ] = field(default_factory=lambda: list(AUTHENTICATORS))
+    authorisers: Annotated[
+        list[str],
+        about("asked in this order what a client may do, the first rule decides; `module:factory` for one of your own"),
+    ] = field(default_factory=lambda: list(AUTHORISERS))
     foreign_takeover: Annotated[
         Literal["deny", "allow"],
         about(

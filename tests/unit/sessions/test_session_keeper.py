@@ -88,7 +88,7 @@ class World:
             self.store, self.hub.trie, self.clock, clock=lambda: START + self.clock.now, node=node
         )
         self.registry = SessionRegistry(self.hub, self.clock, self.keeper)
-        self.restored = asyncio.run(self.registry.restore(lambda client_id, username: None))
+        self.restored = asyncio.run(self.registry.restore(lambda subject: None))
 
     def restarted(self, after: float = 0.0) -> World:
         return World(self.store, self.clock.now + after)
@@ -585,7 +585,7 @@ def test_a_client_that_came_before_the_store_was_read(*, user: str | None, survi
         registry.abandon(early)
 
     registry.await_joining(early, SimpleNamespace(disconnect=disconnect))  # type: ignore[arg-type]
-    asyncio.run(registry.restore(lambda client_id, username: None))
+    asyncio.run(registry.restore(lambda subject: None))
     found = registry.get("a")
     assert found is not None
     assert (found is not early) is survives

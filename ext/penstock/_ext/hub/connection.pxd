@@ -250,6 +250,7 @@ cdef class Session(Subscriber):
     cdef readonly Hub hub
     cdef readonly str client_id
     cdef readonly object username       # str or None
+    cdef public object identity         # penstock.access.base.Identity: who has the session; None: nobody has said
     cdef const uint8_t* id_text         # UTF-8 of client_id and username, borrowed from them
     cdef const uint8_t* user_text       # NULL without a user name
     cdef uint32_t id_size, user_size

@@ -252,6 +252,7 @@ def split_context(context: bytes) -> tuple[bytes, bytes | None]: ...
 
 class Session(Subscriber):
     username: str | None
+    identity: Any
     will: Any
     timer: Any
     expiry_interval: int

@@ -1,4 +1,4 @@
-"""Passwords checked beside the loop: a small pool of threads, a bounded line before it, a memory of what was right."""
+"""Passwords are checked on a small pool of threads, with a bounded line before it and a memory of what was right."""
 
 from __future__ import annotations
 
@@ -9,17 +9,25 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from typing import Protocol
 
 from penstock.access.fair_line import FairLine
-from penstock.access.passwords import LONGEST_PASSWORD, PasswordFile
+from penstock.access.passwords import LONGEST_PASSWORD
+from penstock.core.refusal import Refusal, Refused
 
-SERVER_BUSY = 0x89
+
+class TooManyChecks(Refused):
+    """Too many clients are waiting to be checked: this one may try again later."""
+
+    def __init__(self) -> None:
+        super().__init__(Refusal.BUSY, "too many are being authenticated; try again")
 
 
-class AuthenticatorBusy(Exception):
-    """Too many clients are waiting to be checked: this one is told to come back later (Server busy)."""
+class Passwords(Protocol):
+    """Users and the hashes of their passwords, which never change."""
 
-    reason_code = SERVER_BUSY
+    def stored_hash(self, username: str) -> str | None: ...
+    def verify(self, username: str, password: bytes) -> bool: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +40,7 @@ class _Check:
     done: asyncio.Future[bool]
 
 
-class Authenticator:
+class PasswordChecks:
     """Checks user names and passwords. Everything but the verification itself runs on the loop's thread.
 
     A verified pair is remembered by a keyed digest of name, password and stored hash: a changed password or a reloaded
@@ -40,7 +48,7 @@ class Authenticator:
     """
 
     def __init__(
-        self, passwords: PasswordFile, *, threads: int = 2, max_pending: int = 256, max_remembered: int = 10_000
+        self, passwords: Passwords, *, threads: int = 2, max_pending: int = 256, max_remembered: int = 10_000
     ) -> None:
         self._passwords = passwords
         self._threads = threads
@@ -54,7 +62,7 @@ class Authenticator:
         self._is_closed = False
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="penstock-password")
 
-    def replace(self, passwords: PasswordFile) -> None:
+    def replace(self, passwords: Passwords) -> None:
         """Use another file from now on (reload)."""
         self._passwords = passwords
         self._remembered.clear()
@@ -65,14 +73,14 @@ class Authenticator:
         self._pool.shutdown(wait=False, cancel_futures=True)
         while (check := self._line.take()) is not None:
             del self._checks[check.digest]
-            check.done.set_exception(AuthenticatorBusy())
+            check.done.set_exception(TooManyChecks())
 
     def try_remembered(self, username: str, password: bytes) -> bool:
         """Whether this pair was verified before and still holds; costs a microsecond, never blocks."""
         return self._recall(self._digest(username, password))
 
-    async def authenticate(self, username: str, password: bytes, address: str = "") -> bool:
-        """Whether the password is right; raises AuthenticatorBusy when too many are waiting.
+    async def check(self, username: str, password: bytes, address: str = "") -> bool:
+        """Whether the password is right; raises TooManyChecks when too many are waiting.
 
         Addresses, and user names of one address, are checked in turn.
         """
@@ -86,11 +94,11 @@ class Authenticator:
             check = _Check(digest, username, password, asyncio.get_running_loop().create_future())
             left = self._line.put(address, username, check)
             if left is check:
-                raise AuthenticatorBusy
+                raise TooManyChecks
             self._checks[digest] = check
             if left is not None:
                 del self._checks[left.digest]
-                left.done.set_exception(AuthenticatorBusy())
+                left.done.set_exception(TooManyChecks())
             self._start_next()
         # A client that goes away while it waits must not take the verification from the others.
         is_right = await asyncio.shield(check.done)
@@ -109,7 +117,7 @@ class Authenticator:
         self._checks.pop(check.digest, None)
         self._start_next()
         if verified.cancelled():
-            check.done.set_exception(AuthenticatorBusy())  # `close` has cancelled it before it began
+            check.done.set_exception(TooManyChecks())  # `close` has cancelled it before it began
         elif (error := verified.exception()) is not None:
             check.done.set_exception(error)
         else:
