@@ -16,7 +16,7 @@ from penstock.core.ports import Scheduler
 from penstock.core.refusal import Refusal, Refused
 from penstock.core.tasks import TaskSet
 from penstock.services.node import ClusterNode
-from penstock.settings.queues import QueueManagerSettings
+from penstock.settings.queues import DurableQueueSettings
 from penstock.storage.log.base import Consumer, Log, LogError
 from penstock.storage.log.waiting import until_available
 from penstock.storage.state.base import StateStore, StoreError
@@ -63,7 +63,7 @@ class QueueManager:
         store: StateStore,
         scheduler: Scheduler,
         *,
-        settings: QueueManagerSettings,
+        settings: DurableQueueSettings,
         definitions: Iterable[QueueDefinition] = (),
         prefix: str = "",
         lasting: LastingConsumers,
@@ -184,7 +184,7 @@ class QueueManager:
             except LogError as error:
                 log.error("a queue keeps its stored definition", queue=definition.name, error=str(error))
 
-    async def reload(self, definitions: Iterable[QueueDefinition], settings: QueueManagerSettings) -> None:
+    async def reload(self, definitions: Iterable[QueueDefinition], settings: DurableQueueSettings) -> None:
         self.settings = settings
         self.hub.bindings.bump()  # publishers remember that their queue was not created: let them try again
         self._configured = {definition.name: definition for definition in definitions}

@@ -12,7 +12,7 @@ import pytest
 from penstock._ext.hub.connection import Hub
 from penstock.core.errors import NotFoundError
 from penstock.mqtt.queue_consumers import MqttConsumers
-from penstock.settings.queues import QueueManagerSettings
+from penstock.settings.queues import DurableQueueSettings
 from penstock.storage.log.base import LogUnavailable
 from penstock.storage.log.memory import MemoryLog
 from penstock.storage.state.base import StoreError
@@ -170,7 +170,7 @@ async def started(
     log: MemoryLog, store: MemoryStateStore, *definitions: QueueDefinition
 ) -> AsyncIterator[QueueManager]:
     loop = asyncio.get_running_loop()
-    settings = QueueManagerSettings()
+    settings = DurableQueueSettings()
     hub = Hub(loop)
     manager = QueueManager(
         hub,
