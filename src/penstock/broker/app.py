@@ -40,7 +40,6 @@ from penstock.operate.retained import RetainedControl
 from penstock.operate.sessions import SessionControl
 from penstock.operate.sys_topics import SysPublisher
 from penstock.services.log_names import LogNames
-from penstock.services.settings import check_type, parse_settings
 from penstock.sessions.event_log import EventLog
 from penstock.sessions.events import SessionEvents
 from penstock.sessions.keeper import SessionKeeper
@@ -365,7 +364,7 @@ class Broker:
         configure_logging(settings.logging.level, settings.logging.format)
         self._on_access_changed()
         if self.queues is not None:
-            self.queues.spawn(self.queues.reload(configured(loaded.settings), settings.queue_manager))
+            self.queues.spawn(self.queues.reload(configured(loaded.settings), settings.durable_queues))
         if "sys.interval" in live:
             self._loop.create_task(self._restart_sys_topics())
         log.info("reloaded", changed=sorted(live), needs_restart=needs_restart)
@@ -441,10 +440,10 @@ class Broker:
         return QueueManager(
             self.hub,
             self.log,
-            MemoryLog(max_topic_bytes=settings.queue_manager.ephemeral_bytes),
+            MemoryLog(max_topic_bytes=settings.durable_queues.ephemeral_bytes),
             self.state,
             self._loop,
-            settings=settings.queue_manager,
+            settings=settings.durable_queues,
             definitions=configured(settings),
             prefix=self.names.prefix,
             lasting=MqttConsumers(self.hub.trie),
@@ -487,7 +486,8 @@ class Broker:
             registry=self.registry,
             applications=self.applications,
             node=settings.server.node_id,
-            settings=parse_settings(settings.queue),
+            settings=settings.cluster,
+            prefix=settings.services.prefix,
             has_own_queues=settings.device.store != "redis",
             ownership=self.frontend.ownership,
             program_for=self.access.program_for,
@@ -501,7 +501,7 @@ class Broker:
             self.hub,
             self.queues,
             self.node,
-            parse_settings(settings.queue).cluster,
+            settings.cluster,
             kafka=settings.kafka.bootstrap_servers,
             receive_maximum=settings.limits.receive_maximum,
             program_for=lambda client_id, user: self.access.program_for(Subject(Identity(user), client_id)),
@@ -599,12 +599,10 @@ class Broker:
 
 def check(settings: Settings) -> None:
     """What only the parts themselves can judge; `penstock check-config` asks it too. Raises SettingsError."""
-    queues = parse_settings(settings.queue)
-    check_type(queues, settings.log.provider)
     configured(settings)
     ingest, application = settings.ingest, settings.application
     is_kafka = settings.log.provider == "kafka"
-    providers.check_queue_topics(queues, is_kafka=is_kafka)
+    providers.check_service_topics(settings.services, is_kafka=is_kafka)
     topic = LogNames(settings).ingest_topic
     providers.check_topic("ingest.properties", ingest.properties, topic, ingest.partitions, is_kafka=is_kafka)
     for name, partitions in (("topic_properties", 1), ("shared_topic_properties", application.shared_partitions)):

@@ -13,10 +13,10 @@ from penstock.core.ports import Scheduler
 from penstock.services.housekeeper import Housekeeper
 from penstock.services.log_names import LogNames
 from penstock.services.node import ClusterNode
-from penstock.services.settings import QueueSettings, parse_settings
-from penstock.services.topics import check_topic_properties
+from penstock.services.topics import check_services
 from penstock.settings import Settings
 from penstock.settings.providers import LOGS, log_capabilities
+from penstock.settings.services import ServiceSettings
 from penstock.storage.log.base import Log, LogError, parse_properties
 from penstock.storage.log.embedded import EmbeddedLog
 from penstock.storage.log.memory import MemoryLog
@@ -52,11 +52,11 @@ def check_topic(
         raise SettingsError(f"{key} = {text!r} is not allowed: {error}") from None
 
 
-def check_queue_topics(queues: QueueSettings, *, is_kafka: bool) -> None:
+def check_service_topics(services: ServiceSettings, *, is_kafka: bool) -> None:
     """The same of the topics of the queues between services. Raises SettingsError."""
-    check_topic_properties(queues)
-    for base, text in queues.topic_properties.items():
-        check_topic(f'queue.topic-properties."{base}"', text, base, 1, is_kafka=is_kafka)
+    check_services(services)
+    for base, text in services.topic_properties.items():
+        check_topic(f'services.topic_properties."{base}"', text, base, 1, is_kafka=is_kafka)
 
 
 def make_store(settings: Settings) -> LmdbStore | None:
@@ -115,15 +115,19 @@ def make_log(settings: Settings, store: LmdbStore | None) -> Log | None:
 
 def make_node(settings: Settings, log_provider: Log | None, scheduler: Scheduler) -> ClusterNode | None:
     """This process as a member of a cluster: alone unless the log is shared."""
-    queues = parse_settings(settings.queue)
     if log_provider is None:
         return None
-    is_clustered = log_provider.is_shared
-    return ClusterNode(log_provider, queues, settings.server.node_id, scheduler, is_clustered=is_clustered)
+    return ClusterNode(
+        log_provider,
+        settings.services,
+        settings.server.node_id,
+        scheduler,
+        cluster=settings.cluster if log_provider.is_shared else None,
+    )
 
 
 def make_housekeeper(settings: Settings, log_provider: Log | None, node: ClusterNode | None) -> Housekeeper | None:
     if log_provider is None or node is None:
         return None
-    options = parse_settings(settings.queue).core.housekeeper
+    options = settings.services.core.housekeeper
     return Housekeeper(node.queues, log_provider, options, is_alone=not log_provider.is_shared)

@@ -125,7 +125,7 @@ def _check_provider(settings: Settings) -> None:
         raise BackupError(
             "log.provider = kafka: what this broker keeps is in Kafka, which has tools of its own to save it",
             "Save these:\n"
-            "- the topics tbmq.* (behind queue.prefix, if there is one) and their configurations, by MirrorMaker 2\n"
+            "- the topics tbmq.* (after services.prefix, if there is one) and their configurations, by MirrorMaker 2\n"
             "  or as volumes of the Kafka brokers; sessions, retained messages and contexts are in the compacted ones\n"
             "- the offsets of the consumer groups, msg-all-consumer-group-<node_id> first: MirrorMaker 2 carries them\n"
             f"- {devices}\n"

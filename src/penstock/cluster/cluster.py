@@ -22,11 +22,11 @@ from penstock.services.log_names import dispatch_group
 from penstock.services.model import ServiceListChanged
 from penstock.services.names import notifications_topic
 from penstock.services.node import ClusterNode
-from penstock.services.settings import QueueSettings
 from penstock.services.topics import INSTANCE_CHANNELS
 from penstock.sessions.ownership import Ownership
 from penstock.sessions.records import RecordError
 from penstock.sessions.registry import SessionRegistry
+from penstock.settings.cluster import ClusterSettings
 from penstock.storage.log.base import Log, LogError
 
 log = get_logger("penstock.cluster")
@@ -65,7 +65,8 @@ class Cluster:
         registry: SessionRegistry,
         applications: PersistentClients,
         node: str,
-        settings: QueueSettings,
+        settings: ClusterSettings,
+        prefix: str,
         has_own_queues: bool,
         ownership: Ownership,
         program_for: Callable[[Subject], AclProgram | None],
@@ -75,14 +76,14 @@ class Cluster:
         self._applications = applications
         self._registry = registry
         self._node = node
-        self._prefix = settings.prefix
+        self._prefix = prefix
         self.take_over = TakeOver(
             log_provider,
             hub,
             registry,
             applications,
             node=node,
-            prefix=settings.prefix,
+            prefix=prefix,
             queues=members.queues,
             others=members.others,
             heard_at=members.heard_at,
@@ -95,10 +96,10 @@ class Cluster:
             node,
             members.others,
             has_sessions=self.take_over.has_sessions,
-            prefix=settings.prefix,
+            prefix=prefix,
         )
         # A broker that is started again has its sessions for itself until then.
-        self._adopt_after = settings.cluster.adopt_after
+        self._adopt_after = settings.adopt_after
         self._has_own_queues = has_own_queues
         self._absent: dict[str, float] = {}
         self._is_open = False

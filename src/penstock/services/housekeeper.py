@@ -38,7 +38,7 @@ from penstock.services.model import (
 from penstock.services.packs.message import NotYet, PackMessage
 from penstock.services.packs.processor import Decoded
 from penstock.services.producer import MessageTooLarge
-from penstock.services.settings import HousekeeperSettings
+from penstock.settings.services import HousekeeperSettings
 from penstock.storage.log.base import Fetched, Log, LogError
 
 log = get_logger("penstock.housekeeper")

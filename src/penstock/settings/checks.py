@@ -9,9 +9,11 @@ import msgspec
 
 from penstock.core.errors import SettingsError
 from penstock.settings.address import TLS_TRANSPORTS, is_loopback, parse_address
+from penstock.settings.cluster import OFF, ClusterSettings
 from penstock.settings.datasub import DataSubscriptionSettings
 from penstock.settings.environment import INSECURE
 from penstock.settings.model import AUTHENTICATORS, AUTHORISERS, AccessSettings, ListenerSettings, Settings
+from penstock.settings.providers import log_capabilities
 
 Where = Callable[[str], str]
 SHORTEST_TOKEN = 16
@@ -119,6 +121,9 @@ def check_settings(settings: Settings, where: Where) -> None:
     _check_data_subscription(settings, where)
     _check_duplicates(settings, where)
     _check_queue_names(settings, where)
+    _check_service_type(settings, where)
+    _check_heartbeats(settings.cluster, where)
+    _check_relay(settings.cluster, where)
     for key in ("password_file", "acl_file"):
         _check_file(getattr(settings.access, key), where(f"access.{key}"))
     _check_providers(settings.access, where)
@@ -296,6 +301,37 @@ def _check_queue_names(settings: Settings, where: Where) -> None:
                 f"{where(f'queues.{index}.name')} = {queue.name!r} is the name of queue {names[queue.name]} too"
             )
         names[queue.name] = index
+
+
+def _check_service_type(settings: Settings, where: Where) -> None:
+    """The queues between services are where the broker's log is."""
+    kind, provider = settings.services.type, settings.log.provider
+    if kind and (kind == "kafka") != log_capabilities(settings).uses_kafka:
+        raise SettingsError(
+            f"{where('services.type')} = {kind}, but log.provider = {provider}: these queues are in the broker's log",
+            'Set log.provider = "kafka" for queues in Kafka, another provider for queues of this process; or leave '
+            "services.type out.",
+        )
+
+
+def _check_heartbeats(cluster: ClusterSettings, where: Where) -> None:
+    interval, timeout = cluster.heartbeat_interval, cluster.member_timeout
+    if timeout < 2 * interval:
+        raise SettingsError(
+            f"{where('cluster.member_timeout')} = {timeout:g} is not allowed with heartbeat_interval = {interval:g}",
+            f"Use {2 * interval:g} or more, or a heartbeat_interval of {timeout / 5:g} s.",
+        )
+
+
+def _check_relay(cluster: ClusterSettings, where: Where) -> None:
+    for name in ("relay_address", "relay_advertised"):
+        text: str = getattr(cluster, name)
+        try:
+            if text not in ("", OFF) and not parse_address(text).port and name == "relay_advertised":
+                raise ValueError("it has no port")
+        except ValueError as error:
+            key = where(f"cluster.{name}")
+            raise SettingsError(f"{key} = {text!r} is not allowed: {error}; use host:port") from None
 
 
 def _claim(address: str, owner: str, taken: dict[str, str], where: str) -> None:

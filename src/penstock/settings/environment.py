@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.core.errors import SettingsError
-from penstock.settings.aliases import ALIASES, MEANINGLESS
+from penstock.settings.aliases import ALIASES, MEANINGLESS, current
 from penstock.settings.schema import FileText, find_key
 
 PREFIX = "PENSTOCK_"
@@ -112,7 +112,7 @@ def _names_a_file(key: str) -> bool:
 
 
 def _is_setting(key: str) -> bool:
-    return find_key(key) is not None
+    return find_key(current(key, "")[0]) is not None
 
 
 def _reason(error: Exception) -> str:

@@ -7,18 +7,20 @@ listener uses are not live, but the files are read again on every reload.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
 from penstock.settings.application import ApplicationSettings
+from penstock.settings.cluster import ClusterSettings
 from penstock.settings.datasub import DataSubscriptionSettings
 from penstock.settings.kafka import KafkaSettings
 from penstock.settings.listening import AnonymousHere, CertificateUsername, ClientCa, TlsMinimum
-from penstock.settings.queues import QueueManagerSettings, QueueSettings
+from penstock.settings.queues import DurableQueueSettings, QueueSettings
 from penstock.settings.rates import RateSettings
 from penstock.settings.redis import DeviceSettings, RedisSettings
 from penstock.settings.section import Section, about
+from penstock.settings.services import ServiceSettings
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -368,10 +370,9 @@ class Settings(Section, frozen=True):
     device: DeviceSettings = DeviceSettings()
     redis: RedisSettings = RedisSettings()
     kafka: KafkaSettings = KafkaSettings()
-    queue: Annotated[
-        dict[str, Any], about("the queues between services and the cluster; its keys are in docs/queue-architecture.md")
-    ] = field(default_factory=dict)
-    queue_manager: QueueManagerSettings = QueueManagerSettings()
+    cluster: ClusterSettings = ClusterSettings()
+    services: ServiceSettings = ServiceSettings()
+    durable_queues: DurableQueueSettings = DurableQueueSettings()
     queues: list[QueueSettings] = field(default_factory=list)
     data_subscription: DataSubscriptionSettings = DataSubscriptionSettings()
     logging: LoggingSettings = LoggingSettings()

@@ -22,7 +22,7 @@ Seconds = Annotated[float, Meta(ge=0, le=10 * 365 * DAY)]
 Interval = Annotated[float, Meta(ge=0.01, le=365 * DAY)]
 
 
-class QueueManagerSettings(Section, frozen=True):
+class DurableQueueSettings(Section, frozen=True):
     """All durable queues together. [Durable queues](queues.md) explains them."""
 
     auto_commit_interval: Annotated[
@@ -115,7 +115,7 @@ class QueueRetention(Section, frozen=True):
 class QueueReplication(Section, frozen=True):
     """Copies of a queue in a cluster; only `log.provider = "kafka"` has any. They hold when its topic is made."""
 
-    enabled: Annotated[bool, about("false: as `[queue]` and `[kafka]` say for all topics")] = False
+    enabled: Annotated[bool, about("false: as `[services]` and `[kafka]` say for all topics")] = False
     group: Annotated[
         str,
         Meta(max_length=255),

@@ -94,25 +94,3 @@ class RedisSettings(Section, frozen=True):
         Meta(ge=65_536, le=1 << 40),
         about("bytes of commands without an answer; beyond it calls fail at once", unit="bytes"),
     ] = 64 * MIB
-
-
-# The seeds' environment names, and the setting each one means.
-ENVIRONMENT_ALIASES = {
-    "MQTT_PERSISTENT_SESSION_DEVICE_PERSISTED_MESSAGES_LIMIT": "device.messages_limit",
-    "MQTT_PERSISTENT_SESSION_DEVICE_PERSISTED_MESSAGES_TTL": "device.messages_ttl",
-    "REDIS_CONNECTION_TYPE": "redis.mode",
-    "REDIS_HOST": "redis.addresses",
-    "REDIS_PORT": "redis.port",
-    "REDIS_NODES": "redis.addresses",
-    "REDIS_SENTINELS": "redis.addresses",
-    "REDIS_MASTER": "redis.master",
-    "REDIS_DB": "redis.database",
-    "REDIS_USERNAME": "redis.username",
-    "REDIS_PASSWORD": "redis.password",
-    "REDIS_SENTINEL_PASSWORD": "redis.sentinel_password",
-    "REDIS_SSL_ENABLED": "redis.tls",
-    "REDIS_SSL_PEM_CERT": "redis.tls_ca",
-    "REDIS_SSL_PEM_KEY": "redis.tls_key",
-    "REDIS_LETTUCE_COMMAND_TIMEOUT_SEC": "redis.command_timeout",
-    "CACHE_PREFIX": "redis.prefix",
-}

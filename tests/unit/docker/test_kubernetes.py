@@ -99,7 +99,7 @@ def test_ports_meet() -> None:
     assert allowed["mqtt"] is allowed["data"] is None  # from everywhere
     assert allowed["nodes"] == [{"podSelector": {"matchLabels": STATEFUL_SET["selector"]["matchLabels"]}}]
     settings = tomllib.loads((FOLDER / "penstock.toml").read_text())
-    assert settings["queue"]["cluster"]["relay_address"] == f"*:{ports['nodes']}"
+    assert settings["cluster"]["relay_address"] == f"*:{ports['nodes']}"
     assert STATEFUL_SET["template"]["metadata"]["annotations"]["prometheus.io/port"] == str(ports["admin"])
 
 

@@ -97,7 +97,7 @@ def queues(
     load: LoadSettings,
     as_json: Json = False,
 ) -> None:
-    """List the queues between services, section [queue] of the settings, and make their topics."""
+    """List the queues between services, section [services] of the settings, and make their topics."""
     settings = load()
     ids = parse_services(services or (), settings.server.node_id)
     _run(show_queues(settings, ids, parse_tenant(tenant), create=create, as_json=as_json))

@@ -241,7 +241,7 @@ def delete(
         typer.echo("its log cannot be removed now, that is tried again; until then no other queue has this name")
     if entry["origin"] == "config":
         # the reserved queue is in no file
-        reserved = "there are [[queues]] in the settings file, or queue_manager.default_queue = false"
+        reserved = "there are [[queues]] in the settings file, or durable_queues.default_queue = false"
         way = reserved if name == "mqtt" else "it is taken out of the settings file"
         typer.echo(f"it comes back with the next start, unless {way}")
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 
 from penstock.services.packs.message import PackMessage
-from penstock.services.packs.queues import SubmitSettings, SubmitStrategy
+from penstock.settings.services import SubmitSettings, SubmitStrategy
 
 
 class Lane:

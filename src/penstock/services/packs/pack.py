@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from penstock.services.packs.lanes import Lanes
 from penstock.services.packs.message import PackMessage, State
-from penstock.services.packs.queues import AckStrategy, PackQueue
+from penstock.services.packs.queues import PackQueue
+from penstock.settings.services import AckStrategy
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ _WILDCARDS = {b"+": b"slw", b"#": b"mlw"}
 
 
 class ApplicationNames:
-    """The names of one broker or cluster. `prefix` is that of all its queues (`queue.prefix`)."""
+    """The names of one broker or cluster. `prefix` is that of all its queues (`services.prefix`)."""
 
     def __init__(
         self, prefix: str = "", *, client_id_validation: bool = True, shared_topic_validation: bool = True
