@@ -1,4 +1,4 @@
-"""Settings of APPLICATION clients, with the names and defaults of the seed."""
+"""Settings of APPLICATION clients, with the names and defaults of TBMQ."""
 
 from __future__ import annotations
 

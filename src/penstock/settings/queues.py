@@ -1,4 +1,4 @@
-"""Settings of durable queues and streams (`$queue/…`), with the names and defaults of the seed.
+"""Settings of durable queues and streams (`$queue/…`), with the names and defaults of FluxMQ.
 
 A table of `[[queues]]` is also what a queue made at run time is defined by, so the structures are small and a queue
 that says nothing shares its parts with all the others.

@@ -1,4 +1,4 @@
-"""How many messages may pass in a time, with names and defaults of the seeds: all of it is off."""
+"""How many messages may pass in a time, with the names and defaults of TBMQ: all of it is off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the queues of DEVICE clients, and of Redis that can keep them, with names and defaults of the seeds."""
+"""Settings of the queues of DEVICE clients, and of Redis that can keep them, with the names and defaults of TBMQ."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class OtaSettings(Section, frozen=True):
 
 
 class HousekeeperSettings(Section, frozen=True):
-    """What has to be removed, and how often removal is tried."""
+    """Tasks of removal, and how often they are retried."""
 
     topic: Annotated[Name, about("base topic of removals")] = "tb_housekeeper"
     submit_strategy: OrderedSubmit = OrderedSubmit()
