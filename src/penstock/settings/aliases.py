@@ -164,7 +164,7 @@ MEANINGLESS = {
             "TB_DEVICE_PERSISTED_MSG_THREADS_COUNT",
             "TB_DEVICE_PERSISTED_MSG_POLL_INTERVAL",
         ),
-        "there is no consumer between ingest.topic and the store of DEVICE clients",
+        "messages go from ingest.topic straight into the store of DEVICE clients",
     ),
     **dict.fromkeys(
         (
