@@ -22,13 +22,13 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.parts import save_part
-from bench.scenarios import Figure, at_most
 from penstock._ext.hub.connection import Hub
 from penstock._ext.wire.packets import WillPacket
 from penstock.sessions.keeper import SessionKeeper
 from penstock.sessions.registry import Opening, SessionRegistry
 from penstock.storage.state.base import Change
 from penstock.storage.state.lmdb import LmdbStateStore
+from penstock_bench.targets import Figure, at_most
 
 BATCH = 2_000
 EXPIRY = 86_400

@@ -51,8 +51,8 @@ def doctor(
     port: Port = None,
     data_dir: DataDir = None,
     assignments: Set = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 for warnings, too.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only what is not as it should be.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 1 for warnings, too.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show only problems and warnings.")] = False,
     as_json: Json = False,
 ) -> None:
     """Check limits, clock, disk, ports, TLS, passwords, Kafka and Redis, and say what to change. Changes nothing.

@@ -50,19 +50,19 @@ OLD = ".before-restore-"
 
 @app.command()
 def restore(
-    source: Annotated[Path, typer.Argument(metavar="BACKUP", help="What `penstock backup` made: a file or directory.")],
+    source: Annotated[Path, typer.Argument(metavar="BACKUP", help="File or directory made by `penstock backup`.")],
     *,
     force: Annotated[
-        bool, typer.Option("--force", help="Also where data is already: it is set aside, not deleted.")
+        bool, typer.Option("--force", help="Restore over existing data, which is set aside, not deleted.")
     ] = False,
     config: Config = None,
     data_dir: DataDir = None,
     assignments: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Put a backup back. The broker must not run.
+    """Restore a backup. The broker must not be running.
 
-    Everything is compared with its checksums before anything of it counts.
+    All checksums are compared before the data directory changes.
     """
     settings = load_from_flags(config, data_dir=data_dir, assignments=assignments, check=False).settings
     if not log_capabilities(settings).has_files:

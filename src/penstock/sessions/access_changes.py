@@ -19,4 +19,4 @@ def apply_access(
         session.acl = access.program_for(subject_of(session))
     hub.trie.checks_acl = access.has_rules
     hub.trie.bump()
-    hub.bindings.bump()
+    hub.queues.bindings.bump()

@@ -135,7 +135,7 @@ def _check_providers(access: AccessSettings, where: Where) -> None:
                 f"{where('access.enhanced')}: {method} = {factory!r} is not allowed: use module:factory"
             )
     for key, built_in in (("authenticators", AUTHENTICATORS), ("authorisers", AUTHORISERS)):
-        names: list[str] = getattr(access, key)
+        names: tuple[str, ...] = getattr(access, key)
         for name in names:
             if name not in built_in and not _is_plugin(name):
                 raise SettingsError(

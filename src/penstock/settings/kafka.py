@@ -1,4 +1,4 @@
-"""Settings of Kafka as the log, with TBMQ's names and defaults."""
+"""Settings of Kafka as the log, with the names and defaults of ThingsBoard."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class KafkaSettings(Section, frozen=True):
     retries: Annotated[
         Natural, about("attempts after the first; with idempotence they go on until delivery_timeout_ms")
     ] = 1
-    # TBMQ's 16 KiB would make a topic of one partition wait for a request per hundred messages: docs/adr/0015.
+    # ThingsBoard's 16 KiB makes a topic of one partition wait for a request per hundred messages: docs/adr/0015.
     batch_size: Annotated[Positive, about("most bytes of a batch sent to a partition", unit="bytes")] = 1_000_000
     linger_ms: Annotated[float, Meta(ge=0, le=900_000), about("how long a batch waits for more, in ms")] = 1
     buffer_memory: Annotated[

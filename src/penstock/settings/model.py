@@ -101,13 +101,13 @@ class AccessSettings(Section, frozen=True):
     )
     acl_file: Annotated[str, about("allow and deny rules per client id, user name and topic", live=True)] = ""
     authenticators: Annotated[
-        list[str],
+        tuple[str, ...],
         about("asked in this order who a client is, until one says yes or no; `module:factory` for one of your own"),
-    ] = field(default_factory=lambda: list(AUTHENTICATORS))
+    ] = AUTHENTICATORS
     authorisers: Annotated[
-        list[str],
+        tuple[str, ...],
         about("asked in this order what a client may do, the first rule decides; `module:factory` for one of your own"),
-    ] = field(default_factory=lambda: list(AUTHORISERS))
+    ] = AUTHORISERS
     foreign_takeover: Annotated[
         Literal["deny", "allow"],
         about(

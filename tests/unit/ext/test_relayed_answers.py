@@ -30,7 +30,7 @@ class World:
         self.tickets: asyncio.Queue[int] = asyncio.Queue()
         queue = DurableQueue(self.hub, "q")
         queue.is_elsewhere = True
-        self.hub.serve_queues(
+        self.hub.queues.serve(
             lambda topic, is_settlement: queue,
             lambda groups: None,
             lambda session: None,

@@ -15,6 +15,7 @@ from penstock.broker.app import Broker
 from penstock.mqtt import handle_auth
 from penstock.settings.loader import load_settings
 from tests.support.machine.waiting import until
+from tests.support.toys.access import BADGES
 
 NOT_AUTHORIZED = 0x87
 CONNECT = packets.build_connect("c", username="alice", password=b"secret", session_expiry=60)
@@ -129,3 +130,18 @@ def test_a_failure_ends_the_connection(tmp_path: Path, monkeypatch: pytest.Monke
         assert await reader.read() == b""
 
     run(tmp_path, scenario)
+
+
+def test_a_mistake_in_a_provider_keeps_the_client_out(tmp_path: Path) -> None:
+    """The password is checked by nobody, and the next client is served."""
+
+    async def scenario(broker: Broker) -> None:
+        reader, writer = await asyncio.open_connection(*broker.listeners[0].address.rsplit(":", 1))
+        writer.write(packets.build_connect("c", username="bug", password=b"badge:lab"))
+        assert (await reader.readexactly(5))[3] == packets.Reason.UNSPECIFIED_ERROR
+        assert await reader.read() == b""
+        reader, writer = await asyncio.open_connection(*broker.listeners[0].address.rsplit(":", 1))
+        writer.write(packets.build_connect("c", username="ada", password=b"badge:lab"))
+        assert (await reader.readexactly(5))[3] == 0
+
+    run(tmp_path, scenario, **{"access.authenticators": f"{BADGES},password_file"})

@@ -3,6 +3,21 @@
 
 include "queue_rights_declarations.pxi"
 
+cdef class QueueDesk(Desk):
+    cdef readonly Trie bindings         # which queues get what: its subscribers are DurableQueues
+    cdef uint32_t capturing             # queues that take ordinary topics as well
+    cdef list _open_queues              # queues that were published to in this iteration
+    cdef list _news                     # groups with something to do in this iteration
+    cdef list _changed                  # groups whose state has to be stored
+    cdef list _calls                    # groups that want something of Python
+    cdef object _on_queues              # takes them
+    cdef object _find_queue             # takes (topic, is_settlement): the queue of a settlement, or makes one
+    cdef object _on_detach              # takes a session with consumers whose connection goes
+    cdef object _on_relay               # takes settlements of queues that another node serves; None = alone
+    cdef int64_t epoch                  # what is added to `now` to make times that can be stored
+    cdef Buffer _props, _topic
+
+
 # A durable queue where messages come in; penstock.subscribers.queue has the rest of it.
 cdef class DurableQueue(Subscriber):
     cdef readonly Hub hub
@@ -38,13 +53,10 @@ cdef class DurableQueue(Subscriber):
 
 
 cdef class QueueConsumer(ConsumerRights):
-    cdef readonly Session session
     cdef readonly QueueGroup group
-    cdef readonly uint32_t number       # among all of the process, from 1
     cdef public uint32_t prefetch       # messages it may have unsettled
     cdef readonly uint32_t unsettled
     cdef uint32_t waiting               # of them: given to it, and not sent yet
-    cdef uint32_t round                 # in which it had its turn, see lane_parts.pxi
     cdef public uint8_t qos
     cdef public uint32_t identifier     # of the subscription
     cdef public bint settles_by_ack     # MQTT 3, or asked for: PUBACK and PUBCOMP settle
@@ -54,13 +66,11 @@ cdef class QueueConsumer(ConsumerRights):
     cdef bint has_room(self) noexcept
 
 
-cdef class Courier:
-    cdef readonly Session session
-    cdef readonly uint32_t number       # among those of consumers of queues
+cdef class Courier(Outlet):
     cdef readonly uint32_t carried      # sent and not acknowledged
     cdef readonly uint8_t qos
     cdef readonly bint is_closed
-    cdef uint32_t identifier, round     # the latter: in which it had its turn, see lane_parts.pxi
+    cdef uint32_t identifier
     cdef bint _is_told
     cdef object _on_news, _tell_soon
     cdef list _acked

@@ -24,8 +24,75 @@ cdef enum:
 
 
 @final
+cdef class QueueDesk(Desk):
+    """What all durable queues share."""
+
+    def __init__(self, Hub hub not None, Trie bindings not None):
+        Desk.__init__(self, hub)
+        self.bindings = bindings
+        self._open_queues = []
+        self._news = []
+        self._changed = []
+        self._calls = []
+        self.epoch = hub.wall - hub.now
+
+    def __dealloc__(self):
+        buffer_free(&self._props)
+        buffer_free(&self._topic)
+
+    def serve(self, find_queue, on_queues, on_detach, on_relay=None):
+        """`find_queue(topic, is_settlement)` is asked for the queue of a settlement, or to make one for a topic that no
+        queue is bound to; `on_queues([group, ...])`, once per iteration, to read records, to read some again, or to see
+        to dead letters; `on_detach(session)` is told that the connection of a consumer goes; `on_relay(connection,
+        topic, properties, token)` takes the settlement of a queue that is elsewhere, see Connection.answer_relayed."""
+        self._find_queue, self._on_queues = find_queue, on_queues
+        self._on_detach, self._on_relay = on_detach, on_relay
+
+    def bind(self, DurableQueue queue not None, bytes topic_filter not None):
+        """What is published to topics of the filter goes to the queue; filters outside $queue/ capture."""
+        if self.bindings.subscribe(queue, topic_filter, 0, 0) and not topic_filter.startswith(b"$queue/"):
+            self.capturing += 1
+
+    def unbind(self, DurableQueue queue not None):
+        """Nothing goes to the queue any more."""
+        for topic_filter, _options, _identifier in self.bindings.subscriptions(queue):
+            if not topic_filter.startswith(b"$queue/"):
+                self.capturing -= 1
+        self.bindings.remove(queue)
+
+    # Everything that was read is given out, as far as it goes.
+    cdef int work(self) except -1:
+        cdef list news = self._news
+        self._news = []
+        for group in news:
+            try:
+                (<QueueGroup> group).work()
+            except BaseException as error:
+                self.hub.loop.call_exception_handler({"message": "a queue cannot be delivered", "exception": error})
+        return 0
+
+    cdef int tell(self) except -1:
+        cdef list groups = self._calls
+        if groups:
+            self._calls = []
+            for group in groups:
+                (<QueueGroup> group).wants_call = False
+            try:
+                self._on_queues(groups)
+            except BaseException as error:
+                self.hub.loop.call_exception_handler({"message": "queues cannot be served", "exception": error})
+        self.is_waiting = bool(self._news or self._calls)
+        return 0
+
+    cdef int on_detach(self, Session session) except -1:
+        if self._on_detach is not None:
+            self._on_detach(session)
+        return 0
+
+
+@final
 cdef class DurableQueue(Subscriber):
-    """Where messages come in. Bound to topics in `hub.bindings`."""
+    """Where messages come in. Bound to topics in `hub.queues.bindings`."""
 
     def __init__(self, Hub hub not None, str name not None, *, bint is_stream=False, int64_t tail=0):
         cdef Py_ssize_t size = 0
@@ -53,7 +120,7 @@ cdef class DurableQueue(Subscriber):
         fill_envelope(hub, &envelope, view, origin, expires_at)
         envelope.retain = 0
         size = envelope_size(&envelope)
-        if view.qos == 2 and is_alone and origin is not None and view.packet_id and hub.keeps_state and origin._keeps:
+        if view.qos == 2 and is_alone and origin is not None and view.packet_id and hub.ingest.keeps_state and origin._keeps:
             origin.received_sequence += 1
             mark = <uint64_t> origin.received_sequence << 16 | view.packet_id
             size += received_size(mark)
@@ -63,8 +130,8 @@ cdef class DurableQueue(Subscriber):
         p = put_envelope(self.pack.reserve(hub.wall, view.topic, view.topic_size, size), &envelope)
         if mark:
             put_received(p, mark)
-        hub.ingest_pending += size
-        hub._open_bytes += size
+        hub.ingest.pending += size
+        hub.ingest.open_bytes += size
         hub.counters.logged += 1
         self.tail += 1
         self.published += 1
@@ -97,8 +164,8 @@ cdef class QueueConsumer(ConsumerRights):
         """`number` is given to a client whose session outlives the process; see pending.LASTING."""
         self.group = group
         self.session = session
-        session.hub.consumer_numbers += 1
-        self.number = number if number else session.hub.consumer_numbers
+        self.desk = session.hub.queues
+        self.number = number if number else next_number(session.hub)
         self.unsettled = group.pending.count_of(self.number) if number else 0
         self.qos = qos
         self.prefetch = max(prefetch, 1)
@@ -107,10 +174,7 @@ cdef class QueueConsumer(ConsumerRights):
 
     def join(self):
         """From now on it is given messages."""
-        if self.session.consumers is None:
-            self.session.consumers = []
-        self.session.consumers.append(self)
-        divide_window(self.session)
+        add_outlet(self.session, self)
         self.group.consumers.append(self)
         name_groups(self.session, self.group)
         enter_rights(self.group, self)
@@ -122,11 +186,8 @@ cdef class QueueConsumer(ConsumerRights):
             return
         self.is_gone = True
         self.group.consumers.remove(self)
-        self.session.consumers.remove(self)
+        remove_outlet(self.session, self)
         name_groups(self.session, self.group)
-        if not self.session.consumers:
-            self.session.consumers = None
-        divide_window(self.session)
         change_sets(self.group, self.place, self.place)
         self.release()
 
@@ -157,4 +218,20 @@ cdef class QueueConsumer(ConsumerRights):
         if not self.group.queue.is_stream and self.unsettled >= self.prefetch:
             return False
         return (s.outstanding + s.kept_free + s.queue.count + self.waiting < s.limit
-                and s.window.count + self.waiting < s.hub.max_inflight and self.round != s.round)
+                and s.window.count + self.waiting < s.hub.limits.max_inflight and self.turn != s.round)
+
+    # ---- as an outlet ----
+
+    cdef bint pump(self, Session s, Connection c) except -1:
+        if c.writable:
+            self.group.note()
+        return False
+
+    # MQTT 3 settles by acknowledging, MQTT 5 only makes room.
+    cdef int on_done(self, Session s, const Slot* slot, bint is_taken) except -1:
+        if slot.message != NULL and is_taken and self.settles_by_ack:
+            self.group.settle_one(self, slot.message.source_offset, VERB_ACK)
+        return self.group.note()
+
+    cdef int take_back(self, const Message* m) except -1:
+        return give_back(self, m.source_offset, message_topic(m), m.topic_size)

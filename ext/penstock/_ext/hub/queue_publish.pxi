@@ -49,7 +49,8 @@ cdef uint8_t verb_of(const uint8_t* topic, uint32_t size) noexcept:
 # As find_topic, for topics of queues. NULL with the connection closing.
 cdef QueueSlot* find_queue_topic(Connection c, const PublishView* view) except? NULL:
     cdef Hub hub = c.hub
-    cdef uint64_t hash = hash_bytes(view.topic, view.topic_size, hub.bindings.seed)
+    cdef QueueDesk desk = hub.queues
+    cdef uint64_t hash = hash_bytes(view.topic, view.topic_size, desk.bindings.seed)
     cdef QueueSlot* slot
     cdef Match* match
     cdef int reason
@@ -59,11 +60,11 @@ cdef QueueSlot* find_queue_topic(Connection c, const PublishView* view) except? 
             raise MemoryError()
     slot = &c.queue_topics[hash & (QUEUE_SLOTS - 1)]
     match = slot.match
-    if (match != NULL and match.hash == hash and match.version == hub.bindings.version
+    if (match != NULL and match.hash == hash and match.version == desk.bindings.version
             and match.topic_size == view.topic_size and memcmp(match.topic, view.topic, view.topic_size) == 0):
         return slot
-    reason = check_topic_name(view.topic, view.topic_size, hub.max_topic_levels)
-    if reason == 0 and view.topic_size > hub.max_topic_length:
+    reason = check_topic_name(view.topic, view.topic_size, hub.limits.max_topic_levels)
+    if reason == 0 and view.topic_size > hub.limits.max_topic_length:
         reason = TOPIC_NAME_INVALID
     if reason:
         c.violation(reason, "invalid topic name")       # [MQTT-3.3.2-1] [MQTT-3.3.2-2] [MQTT3-3.3.2-1] [MQTT3-3.3.2-2]
@@ -78,10 +79,10 @@ cdef QueueSlot* find_queue_topic(Connection c, const PublishView* view) except? 
     else:
         slot.allowed = may_publish(c.session, view.topic, view.topic_size)
     slot.refusal = TEXT_NONE
-    match = hub.bindings.match(view.topic, view.topic_size, hash)
-    if hub._find_queue is not None and (VERB_ACK <= slot.verb <= VERB_EXTEND
+    match = desk.bindings.match(view.topic, view.topic_size, hash)
+    if desk._find_queue is not None and (VERB_ACK <= slot.verb <= VERB_EXTEND
                                         or (slot.verb == VERB_NONE and is_unmatched(match) and slot.allowed)):
-        found = hub._find_queue(PyBytes_FromStringAndSize(<const char*> view.topic, view.topic_size),
+        found = desk._find_queue(PyBytes_FromStringAndSize(<const char*> view.topic, view.topic_size),
                                 slot.verb != VERB_NONE)
         if isinstance(found, int):
             slot.refusal = found
@@ -90,7 +91,7 @@ cdef QueueSlot* find_queue_topic(Connection c, const PublishView* view) except? 
             slot.queue = <void*> found
         elif found is not None:
             match_unref(match)                          # a queue was made for it
-            match = hub.bindings.match(view.topic, view.topic_size, hash)
+            match = desk.bindings.match(view.topic, view.topic_size, hash)
     if slot.match != NULL:
         match_unref(slot.match)
     slot.match = match
@@ -179,7 +180,7 @@ cdef int enqueue_all(const PublishView* view, const Match* match, Session origin
 
 
 # 0 (done) or 1 (the connection must wait), as handle_publish, which has checked the packet.
-cdef int handle_queue_publish(Connection c, const PublishView* view) except -1:
+cdef int handle_queue_publish(QueueDesk desk, Connection c, const PublishView* view) except -1:
     cdef Hub hub = c.hub
     cdef Session s = c.session
     cdef QueueSlot* slot
@@ -187,14 +188,14 @@ cdef int handle_queue_publish(Connection c, const PublishView* view) except -1:
     cdef uint64_t ticket = 0
     cdef int64_t expires_at = 0
     if view.qos == 2 and ids_has(&s.received, view.packet_id):
-        return answer(c, PUBREC, view.packet_id, DUPLICATE, hub.ticket + (1 if has_open(hub) else 0))
+        return answer(c, PUBREC, view.packet_id, DUPLICATE, hub.ingest.ticket + (1 if has_open(hub) else 0))
     if view.qos and c.version == 5:
-        if s.received.count + c.acks_qos1 >= hub.receive_maximum:  # [MQTT-3.3.4-7]
+        if s.received.count + c.acks_qos1 >= hub.limits.receive_maximum:  # [MQTT-3.3.4-7]
             return c.violation(RECEIVE_MAXIMUM_EXCEEDED, "more unacknowledged messages than the receive maximum")
     slot = find_queue_topic(c, view)
     if slot == NULL:
         return 0
-    if hub._find_queue is None:
+    if desk._find_queue is None:
         verdict, text = UNSPECIFIED_ERROR, TEXT_NO_QUEUES
     elif slot.verb == VERB_WRONG:
         verdict, text = UNSPECIFIED_ERROR, TEXT_WRONG_WORD
@@ -203,14 +204,14 @@ cdef int handle_queue_publish(Connection c, const PublishView* view) except -1:
     elif slot.verb:
         text = settle_by_publish(c, s, slot, view)
         verdict = UNSPECIFIED_ERROR if text else SUCCESS
-        ticket = hub.ticket + 1 if text == TEXT_NONE and hub._changed_groups else 0
+        ticket = hub.ingest.ticket + 1 if text == TEXT_NONE and desk._changed else 0
     elif not slot.allowed:
         verdict = NOT_AUTHORIZED
         note_denied(c, view)
-    elif hub.ingest_pending > hub.ingest_limit:
+    elif hub.ingest.pending > hub.ingest.limit:
         c.wait_for_log()
         return 1
-    elif hub.limits_rates and is_too_fast(hub, s):
+    elif hub.rates.is_on and is_too_fast(hub, s):
         if c.version != 5:
             return leave_too_fast(c)
         verdict = QUOTA_EXCEEDED
@@ -230,7 +231,7 @@ cdef int handle_queue_publish(Connection c, const PublishView* view) except -1:
             if view.has_expiry:
                 expires_at = hub.wall + <int64_t> view.expiry * 1000
             enqueue_all(view, slot.match, s, expires_at, False)
-            ticket = hub.ticket + 1
+            ticket = hub.ingest.ticket + 1
         else:
             hub.counters.dropped[<int> DROP_QUEUE_FULL] += 1
     hub.counters.received[view.qos] += 1
@@ -243,24 +244,25 @@ cdef int handle_queue_publish(Connection c, const PublishView* view) except -1:
         return answer_in_words(c, PUBACK, view.packet_id, verdict, ticket, text)
     if verdict < 0x80 or c.version != 5:
         ids_add(&s.received, view.packet_id)
-        if hub.keeps_state and s._keeps and not s.received_changed:
+        if hub.ingest.keeps_state and s._keeps and not s.received_changed:
             note_received(s)
     return answer_in_words(c, PUBREC, view.packet_id, verdict, ticket, text)
 
 
 # A message that no connection sends: a will. Nobody is told when it is refused.
-cdef int publish_to_queues(Hub hub, const PublishView* view, Session origin, int64_t expires_at) except -1:
-    cdef uint64_t hash = hash_bytes(view.topic, view.topic_size, hub.bindings.seed)
-    cdef Match* match = hub.bindings.match(view.topic, view.topic_size, hash)
+cdef int publish_to_queues(QueueDesk desk, const PublishView* view, Session origin, int64_t expires_at) except -1:
+    cdef Hub hub = desk.hub
+    cdef uint64_t hash = hash_bytes(view.topic, view.topic_size, desk.bindings.seed)
+    cdef Match* match = desk.bindings.match(view.topic, view.topic_size, hash)
     cdef uint8_t text = 0
     try:
         if verb_of(view.topic, view.topic_size) == VERB_NONE:
-            if is_unmatched(match) and hub._find_queue is not None:
-                found = hub._find_queue(PyBytes_FromStringAndSize(<const char*> view.topic, view.topic_size), False)
+            if is_unmatched(match) and desk._find_queue is not None:
+                found = desk._find_queue(PyBytes_FromStringAndSize(<const char*> view.topic, view.topic_size), False)
                 if isinstance(found, int):
                     text = why_not_made(match, found)
                 match_unref(match)
-                match = hub.bindings.match(view.topic, view.topic_size, hash)
+                match = desk.bindings.match(view.topic, view.topic_size, hash)
             if (match.target_count and not text and not is_too_large(hub, view, origin)
                     and refusal_of(view, match, &text) == SUCCESS):
                 return enqueue_all(view, match, origin, expires_at, False)
@@ -302,17 +304,18 @@ cdef uint8_t explain_full(Connection c, const Match* match) except 0xFF:
 
 
 # An ordinary publish that queues take as well: 1 if one of them does not, and then nobody gets it.
-cdef int capture(Hub hub, const PublishView* view, Session origin, int64_t expires_at, uint64_t* ticket,
+cdef int capture(QueueDesk desk, const PublishView* view, Session origin, int64_t expires_at, uint64_t* ticket,
                  uint8_t* text) except -1:
-    cdef Match* match = hub.bindings.match(view.topic, view.topic_size,
-                                           hash_bytes(view.topic, view.topic_size, hub.bindings.seed))
+    cdef Hub hub = desk.hub
+    cdef Match* match = desk.bindings.match(view.topic, view.topic_size,
+                                           hash_bytes(view.topic, view.topic_size, desk.bindings.seed))
     try:
         if match.target_count == 0:
             return 0
         if refusal_of(view, match, text):
             return 1
         enqueue_all(view, match, origin, expires_at, True)
-        ticket[0] = hub.ticket + 1
+        ticket[0] = hub.ingest.ticket + 1
         text[0] = TEXT_CAPTURED
     finally:
         match_unref(match)
@@ -333,10 +336,10 @@ cdef int refuse_publish(Connection c, const PublishView* view, uint8_t text, Dro
 
 # A queue that another node has just made may be unknown here, and its messages be under way already.
 cdef inline bint is_relayed(Connection c, Session s, const QueueSlot* slot) noexcept:
-    if c.version != 5 or c.hub._on_relay is None:
+    if c.version != 5 or c.hub.queues._on_relay is None:
         return False
     if slot.queue == NULL:
-        return s.couriers is not None
+        return has_courier(s)
     return (<DurableQueue> slot.queue).is_elsewhere
 
 
@@ -349,11 +352,11 @@ cdef int relay_settlement(Connection c, Session s, const PublishView* view) exce
     hub.counters.payload_received += view.payload_size
     if view.qos == 2:
         ids_add(&s.received, view.packet_id)
-        if hub.keeps_state and s._keeps and not s.received_changed:
+        if hub.ingest.keeps_state and s._keeps and not s.received_changed:
             note_received(s)
     if view.qos:
         answer(c, packet_type, view.packet_id, SUCCESS, RELAYED)
-    hub._on_relay(c, topic, properties, <uint32_t> packet_type << 16 | view.packet_id if view.qos else 0)
+    hub.queues._on_relay(c, topic, properties, <uint32_t> packet_type << 16 | view.packet_id if view.qos else 0)
     return 0
 
 
@@ -490,9 +493,11 @@ cdef uint8_t settle_by_publish(Connection c, Session s, QueueSlot* slot, const P
             return text
         result = consumer.group.settle_one(consumer, offset, slot.verb)
         return TEXT_NONE if result == RESOLVED else TEXT_NOT_PENDING
-    if s.consumers is None:
+    if s.outlets is None:
         return TEXT_NOT_A_MEMBER
-    for item in s.consumers:
+    for item in s.outlets:
+        if (<Outlet> item).desk is not s.hub.queues:
+            continue
         consumer = <QueueConsumer> item
         if consumer.group.queue is not queue or not is_group(consumer.group, &found):
             continue
@@ -550,7 +555,9 @@ cdef uint8_t commit_stream(DurableQueue queue, Session s, bint is_allowed, const
 cdef QueueConsumer find_own(DurableQueue queue, Session s, const SettleView* found, uint8_t* text):
     cdef QueueConsumer consumer
     cdef QueueConsumer named = None
-    for item in s.consumers or ():
+    for item in s.outlets or ():
+        if (<Outlet> item).desk is not s.hub.queues:
+            continue
         consumer = <QueueConsumer> item
         if consumer.group.queue is not queue or not is_group(consumer.group, found):
             continue

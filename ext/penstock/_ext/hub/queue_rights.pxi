@@ -19,7 +19,7 @@ cdef enum:
     NO_BARRIER = -1
 
 
-cdef class ConsumerRights:
+cdef class ConsumerRights(Outlet):
     """Rights of a consumer."""
 
     def __dealloc__(self):
@@ -81,7 +81,7 @@ cdef bint may_have_topic(QueueConsumer consumer, const uint8_t* topic, uint32_t 
         consumer.verdicts = <Verdict*> calloc(VERDICTS, sizeof(Verdict))
         if consumer.verdicts == NULL:
             raise MemoryError()
-    hash = hash_bytes(topic, size, consumer.session.hub.bindings.seed)
+    hash = hash_bytes(topic, size, consumer.session.hub.queues.bindings.seed)
     verdict = &consumer.verdicts[hash & (VERDICTS - 1)]
     if verdict.hash != hash or verdict.size != size or memcmp(verdict.topic, topic, size) != 0:
         verdict.hash = hash
@@ -312,20 +312,6 @@ cdef int give_back(QueueConsumer consumer, int64_t offset, const uint8_t* topic,
     return group.note()
 
 
-# Whether a message of a queue that waits in a session must not be sent: the client's rules have changed meanwhile.
-cdef bint is_revoked(Session s, const Queued* item) except -1:
-    cdef QueueConsumer consumer
-    cdef const uint8_t* topic = message_topic(item.message)
-    if s.acl is None or s.acl.allows(topic, item.message.topic_size, ACL_RECEIVE):
-        return False
-    for member in s.consumers or ():
-        consumer = <QueueConsumer> member
-        if consumer.number == item.message.source_partition:
-            give_back(consumer, item.message.source_offset, topic, item.message.topic_size)
-            break
-    return True
-
-
 # Rare: a client has joined or left a group. If it is in several groups of one name in a stream, deliveries have to name
 # the group exactly, because a settlement moves the place of only one of them.
 cdef int name_groups(Session s, QueueGroup group) except -1:
@@ -333,7 +319,9 @@ cdef int name_groups(Session s, QueueGroup group) except -1:
     cdef list same = []
     if not group.queue.is_stream:
         return 0
-    for item in s.consumers:
+    for item in s.outlets or ():
+        if (<Outlet> item).desk is not s.hub.queues:
+            continue
         consumer = <QueueConsumer> item
         if consumer.group.queue is group.queue and consumer.group.name == group.name:
             same.append(consumer)

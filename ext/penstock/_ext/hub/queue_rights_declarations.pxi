@@ -8,7 +8,7 @@ cdef struct Verdict:
     uint8_t topic[96]           # LONGEST_JUDGED
 
 
-cdef class ConsumerRights:
+cdef class ConsumerRights(Outlet):
     cdef public bint is_owner           # its user has created the group
     cdef bint has_namesake              # the client is in another group of this stream with the same name
     cdef AclProgram rules               # for which has_all and verdicts hold

@@ -5,7 +5,7 @@
 cdef const uint8_t* delivered_topic(DurableQueue queue, const EnvelopeView* view, uint32_t* size) except NULL:
     cdef const uint8_t* address = <const uint8_t*> PyBytes_AS_STRING(queue._address)
     cdef uint32_t n = <uint32_t> PyBytes_GET_SIZE(queue._address)
-    cdef Buffer* scratch = &queue.hub._queue_topic
+    cdef Buffer* scratch = &queue.hub.queues._topic
     cdef uint8_t* p
     if view.topic_size >= n and memcmp(view.topic, address, n) == 0 and (view.topic_size == n
                                                                          or view.topic[n] == c"/"):
@@ -106,12 +106,12 @@ cdef bint is_reserved(const uint8_t* name, uint32_t size, bint is_dead) noexcept
             or is_named(name, size, "offset"))
 
 
-# The properties of the message, then those of the delivery, in hub._queue_props.
+# The properties of the message, then those of the delivery, in hub.queues._props.
 cdef int build_properties(QueueGroup group, QueueConsumer consumer, const RecordView* record, const EnvelopeView* view,
                           uint32_t deliveries) except -1:
     cdef DurableQueue queue = group.queue
     cdef bytes group_and_queue = group._exact_names if consumer.has_namesake else group._names
-    cdef Buffer* out = &queue.hub._queue_props
+    cdef Buffer* out = &queue.hub.queues._props
     cdef const uint8_t* p = view.props
     cdef const uint8_t* end = view.props + view.props_size
     cdef uint32_t size, names
@@ -162,7 +162,7 @@ cdef int send_record(QueueGroup group, QueueConsumer consumer, const RecordView*
     cdef uint32_t topic_size = 0
     cdef Message* m
     cdef Extras* extras
-    cdef Buffer* props = &hub._queue_props
+    cdef Buffer* props = &hub.queues._props
     cdef int sent
     topic = delivered_topic(group.queue, view, &topic_size)
     if s.version == 5:
@@ -178,10 +178,11 @@ cdef int send_record(QueueGroup group, QueueConsumer consumer, const RecordView*
         group.delivered += 1
         consumer.delivered += 1
         if c is None or c.state != CONNECTED or not c.writable or s.queue.count or s.resend_count or s.is_full():
-            return s.enqueue(m, extras, consumer.qos, SLOT_QUEUE)
-        sent = send_message(c, s, m, consumer.qos, SLOT_QUEUE, extras, 0, False)
+            return s.enqueue(m, extras, consumer.qos, DELIVERY_NUMBERED)
+        sent = send_message(c, s, m, consumer.qos, DELIVERY_NUMBERED, extras, 0, False)
         if sent and consumer.qos:
-            end_turn(s, &consumer.round)
+            bind_last(s, consumer)
+            end_turn(s, &consumer.turn)
         else:
             free(extras)
         if not sent:
@@ -206,25 +207,6 @@ cdef int send_planned(QueueGroup group, const Planned* item) except -1:
         return give_back(consumer, item.record.offset, NULL, 0)
     if item.view.props_size == 0:
         return send_record(group, consumer, &item.record, &item.view, item.deliveries)
-    if get_envelope(item.record.value, item.record.value_size, &view, &group.queue.hub._lane_props):
+    if get_envelope(item.record.value, item.record.value_size, &view, &group.queue.hub.record_props):
         return 0                                # it was read before: only a broken memory gets here
     return send_record(group, consumer, &item.record, &view, item.deliveries)
-
-
-# The client has acknowledged a delivery: MQTT 3 settles by it, MQTT 5 only makes room.
-cdef int queue_acked(Session s, const Slot* slot, bint is_done) except -1:
-    cdef QueueConsumer consumer
-    if slot.message == NULL:
-        return 0
-    if s.couriers is not None:
-        courier_acked(s, slot)
-    if s.consumers is None:
-        return 0
-    for item in s.consumers:
-        consumer = <QueueConsumer> item
-        if consumer.number != slot.message.source_partition:
-            continue
-        if is_done and consumer.settles_by_ack:
-            consumer.group.settle_one(consumer, slot.message.source_offset, VERB_ACK)
-        return consumer.group.note()
-    return 0

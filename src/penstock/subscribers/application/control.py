@@ -122,7 +122,7 @@ class ApplicationOverview:
         if session.feed is None:
             raise _not_found(session.client_id)
         topic = session.feed.topic
-        lanes = session.lanes_now
+        lanes = self._delivery.book.lanes_of(session)
         totals = self._delivery.book.totals_of(session)
         committed = self._delivery.committed_of(session)
         end = (await self._watermarks(TopicPartition(topic, 0))).end
@@ -219,7 +219,7 @@ class ApplicationOverview:
             ClientSample(
                 session.client_id,
                 self._lags.get(session.client_id, 0),
-                sum(lane.in_flight for lane in session.lanes_now),
+                sum(lane.in_flight for lane in self._delivery.book.lanes_of(session)),
                 totals["retried"],
                 totals["expired"],
                 totals["skipped"],

@@ -54,7 +54,7 @@ class ApplicationDelivery:
         self.settings = settings
         self.contexts = contexts
         self._properties = parse_properties(settings.topic_properties)
-        self.book = LaneBook(hub, contexts, settings)
+        self.book = LaneBook(hub, contexts, settings, self._on_detach)
         self._reader = PackReader(log_provider.consumer(names.clients_group), settings.max_poll_records, self.book.save)
         self.shared = SharedDelivery(
             hub,
@@ -85,10 +85,6 @@ class ApplicationDelivery:
     async def start(self) -> None:
         """Reads the contexts; sessions are restored after it and clients connect after that."""
         await self.contexts.load()
-        flush_after = 1 if self.settings.write_and_flush else self.settings.buffered_messages
-        self._hub.deliver_packs(
-            self.book.on_lanes, self._on_detach, packs_in_flight=self.settings.packs_in_flight, flush_after=flush_after
-        )
         self._reader.start()
         self.book.start()
         self._tasks.spawn(self._finish_claims())
@@ -196,7 +192,7 @@ class ApplicationDelivery:
         topic = self._names.client_topic(session.client_id)
         assert topic is not None
         if session.feed is None:
-            session.feed = Feed(topic)
+            session.intake = Feed(topic)
         self._sessions[session.client_id] = session
         for topic_filter, options, identifier in self._hub.trie.subscriptions(session):
             self.subscribed(session, topic_filter, options, identifier)
@@ -239,7 +235,7 @@ class ApplicationDelivery:
     def _on_detach(self, session: Session) -> None:
         """Its connection goes; called by the session while its lanes are still there."""
         self.shared.detached(session)
-        for lane in session.lanes_now:
+        for lane in self.book.lanes_of(session):
             self.book.close(lane)
 
     async def _finish_claims(self) -> None:
@@ -467,7 +463,7 @@ class ApplicationDelivery:
         return list(self._sessions.values())
 
     def lane_of(self, session: Session) -> Lane | None:
-        return next((lane for lane in session.lanes_now if not lane.is_shared), None)
+        return next((lane for lane in self.book.lanes_of(session) if not lane.is_shared), None)
 
     def context_of(self, session: Session) -> bytes | None:
         """As it is now, or as it was when the client left."""
@@ -490,10 +486,11 @@ class ApplicationDelivery:
 
     def release(self, session: Session) -> None:
         """The session goes on without a log of its own."""
-        for lane in session.lanes_now:
+        for lane in self.book.lanes_of(session):
             self.book.close(lane, keeps_context=False)
         self.ended(session)
-        session.feed = None
+        if session.feed is not None:
+            session.intake = None
 
     def topic_name(self, client_id: str) -> str | None:
         return self._names.client_topic(client_id)

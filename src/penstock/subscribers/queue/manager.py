@@ -143,7 +143,7 @@ class QueueManager:
         for definition in self._configured.values():
             await self.configure(definition)
         # Groups that are restored may want something at once; publishers come later.
-        self.hub.serve_queues(None, self._on_queues, self._on_detach)
+        self.hub.queues.serve(None, self._on_queues, self._on_detach)
         known = [queue for queue in self.queues.values() if queue.topic in topics]
         for at in range(0, len(known), LOOKED_AT_ONCE):
             making = (partial(queue.make, is_there=True) for queue in known[at : at + LOOKED_AT_ONCE])
@@ -156,7 +156,7 @@ class QueueManager:
         for queue in self.queues.values():
             for group in queue.groups.values():
                 group.serve()  # dead letters that were not buried yet
-        self.hub.serve_queues(self._find_queue, self._on_queues, self._on_detach, self.remote.on_settlement)
+        self.hub.queues.serve(self._find_queue, self._on_queues, self._on_detach, self.remote.on_settlement)
         self.definitions.is_started = True
         if self._follower is not None:
             self.spawn(self._follower.run())
@@ -186,7 +186,7 @@ class QueueManager:
 
     async def reload(self, definitions: Iterable[QueueDefinition], settings: DurableQueueSettings) -> None:
         self.settings = settings
-        self.hub.bindings.bump()  # publishers remember that their queue was not created: let them try again
+        self.hub.queues.bindings.bump()  # publishers remember that their queue was not created: let them try again
         self._configured = {definition.name: definition for definition in definitions}
         for definition in self._configured.values():
             await self.configure(definition)
@@ -242,9 +242,9 @@ class QueueManager:
         return queue
 
     def _bind(self, queue: Queue) -> None:
-        self.hub.unbind_queue(queue.core)
+        self.hub.queues.unbind(queue.core)
         for binding in queue.definition.bindings:
-            self.hub.bind_queue(queue.core, binding.encode())
+            self.hub.queues.bind(queue.core, binding.encode())
 
     def find(self, name: str) -> Queue:
         queue = self.queues.get(name)
@@ -286,7 +286,7 @@ class QueueManager:
         """It is there no more; its log and its state are another's to remove."""
         del self.queues[queue.name]
         self.first_use.gone(queue)
-        self.hub.unbind_queue(queue.core)
+        self.hub.queues.unbind(queue.core)
         for membership in self._memberships:
             membership.members = [pair for pair in membership.members if pair[0].queue is not queue]
             self.remote.follow(membership)

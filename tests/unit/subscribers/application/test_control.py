@@ -66,15 +66,15 @@ def test_a_client_that_loses_its_log_meanwhile_is_not_found() -> None:
 
         async def slowly(place: TopicPartition) -> Watermarks:
             found = await watermarks(place)
-            client.session.feed = None
+            client.session.intake = None
             return found
 
         overview._watermarks = slowly  # type: ignore[method-assign]
         with pytest.raises(NotFoundError):
             await overview.show("a")
-        client.session.feed = feed
+        client.session.intake = feed
         assert await overview.list() == []
-        client.session.feed = feed
+        client.session.intake = feed
 
     run(scenario)
 
@@ -255,7 +255,7 @@ def test_counters_of_a_client_last_as_long_as_its_session(monkeypatch: pytest.Mo
 def test_given_up_messages_are_counted() -> None:
     async def scenario(node: Node) -> None:
         client = await client_with(node, 3)
-        (lane,) = client.session.lanes_now
+        (lane,) = client.session.outlets_now
         await asyncio.sleep(0.02)
         node.hub.tick()
         lane.sweep(1, 0, 0, True)

@@ -157,10 +157,10 @@ def test_publishers_who_were_refused_meanwhile_are_not_refused_for_ever() -> Non
         delete = world.log.admin.delete
         world.log.admin.delete = away  # type: ignore[method-assign]
         await world.control.delete("orders")
-        before = world.hub.bindings.version
+        before = world.hub.queues.bindings.version
         world.log.admin.delete = delete  # type: ignore[method-assign]
         await until(lambda: "orders" not in world.manager.deletions)
-        assert world.hub.bindings.version > before
+        assert world.hub.queues.bindings.version > before
 
     in_world(work)
 

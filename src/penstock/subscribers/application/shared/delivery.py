@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
-from penstock._ext.hub.connection import Feed, Hub, Lane, Session, read_context, split_context
+from penstock._ext.hub.connection import Feed, Hub, Lane, Session, feed_group, read_context, split_context
 from penstock._ext.wire.packets import split_share
 from penstock.core.assign import assign
 from penstock.core.logging import Throttled, get_logger
@@ -295,7 +295,7 @@ class SharedDelivery:
         feed = self._feeds.get(topic)
         if feed is None:
             feed = self._feeds[topic] = Feed(topic, self._partitions.get(topic, self._settings.shared_partitions))
-        self._hub.feed_group(share_filter, feed)
+        feed_group(self._hub, share_filter, feed)
         share = self._shares.get(share_filter)
         if share is None:
             share = self._shares[share_filter] = self._open(share_filter, self._names.shared_group(name, plain), topic)
@@ -435,7 +435,7 @@ class SharedDelivery:
     def _close(self, share: Share) -> None:
         """Nobody is left here, but elsewhere. What is stored is theirs: it changes, and ends, without this broker."""
         del self._shares[share.share_filter]
-        self._hub.feed_group(share.share_filter, None)
+        feed_group(self._hub, share.share_filter, None)
         self._contexts.give_away(self._contexts.keys(SHARED, share.group))
         self._tasks.spawn(share.reader.stop())
         self._forget_unused(share.topic)
@@ -448,7 +448,7 @@ class SharedDelivery:
             self.removals.leave(share.share_filter, share.topic)
             return
         del self._shares[share.share_filter]
-        self._hub.feed_group(share.share_filter, None)
+        feed_group(self._hub, share.share_filter, None)
         self._contexts.remove(self._contexts.keys(SHARED, share.group))
         self.returns.forget(share.group)
         self._closed.clear()

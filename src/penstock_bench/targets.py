@@ -1,4 +1,4 @@
-"""What is measured: the load of each scenario, the figure taken from it, and what it has to reach."""
+"""The cases of `make bench`: the load of each, the figures taken from it, and the targets they have to reach."""
 
 from __future__ import annotations
 
@@ -48,28 +48,30 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Scenario:
+class Case:
+    """A load with fixed options; the scenarios of `penstock bench` have options of the user."""
+
     name: str
     options: str
     figures: tuple[Figure, ...]
-    needs_fresh_process: bool = False  # memory is told only by a process that has served nothing yet
+    needs_fresh_process: bool = False  # only a process that has served nothing yet shows the memory of idle connections
     load_of: str = ""  # paced: at load_share of what the base broker sustains in that scenario
     load_share: float = 0.0
     is_shipped: bool = False  # Penstock with its default settings: every message is in the log, on the disk
     stretch: float = 1.0  # of the measured seconds: at a low rate a few seconds are little CPU to measure
 
 
-def traffic(name: str, title: str, options: str, ratio: float | None = None) -> Scenario:
+def traffic(name: str, title: str, options: str, ratio: float | None = None) -> Case:
     target = Target(ratio) if ratio else None
-    return Scenario(name, options, (Figure(title, "msgs_per_cpu_s", "messages / CPU-s", target),))
+    return Case(name, options, (Figure(title, "msgs_per_cpu_s", "messages / CPU-s", target),))
 
 
-def shipped(name: str, qos: int, rate: int, least: float) -> Scenario:
+def shipped(name: str, qos: int, rate: int, least: float) -> Case:
     """An ordinary rate, at which messages come one by one, with Penstock's default settings."""
     figure = Figure(
         f"as shipped, {rate:,} messages/s, QoS {qos}", "msgs_per_cpu_s", "messages / CPU-s", at_least(least)
     )
-    return Scenario(name, f"--scenario p2p --n 10 --qos {qos} --rate {rate}", (figure,), is_shipped=True, stretch=2.5)
+    return Case(name, f"--scenario p2p --n 10 --qos {qos} --rate {rate}", (figure,), is_shipped=True, stretch=2.5)
 
 
 CONNECTS = Target(8_000, is_ratio=False)
@@ -97,9 +99,9 @@ REQUIRED = (
     traffic("sparse-q1", "500 pairs, one message in flight each, QoS 1", SPARSE, 1.2),
     shipped("shipped-q0", qos=0, rate=2_000, least=20_000),
     shipped("shipped-q1", qos=1, rate=1_000, least=10_000),
-    Scenario("latency-q1", "--scenario p2p --n 10 --qos 1", LATENCY, load_of="p2p-q1", load_share=0.2),
-    Scenario("idle-10k", "--scenario idle --n 10000 --keepalive 60 --secs 3", IDLE, needs_fresh_process=True),
-    Scenario("storm", "--scenario storm --n 64", STORM),
+    Case("latency-q1", "--scenario p2p --n 10 --qos 1", LATENCY, load_of="p2p-q1", load_share=0.2),
+    Case("idle-10k", "--scenario idle --n 10000 --keepalive 60 --secs 3", IDLE, needs_fresh_process=True),
+    Case("storm", "--scenario storm --n 64", STORM),
 )
 # Measured on request: other payload sizes, MQTT 5, fan-out at QoS 2. They have no target.
 FURTHER = (
@@ -110,4 +112,4 @@ FURTHER = (
     traffic("p2p-q1-v5", "10 pairs, QoS 1, MQTT 5", "--scenario p2p --n 10 --qos 1 --e2e 200 --version 5"),
     traffic("fanout-q2", "fan-out 1 → 100, QoS 2", "--scenario fanout --n 100 --qos 2 --e2e 50 --window 50"),
 )
-SCENARIOS = {scenario.name: scenario for scenario in REQUIRED + FURTHER}
+CASES = {case.name: case for case in REQUIRED + FURTHER}

@@ -9,10 +9,15 @@ cdef enum:
     ROUND_HOPS = 3              # iterations of the loop in which a courier's task notices that it has room
 
 
+# Outlets that compete for places one by one: all but those that read the log.
+cdef inline Py_ssize_t others_of(Session s) noexcept:
+    return PyList_GET_SIZE(s.outlets) - <Py_ssize_t> s.log_outlets if s.outlets is not None else 0
+
+
 # Divide the window again, after a part was added or removed, or the first or the last queue or query topic.
 cdef int divide_window(Session s) except -1:
     cdef uint32_t count = <uint32_t> len(s.parts) if s.parts is not None else 0
-    cdef uint32_t sharers = count + (1 if s.consumers is not None or s.couriers is not None else 0)
+    cdef uint32_t sharers = count + (1 if others_of(s) else 0)
     cdef WindowPart part
     s.reserve_each = 0
     s.plan_each = 0xFFFFFFFFu
@@ -48,18 +53,6 @@ cdef int drop_unused(Session s, WindowPart part) except -1:
     return 0
 
 
-cdef int enter_part(Session s, Lane lane) except -1:
-    lane.part = find_part(s, lane.part_name)
-    lane.part.lanes += 1
-    lane.part.open += lane.in_flight
-    return 0
-
-
-cdef int leave_part(Session s, Lane lane) except -1:
-    lane.part.lanes -= 1
-    return drop_unused(s, lane.part)
-
-
 # Whether the part may have another unacknowledged message [MQTT-3.3.4-9] [MQTT-4.9.0-2].
 cdef inline bint has_place(Session s, WindowPart part) noexcept:
     if part.outstanding < s.reserve_each:
@@ -69,7 +62,7 @@ cdef inline bint has_place(Session s, WindowPart part) noexcept:
 
 cdef inline void take_place(Session s, WindowPart part) noexcept:
     s.outstanding += 1
-    s.in_lanes += 1
+    s.in_parts += 1
     if part.outstanding < s.reserve_each:
         s.kept_free -= 1
     else:
@@ -79,53 +72,10 @@ cdef inline void take_place(Session s, WindowPart part) noexcept:
 
 cdef inline void free_place(Session s, WindowPart part) noexcept:
     s.outstanding -= 1
-    s.in_lanes -= 1
+    s.in_parts -= 1
     part.outstanding -= 1
     if part.outstanding < s.reserve_each:
         s.kept_free += 1
-
-
-cdef inline bint may_plan(Session s, WindowPart part) noexcept:
-    return part is None or part.open < s.plan_each
-
-
-cdef inline void add_open(Lane lane, uint32_t count) noexcept:
-    if lane.part is not None:
-        lane.part.open += count
-
-
-cdef inline void remove_open(Lane lane, uint32_t count) noexcept:
-    if lane.part is not None:
-        lane.part.open -= count
-
-
-# The lane has room, and so do lanes of its part that waited for it.
-cdef int call_part(Lane lane) except -1:
-    cdef Session s = lane.session
-    cdef uint32_t i
-    cdef Lane other
-    lane.call()
-    for i in range(s.lane_count):
-        other = <Lane> s.lanes[i]
-        if other.part is lane.part and other.is_paused:
-            other.call()
-    return 0
-
-
-# Each lane in turn: the one after the lane that sent last is the first.
-cdef int pump_lanes(Session s, Connection c) except -1:
-    cdef uint32_t i, count = s.lane_count
-    cdef uint32_t at = s.first_lane if s.first_lane < count else 0
-    cdef uint64_t delivered
-    cdef Lane lane
-    for i in range(count):
-        lane = <Lane> s.lanes[at]
-        delivered = lane.delivered
-        at = at + 1 if at + 1 < count else 0
-        pump_lane(lane, s, c)
-        if lane.delivered != delivered:
-            s.first_lane = at
-    return 0
 
 
 # ---- rounds ----
@@ -142,12 +92,8 @@ cdef inline void end_turn(Session s, uint32_t* turn) noexcept:
 
 
 cdef bint has_rivals(Session s) noexcept:
-    cdef Py_ssize_t others = 0
-    if s.consumers is not None:
-        others += PyList_GET_SIZE(s.consumers)
-    if s.couriers is not None:
-        others += PyList_GET_SIZE(s.couriers)
-    return others > 1 or (others == 1 and (s.lane_count != 0 or s.via_log))
+    cdef Py_ssize_t others = others_of(s)
+    return others > 1 or (others == 1 and s.log_outlets != 0)
 
 
 cdef inline void start_round(Session s) noexcept:

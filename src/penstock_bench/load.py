@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
-"""One run of the product's load generator for the scripts here: fine-grained flags, one JSON object on standard output.
+"""`python -m penstock_bench.load`: one run of the load generator, fine-grained flags, a JSON object on standard output.
 
-`penstock bench` is the command for people; this one has a flag for everything the scripts vary.
+`penstock bench` is the command for people; this one has a flag for everything that the cases of `make bench` vary.
 """
 
 from __future__ import annotations
@@ -10,10 +9,7 @@ import argparse
 import json
 import sys
 from dataclasses import MISSING, fields
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from penstock._ext.load.generator import Load, LoadError
 from penstock.core.errors import PenstockError
