@@ -1,4 +1,4 @@
-"""How many messages may pass in a time, with the names and defaults of TBMQ: all of it is off."""
+"""Rate limits of messages, with TBMQ's names and defaults: all of them are off."""
 
 from __future__ import annotations
 
