@@ -57,8 +57,8 @@ _RESULTS: dict[str, msgspec.msgpack.Decoder[Any]] = {
 _ANYTHING = msgspec.msgpack.Decoder()
 
 
-class Connection(asyncio.Protocol):
-    def __init__(self, on_lost: Callable[[Connection], None]) -> None:
+class BrokerConnection(asyncio.Protocol):
+    def __init__(self, on_lost: Callable[[BrokerConnection], None]) -> None:
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
@@ -143,10 +143,12 @@ class Connection(asyncio.Protocol):
 
 
 async def open_connection(
-    address: tuple[str, int], tls: ssl.SSLContext | None, hello: Hello, on_lost: Callable[[Connection], None]
-) -> Connection:
+    address: tuple[str, int], tls: ssl.SSLContext | None, hello: Hello, on_lost: Callable[[BrokerConnection], None]
+) -> BrokerConnection:
     """After its hello. Raises OSError, or NotAllowed when the broker does not want this user."""
-    _, connection = await asyncio.get_running_loop().create_connection(lambda: Connection(on_lost), *address, ssl=tls)
+    _, connection = await asyncio.get_running_loop().create_connection(
+        lambda: BrokerConnection(on_lost), *address, ssl=tls
+    )
     try:
         connection.welcome = await connection.request("hello", hello)
     except BaseException:

@@ -21,7 +21,7 @@ _LEAST_BETWEEN = 0.05
 _LONGEST_PAUSE = 5.0
 
 
-class Member(Protocol):
+class GroupMember(Protocol):
     """Whose place it is."""
 
     def adopt(self, assignment: Assignment) -> None: ...
@@ -34,7 +34,7 @@ class Member(Protocol):
 
 
 class Membership:
-    def __init__(self, link: Link, config: ConsumerConfig, member: Member) -> None:
+    def __init__(self, link: Link, config: ConsumerConfig, member: GroupMember) -> None:
         self._link = link
         self._config = config
         self._member = member

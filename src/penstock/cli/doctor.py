@@ -61,7 +61,7 @@ def doctor(
     code = exit_codes.OK
     try:
         loaded = load_from_flags(config, **flags)  # type: ignore[arg-type] # each has the type of its parameter
-        import_module("penstock.broker.app").check(loaded.settings)  # what only the parts themselves can judge
+        import_module("penstock.broker.check").check(loaded.settings)  # what only the parts themselves can judge
         tell(warning("settings", text, "see docs/settings.md") for text in loaded.warnings)
         tell([ok("settings", "all of them can be used together")])
         settings: Settings | None = loaded.settings
