@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from penstock_client.errors import DataError, Unavailable
-from penstock_client.failures import make_error
+from penstock_client.errors import DataError, Unavailable, make_error
 from penstock_client.wire import Assignment, Failure, Fetched, Hello, Table, Welcome
 
 _LENGTH = 4

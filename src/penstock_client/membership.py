@@ -8,8 +8,7 @@ from typing import Protocol
 
 from penstock_client.config import ConsumerConfig
 from penstock_client.connection import NoAnswer
-from penstock_client.errors import DataError, NotAMember, Unavailable
-from penstock_client.failures import PollTooLate
+from penstock_client.errors import DataError, NotAMember, PollTooLate, Unavailable
 from penstock_client.link import Link
 from penstock_client.wire import Ask, Assignment, Heartbeat, Leave, Subscribe
 
