@@ -10,7 +10,7 @@ from penstock._ext.application.feed import Feed, take_filled
 from penstock._ext.application.lane import ApplicationDesk, Lane
 from penstock._ext.device.outlet import DeviceDesk
 from penstock._ext.dispatch.desk import DispatchDesk, Round
-from penstock._ext.hub.connection import DurableQueue, Hub, QueueConsumer, QueueGroup
+from penstock._ext.hub.connection import DurableQueue, Hub, MqttConsumer, QueueGroup
 from penstock._ext.record.envelope import encode
 from penstock._ext.record.segment import RecordPack
 from penstock._ext.wire import packets
@@ -128,7 +128,7 @@ class QueueRoom:
         self.publisher, self.client = Client(self.hub, "publisher"), Client(self.hub, "consumer")
         self.group = QueueGroup(self.queue, "workers", "workers", None)
         self.group.is_reading = True
-        QueueConsumer(self.group, self.client.session, prefetch=10 * MESSAGES, settles_by_ack=True).join()
+        MqttConsumer(self.group, self.client.session, prefetch=10 * MESSAGES, settles_by_ack=True).join()
         self.input = packets.build_publish(QUEUE_TOPIC, PAYLOAD, version=4, qos=1, packet_id=7) * MESSAGES
         self.packs, self.acks = packs(QUEUE_TOPIC), Acknowledgements()
 

@@ -245,7 +245,8 @@ class Authoriser(Provider):
 
     @property
     def has_rules(self) -> bool:
-        """Return whether there are rules at all. Where no authoriser has any, everything is allowed."""
+        """Return whether there are rules at all: if not, nothing else is asked, and where no authoriser has any,
+        everything is allowed. Looked at after a reload and after `changed`."""
         return False
 
     def program_for(self, subject: Subject) -> AclProgram | None:

@@ -9,8 +9,6 @@ import msgspec
 from penstock._ext.match.acl import AclProgram
 from penstock.access.base import (
     Authoriser,
-    Credentials,
-    Identity,
     Provider,
     Subject,
     Surroundings,
@@ -30,7 +28,8 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 class AccessControl:
-    """Raises SettingsError when a provider or a file cannot be used.
+    """`chain` says who somebody is, everything else what they may do. Raises SettingsError when a provider or a file
+    cannot be used.
 
     `restrict` is called before the first client gets rules though no authoriser has any: its identity has brought them.
     """
@@ -46,11 +45,11 @@ class AccessControl:
         self._settings = settings
         self._providers = providers.all
         self._authorisers: tuple[Authoriser, ...] = tuple(providers.authorisers)
-        self._is_remote = any(authoriser.is_remote for authoriser in self._authorisers)
+        self._with_rules: tuple[Authoriser, ...] = ()
         self._restrict = restrict
         self._has_granted = False
         self._listeners: list[Callable[[], None]] = []
-        self.chain = Chain(providers.authenticators)
+        self.chain = Chain(providers.authenticators, providers.authorisers)
         self.apply(self.prepare(settings))
 
     # ---- life ----
@@ -73,7 +72,7 @@ class AccessControl:
         self._settings = prepared.settings
         for provider, part in prepared.parts:
             provider.apply(part)
-        self.chain.providers_changed()
+        self._look_again()
 
     def reload(self, settings: AccessSettings) -> None:
         """Read everything again; when something is bad this raises and everything stays as it was."""
@@ -83,59 +82,35 @@ class AccessControl:
         """Call `on_changed` when a provider's users or rules have changed without a reload."""
         self._listeners.append(on_changed)
 
-    def _on_changed(self) -> None:
+    def _look_again(self) -> None:
+        self._with_rules = tuple(authoriser for authoriser in self._authorisers if authoriser.has_rules)
         self.chain.providers_changed()
+
+    def _on_changed(self) -> None:
+        self._look_again()
         for listener in self._listeners:
             listener()
-
-    # ---- who is it ----
-
-    def try_now(self, credentials: Credentials) -> Identity | None:
-        """Return who it is if that is known without waiting, as at the usual reconnect; None: ask `authenticate`.
-        Raises Refused."""
-        return None if self._is_remote else self.chain.try_now(credentials)
-
-    async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return who it is, with what is known of it elsewhere. Raises Refused."""
-        identity = await self.chain.authenticate(credentials)
-        return await self.enrich(Subject(identity, credentials.client_id, credentials.peer or ""))
-
-    @property
-    def is_remote(self) -> bool:
-        """Return whether `enrich` asks anybody."""
-        return self._is_remote
-
-    async def enrich(self, subject: Subject) -> Identity:
-        """Return the identity with what remote authorisers know of it. Raises Refused."""
-        for authoriser in self._authorisers:
-            if authoriser.is_remote:
-                subject = msgspec.structs.replace(subject, identity=await authoriser.enrich(subject))
-        return subject.identity
-
-    def knows(self, identity: Identity) -> bool:
-        """Return whether the identity is still valid: a reload may have removed the user."""
-        return self.chain.knows(identity)
 
     # ---- what may it do ----
 
     @property
     def has_rules(self) -> bool:
         """Return whether anybody may be denied anything."""
-        return self._has_granted or any(authoriser.has_rules for authoriser in self._authorisers)
+        return self._has_granted or bool(self._with_rules)
 
     def is_open_to(self, subject: Subject) -> bool:
         """Return whether the client may do everything that no rule is about: there are no rules for it at all."""
-        return subject.identity.grants is None and not any(each.has_rules for each in self._authorisers)
+        return subject.identity.grants is None and not self._with_rules
 
     def program_for(self, subject: Subject) -> AclProgram | None:
         """Compile the client's rules; None: everything is allowed."""
-        if subject.identity.grants is None and len(self._authorisers) == 1:
-            return self._authorisers[0].program_for(subject)
-        return self._merge(subject)
+        if subject.identity.grants is not None or len(self._with_rules) > 1:
+            return self._merge(subject)
+        return self._with_rules[0].program_for(subject) if self._with_rules else None
 
     def _merge(self, subject: Subject) -> AclProgram | None:
         grants = subject.identity.grants
-        programs = [authoriser.program_for(subject) for authoriser in self._authorisers]
+        programs = [authoriser.program_for(subject) for authoriser in self._with_rules]
         found = [program for program in programs if program is not None]
         if grants is None:
             if len(found) < 2:
@@ -155,13 +130,13 @@ class AccessControl:
             return "$SYS belongs to the broker"
         grants = subject.identity.grants
         found = None if grants is None else explain_grants(grants, subject, action, topic)
-        for authoriser in self._authorisers:
+        for authoriser in self._with_rules:
             found = found or authoriser.explain(subject, action, topic)
         return found or ("no ACL file is loaded" if self.is_open_to(subject) else "no rule allows it")
 
     def may_use_client_id(self, subject: Subject) -> bool:
         """Return whether the user may connect with this client id; always where no rule is about client ids."""
-        for authoriser in self._authorisers:
+        for authoriser in self._with_rules:
             found = authoriser.may_use_client_id(subject)
             if found is not None:
                 return found
@@ -169,7 +144,7 @@ class AccessControl:
 
     def data_access(self, subject: Subject, action: str, topic: str) -> bool | None:
         """Return whether the rules allow this with a query topic; None if they say nothing of it."""
-        for authoriser in self._authorisers:
+        for authoriser in self._with_rules:
             found = authoriser.data_access(subject, action, topic)
             if found is not None:
                 return found
@@ -178,7 +153,7 @@ class AccessControl:
     def client_type(self, subject: Subject) -> ClientType:
         """Return whether the client is a DEVICE or an APPLICATION: the rules say so, else the provider that knows the
         user, else the settings. Its CONNECT has no say in it."""
-        for authoriser in self._authorisers:
+        for authoriser in self._with_rules:
             found = authoriser.client_type(subject)
             if found is not None:
                 return found

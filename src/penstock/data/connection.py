@@ -233,7 +233,7 @@ class DataConnection(asyncio.Protocol):
             certificate = self._transport.get_extra_info("peercert")
         user, password = hello.user or None, hello.password.encode()
         try:
-            return await front.access.authenticate(
+            return await front.access.chain.authenticate(
                 access.Credentials(front.entrance, hello.client_id, user, password, self.peer, certificate)
             )
         except Refused as refused:
@@ -271,7 +271,7 @@ class DataConnection(asyncio.Protocol):
 
     def end_removed(self) -> None:
         """Disconnect if the provider that has authenticated the user does not know it any more."""
-        if self._identity is not None and not self._front.access.knows(self._identity.subject.identity):
+        if self._identity is not None and not self._front.access.chain.knows(self._identity.subject.identity):
             log.warning("consumer disconnected: the user was removed", peer=self.peer, user=self._identity.user)
             self._end(NotAllowed("the user was removed"))
 

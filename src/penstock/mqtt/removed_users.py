@@ -30,4 +30,4 @@ def disconnect_removed(front: MqttFrontend) -> None:
 
 
 def _is_removed(front: MqttFrontend, session: Session) -> bool:
-    return session.connection is not None and not front.access.knows(identity_of(session))
+    return session.connection is not None and not front.access.chain.knows(identity_of(session))

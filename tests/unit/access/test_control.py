@@ -26,7 +26,7 @@ def files(tmp_path):
 async def log_in(control, user, password, entrance=SHUT):
     """Return the identity, or the refusal."""
     try:
-        return await control.authenticate(Credentials(entrance, "c", user, password))
+        return await control.chain.authenticate(Credentials(entrance, "c", user, password))
     except Refused as refused:
         return refused.refusal
 
@@ -35,7 +35,7 @@ def test_without_files_nobody_has_a_password_and_everything_is_allowed():
     control = AccessControl(AccessSettings())
     assert asyncio.run(log_in(control, "alice", b"secret")) is Refusal.NOT_AUTHORISED
     with pytest.raises(Refused):
-        control.try_now(Credentials(SHUT, "c", "alice", b"secret"))
+        control.chain.try_now(Credentials(SHUT, "c", "alice", b"secret"))
     assert control.program_for(ALICE) is None
     assert control.is_open_to(ALICE)
     assert not control.has_rules
@@ -46,7 +46,7 @@ def test_with_files(files):
     async def scenario():
         control = AccessControl(files)
         assert await log_in(control, "alice", b"secret") == Identity("alice", "password_file")
-        assert control.try_now(Credentials(SHUT, "c", "alice", b"secret")) == Identity("alice", "password_file")
+        assert control.chain.try_now(Credentials(SHUT, "c", "alice", b"secret")) == Identity("alice", "password_file")
         assert control.program_for(ALICE).may_publish(b"a")
         assert control.explain(ALICE, "publish", b"b") == "no rule allows it"
         assert control.has_rules
@@ -97,14 +97,14 @@ def test_a_bad_reload_keeps_the_old_files(files, tmp_path):
 
 def test_users_who_are_removed_are_known_no_more(files):
     control = AccessControl(files)
-    assert control.knows(Identity("alice", "password_file"))
-    assert not control.knows(Identity("bob", "password_file"))
+    assert control.chain.knows(Identity("alice", "password_file"))
+    assert not control.chain.knows(Identity("bob", "password_file"))
     PasswordFile({}).save(files.password_file)
     control.reload(files)
-    assert not control.knows(Identity("alice", "password_file"))
+    assert not control.chain.knows(Identity("alice", "password_file"))
     # Whoever came in by other means, or before sources were recorded, is not the password file's to judge.
     for source in ("certificate", "enhanced", "anonymous", ""):
-        assert control.knows(Identity("alice", source))
+        assert control.chain.knows(Identity("alice", source))
 
 
 def test_bad_files_are_reported():

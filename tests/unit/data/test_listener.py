@@ -292,7 +292,7 @@ def test_a_hello_that_has_come_is_answered_however_long_it_takes(tmp_path: Path)
             await gate.wait()
             return base.Identity(credentials.username)
 
-        world.front.access.authenticate = look  # type: ignore[method-assign] # a password that takes its time
+        world.front.access.chain.authenticate = look  # type: ignore[method-assign] # a password that takes its time
         client = await world.connect()
         client.send("hello", {"protocol": PROTOCOL, "user": "alice", "password": "x"})
         silent = await world.connect()
