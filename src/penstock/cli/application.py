@@ -9,10 +9,10 @@ import typer
 
 from penstock.cli.admin_options import Broker, Json, Yes, with_broker
 from penstock.cli.app import make_app
-from penstock.cli.log.places import FORMS, Place, parse_place
-from penstock.cli.tables import ask, describe_expiry, print_entries, print_fields, print_json, shown
+from penstock.cli.tables import ask, describe_expiry, print_answer, print_entries, print_fields, print_json, shown
 from penstock.core.text import counted
 from penstock.operate.client import AdminClient, escape
+from penstock.operate.inspect.places import FORMS, Place, parse_place
 
 app = make_app()
 
@@ -111,12 +111,11 @@ def reset(
         now = f"committed offset {shown(entry['committed_offset'])}, end {shown(entry['end_offset'])}"
         ask(f"reset {shown(client)} ({now}) to {to}?", "nothing was reset")
     entry = admin.post(f"{PATH}/{escape(client)}/reset", {"to": place})
-    if as_json:
-        print_json(entry)
-        return
-    typer.echo(
+    print_answer(
+        entry,
+        as_json,
         f"{shown(client)} goes on at offset {shown(entry['committed_offset'])}, "
-        f"{counted(entry['lag'], 'message')} before the end"
+        f"{counted(entry['lag'], 'message')} before the end",
     )
 
 
@@ -139,10 +138,7 @@ def delete(
             "nothing was deleted",
         )
     entry = admin.delete(f"{PATH}/{escape(client)}")
-    if as_json:
-        print_json(entry)
-        return
-    typer.echo(f"{shown(client)} deleted, with {entry['topic']}")
+    print_answer(entry, as_json, f"{shown(client)} deleted, with {entry['topic']}")
 
 
 def place_for_api(text: str, place: Place) -> str | int:

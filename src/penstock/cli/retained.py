@@ -8,7 +8,7 @@ import typer
 
 from penstock.cli.admin_options import Broker, Json, Yes, with_broker
 from penstock.cli.app import make_app
-from penstock.cli.tables import ask, print_entries, print_fields, print_json, shown
+from penstock.cli.tables import ask, print_answer, print_entries, print_fields, print_json, shown
 from penstock.core.text import counted
 from penstock.operate.client import escape
 
@@ -103,7 +103,4 @@ def delete(
         entry = admin.get(f"{PATH}/{escape(topic)}?bytes=1")
         ask(f"delete the retained message of {shown(topic)} ({counted(entry['size'], 'byte')})?", "nothing was deleted")
     entry = admin.delete(f"{PATH}/{escape(topic)}")
-    if as_json:
-        print_json(entry)
-        return
-    typer.echo(f"the retained message of {shown(topic)} is deleted")
+    print_answer(entry, as_json, f"the retained message of {shown(topic)} is deleted")

@@ -8,7 +8,7 @@ import typer
 
 from penstock.cli.admin_options import Broker, Json, Yes, with_broker
 from penstock.cli.app import make_app
-from penstock.cli.tables import ask, describe_expiry, print_entries, print_fields, print_json, shown
+from penstock.cli.tables import ask, describe_expiry, print_answer, print_entries, print_fields, print_json, shown
 from penstock.core.text import counted
 from penstock.operate.client import AdminClient, escape
 
@@ -126,10 +126,7 @@ def delete(
         subscriptions = counted(entry["subscriptions"], "subscription")
         ask(f"delete the session of {shown(client)} with {subscriptions} and {waiting}?", "nothing was deleted")
     entry = admin.delete(f"{PATH}/{escape(client)}")
-    if as_json:
-        print_json(entry)
-        return
-    typer.echo(f"the session of {shown(client)} is deleted")
+    print_answer(entry, as_json, f"the session of {shown(client)} is deleted")
 
 
 def _get(admin: AdminClient, client: str) -> dict[str, Any]:

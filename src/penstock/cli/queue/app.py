@@ -23,7 +23,7 @@ from penstock.cli.queue.options import (
     read_definition,
     show_setting,
 )
-from penstock.cli.tables import ask, print_entries, print_fields, print_json, shown
+from penstock.cli.tables import ask, print_answer, print_entries, print_fields, print_json, shown
 from penstock.core.errors import UsageError
 from penstock.core.text import counted
 from penstock.operate.client import escape
@@ -115,10 +115,7 @@ def create(
         table["durable"] = False
     table |= parse_options(options)
     entry = broker().post(PATH, table)
-    if as_json:
-        print_json(entry)
-        return
-    typer.echo(f"{entry['type']} queue {shown(name)}: publish to $queue/{shown(name)}/KEY")
+    print_answer(entry, as_json, f"{entry['type']} queue {shown(name)}: publish to $queue/{shown(name)}/KEY")
 
 
 @app.command(epilog=SETTINGS_HELP)
@@ -135,10 +132,7 @@ def update(
     if not changes:
         raise UsageError("nothing to change", "Say what: -o limits.max_depth=1000")
     entry = broker().patch(path_of(name), changes)
-    if as_json:
-        print_json(entry)
-        return
-    typer.echo(f"{shown(name)} changed: {', '.join(shown(each) for each in changes)}")
+    print_answer(entry, as_json, f"{shown(name)} changed: {', '.join(shown(each) for each in changes)}")
 
 
 @app.command("list")
@@ -268,10 +262,7 @@ def purge(
         entry = admin.get(path_of(name))
         ask(f"remove {counted(entry['messages'], 'message')} of {shown(name)}?", "nothing was removed")
     entry = admin.post(f"{path_of(name)}/purge", {})
-    if as_json:
-        print_json(entry)
-        return
-    typer.echo(f"{counted(entry['purged'], 'message')} removed from {shown(name)}")
+    print_answer(entry, as_json, f"{counted(entry['purged'], 'message')} removed from {shown(name)}")
 
 
 @app.command()
@@ -384,10 +375,9 @@ def truncate(
     if not is_sure:
         ask(f"remove what is before offset {before} of {shown(name)}?", "nothing was removed")
     entry = admin.post(f"{path_of(name)}/truncate", {"before": before})
-    if as_json:
-        print_json(entry)
-        return
-    typer.echo(f"{counted(entry['removed'], 'message')} removed from {shown(name)}, {entry['depth']:,} left")
+    print_answer(
+        entry, as_json, f"{counted(entry['removed'], 'message')} removed from {shown(name)}, {entry['depth']:,} left"
+    )
 
 
 @app.command()
@@ -411,10 +401,11 @@ def seek(
     if not is_sure:
         ask(f"let group {shown(group)} of {shown(name)} go on at {shown(to)}?", "nothing was changed")
     entry = admin.post(f"{path_of(name)}/seek", {"group": group, "to": to})
-    if as_json:
-        print_json(entry)
-        return
-    typer.echo(f"{shown(entry['id'])} goes on at offset {entry['cursor']}, {counted(entry['lag'], 'message')} to go")
+    print_answer(
+        entry,
+        as_json,
+        f"{shown(entry['id'])} goes on at offset {entry['cursor']}, {counted(entry['lag'], 'message')} to go",
+    )
 
 
 @app.command("delete-group")
@@ -432,10 +423,11 @@ def delete_group(
     if not is_sure:
         ask(f"delete group {shown(group)} of {shown(name)} and forget where it was?", "nothing was deleted")
     entry = admin.delete(f"{path_of(name)}/groups?group={escape(group)}")
-    if as_json:
-        print_json(entry)
-        return
-    typer.echo(f"group {shown(entry['id'])} of {shown(name)} deleted, {counted(entry['lag'], 'message')} behind")
+    print_answer(
+        entry,
+        as_json,
+        f"group {shown(entry['id'])} of {shown(name)} deleted, {counted(entry['lag'], 'message')} behind",
+    )
 
 
 for command in (peek, append, move, replay):

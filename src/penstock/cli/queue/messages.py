@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli.admin_options import Broker, Json, Yes, with_broker
 from penstock.cli.queue.options import Count, Filter, Name, path_of
-from penstock.cli.tables import ask, print_entries, print_json, shown
+from penstock.cli.tables import ask, print_answer, print_entries, print_json, shown
 from penstock.core.errors import UsageError
 from penstock.core.text import counted
 from penstock.operate.client import AdminClient, escape
@@ -74,10 +74,7 @@ def append(
     payload = base64.b64encode(os.fsencode(message)).decode()
     document = {"key": key, "payload_base64": payload, "user_properties": pairs, "expiry": expiry}
     answer = broker().post(f"{path_of(name)}/messages", document)
-    if as_json:
-        print_json(answer)
-        return
-    typer.echo(f"appended {shown(answer['message_id'])}")
+    print_answer(answer, as_json, f"appended {shown(answer['message_id'])}")
 
 
 @with_broker
@@ -96,10 +93,11 @@ def move(
     if not is_sure:
         ask(f"move {_selected(count, topic_filter)} of {shown(source)} to {shown(target)}?", "nothing was moved")
     total = _repeat(admin, f"{path_of(source)}/move", {"to": target}, count, topic_filter)
-    if as_json:
-        print_json({"source": source, "target": target, **total})
-        return
-    typer.echo(f"{counted(total['moved'], 'message')} moved from {shown(source)} to {shown(target)}{_stayed(total)}")
+    print_answer(
+        {"source": source, "target": target, **total},
+        as_json,
+        f"{counted(total['moved'], 'message')} moved from {shown(source)} to {shown(target)}{_stayed(total)}",
+    )
 
 
 @with_broker
@@ -117,10 +115,11 @@ def replay(
     if not is_sure:
         ask(f"replay {_selected(count, topic_filter)} of {shown(name)}?", "nothing was replayed")
     total = _repeat(admin, f"{path_of(name)}/replay", {}, count, topic_filter)
-    if as_json:
-        print_json({"source": name, **total})
-        return
-    typer.echo(f"{counted(total['moved'], 'message')} of {shown(name)} replayed{_stayed(total)}")
+    print_answer(
+        {"source": name, **total},
+        as_json,
+        f"{counted(total['moved'], 'message')} of {shown(name)} replayed{_stayed(total)}",
+    )
 
 
 def _repeat(
