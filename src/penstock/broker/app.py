@@ -15,7 +15,7 @@ import msgspec
 from penstock._ext.hub.connection import Connection, Hub, Session
 from penstock._ext.wire.packets import Reason, split_share
 from penstock.access import AccessControl
-from penstock.access.base import Entrance, Identity, Subject
+from penstock.access.base import Entrance
 from penstock.broker import providers
 from penstock.broker.closing import Close, close_parts
 from penstock.broker.memory import MemoryKeeper
@@ -504,7 +504,7 @@ class Broker:
             settings.cluster,
             kafka=settings.kafka.bootstrap_servers,
             receive_maximum=settings.limits.receive_maximum,
-            program_for=lambda client_id, user: self.access.program_for(Subject(Identity(user), client_id)),
+            program_for=self.access.program_for,
         )
 
     def _make_admin(self) -> AdminServer:
