@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.parts import save_part
 from penstock._ext.hub.connection import Hub
 from penstock._ext.wire.packets import WillPacket
+from penstock.mqtt.refusals import disconnect
 from penstock.sessions.keeper import SessionKeeper
 from penstock.sessions.registry import Opening, SessionRegistry
 from penstock.storage.state.base import Change
@@ -49,7 +50,7 @@ def make_registry(store: LmdbStateStore) -> SessionRegistry:
     hub = Hub(loop)
     hub.trie.checks_acl = False
     keeper = SessionKeeper(store, hub.trie, loop)
-    return SessionRegistry(hub, loop, keeper)
+    return SessionRegistry(hub, loop, keeper, disconnect=disconnect)
 
 
 async def write(path: Path, sessions: int, subscriptions: int) -> dict[str, float]:

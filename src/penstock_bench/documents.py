@@ -1,4 +1,4 @@
-"""What the documents show of recorded results: tables, sentences and the chart, between their markers.
+"""Recorded results as the documents show them: tables, sentences and the chart, between their markers.
 
 README.md and docs/benchmarks.md have the newest comparison, docs/benchmarks-persistence.md the newest results of the
 parts of the broker.
@@ -169,7 +169,7 @@ def measured(result: dict[str, Any]) -> str:
 
 
 def render_kept(results: Path) -> str:
-    """What stands between the markers of the page."""
+    """Return the text between the markers of the page."""
     parts = []
     for part, title in PARTS.items():
         for provider, name in PROVIDERS.items():

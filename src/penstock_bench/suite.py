@@ -39,7 +39,7 @@ class Effort:
 
 
 def run_load(broker: Broker, options: list[str]) -> Run:
-    """One run of the load generator; what fails is told in the result's `error`."""
+    """One run of the load generator; a failure is in the result's `error`."""
     pids = broker.pids()
     module = [sys.executable, "-m", "penstock_bench.load"]
     command = [*module, "--port", str(broker.port), "--pids", ",".join(map(str, pids)), *options]
@@ -62,7 +62,7 @@ def children_cpu_seconds() -> float:
 
 
 def run_watched(broker: Broker, options: list[str]) -> Run:
-    """As run_load; what the rest of the machine did meanwhile is told in `other_cores`."""
+    """As run_load; `other_cores` has the load of the rest of the machine meanwhile."""
     return watch_others(broker, children_cpu_seconds, lambda: run_load(broker, options))
 
 
@@ -101,7 +101,7 @@ class Loads:
             rate = round(self._sustained[case.load_of] * case.load_share)
             if not rate:
                 raise BrokerError(
-                    f"{case.name}: {BASE} delivered nothing in {case.load_of}, so there is no load to set"
+                    f"{case.name}: {BASE} delivered nothing in {case.load_of}, so its load cannot be derived"
                 )
             options += ["--rate", str(rate)]
         return options

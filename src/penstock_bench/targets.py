@@ -54,7 +54,7 @@ class Case:
     name: str
     options: str
     figures: tuple[Figure, ...]
-    needs_fresh_process: bool = False  # memory is told only by a process that has served nothing yet
+    needs_fresh_process: bool = False  # only a process that has served nothing yet shows the memory of idle connections
     load_of: str = ""  # paced: at load_share of what the base broker sustains in that scenario
     load_share: float = 0.0
     is_shipped: bool = False  # Penstock with its default settings: every message is in the log, on the disk

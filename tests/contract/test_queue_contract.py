@@ -26,6 +26,7 @@ from penstock.services.model import (
 from penstock.services.producer import MessageTooLarge, QueueProducer
 from penstock.services.service import HashPartitionService
 from penstock.services.topics import create_topics, default_queues, notification_bases
+from penstock.settings.cluster import ClusterSettings
 from penstock.settings.services import ServiceSettings
 from penstock.storage.log.base import Fetched, Log
 from tests.contract.providers import PROVIDERS, Provider
@@ -77,7 +78,7 @@ class Node:
             prefix=settings.prefix,
             notification_bases=notification_bases(settings),
         )
-        topic = f"{settings.prefix}.{settings.cluster.topic}"
+        topic = f"{settings.prefix}.{ClusterSettings().topic}"
         self.discovery = LogDiscovery(log, me, topic, interval=0.1, timeout=patience)
         self.factory = QueueFactory(log, settings, self.partitions, claims=self.discovery)
         self.manager: ConsumerManager = self.factory.manager(KEY, results.handle, OPTIONS)
@@ -195,7 +196,7 @@ def test_all_topics_of_the_table_can_be_created(provider: Provider) -> None:
                 {
                     "prefix": f"t{uuid.uuid4().hex[:8]}",
                     **{f"{name}.partitions": 2 for name in ("core", "edge", "vc", "edqs", "tasks", "js")},
-                    **{f"{name}.partitions": 2 for name in ("transport-api", "calculated-fields")},
+                    **{f"{name}.partitions": 2 for name in ("transport_api", "calculated_fields")},
                     "rule_engine.queues": [{"name": "Main", "topic": "main", "partitions": 2}],
                     "tasks.types": ["export"],
                 }

@@ -89,8 +89,9 @@ class Entrance:
 
 
 class Credentials(msgspec.Struct):
-    """Everything that a client presents. `certificate` is verified (`ssl.getpeercert()`), `peer` is `host:port`, `method`
-    and `data` belong to an exchange. `was_examined`: an authenticator has looked for the user without finding it."""
+    """Everything that a client presents. `certificate` is verified (`ssl.getpeercert()`), `peer` is `host:port`,
+    `method` and `data` belong to an exchange. `was_examined`: an authenticator has looked for the user without finding
+    it."""
 
     entrance: Entrance
     client_id: str = ""
@@ -118,8 +119,8 @@ class No(msgspec.Struct, frozen=True):
 
 
 class Next(msgspec.Struct, frozen=True):
-    """The next authenticator decides. `has_examined`: this one has looked for the user without finding it, so the client
-    must not be accepted as anonymous either."""
+    """The next authenticator decides. `has_examined`: this one has looked for the user without finding it, so the
+    client must not be accepted as anonymous either."""
 
     has_examined: bool = False
 
@@ -173,16 +174,16 @@ AuthExchangeFactory: TypeAlias = Callable[[str, str | None], AuthExchange]
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Argument of a provider's factory. A provider calls `changed` when its users or rules have changed without a reload:
-    live sessions get their new rules, and clients of removed users are disconnected."""
+    """Argument of a provider's factory. A provider calls `changed` when its users or rules have changed without a
+    reload: live sessions get their new rules, and clients of removed users are disconnected."""
 
     settings: AccessSettings
     changed: Callable[[], None] = lambda: None
 
 
 class Provider:
-    """Life cycle of a provider. Every method has a default, so that a provider has only what it needs. `name` appears in
-    logs, and as the source of identities."""
+    """Life cycle of a provider. Every method has a default, so that a provider has only what it needs. `name` appears
+    in logs, and as the source of identities."""
 
     name = ""
 
@@ -197,8 +198,8 @@ class Provider:
         return None
 
     def apply(self, prepared: object) -> None:
-        """Use the result of `prepare`. A reload applies the results of all providers, or of none. Also called once after
-        construction."""
+        """Use the result of `prepare`. A reload applies the results of all providers, or of none. Also called once
+        after construction."""
 
 
 class Authenticator(Provider):

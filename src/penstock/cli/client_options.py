@@ -43,7 +43,7 @@ PasswordFile = Annotated[
     Path | None, typer.Option("--pw-file", metavar="FILE", help="Read the password from the first line of a file.")
 ]
 ClientId = Annotated[str | None, typer.Option("-i", "--id", help="Client id.  [default: a random one]")]
-IdPrefix = Annotated[str | None, typer.Option("-I", "--id-prefix", help="Client id: this and the process id.")]
+IdPrefix = Annotated[str | None, typer.Option("-I", "--id-prefix", help="Client id: this prefix and the process id.")]
 Version = Annotated[
     str | None,
     typer.Option(
@@ -57,7 +57,7 @@ NoCleanSession = Annotated[
 ]
 SessionExpiry = Annotated[
     str | None,
-    typer.Option("-x", "--session-expiry-interval", help="Seconds the session lives on; -1 or ∞ = for ever."),
+    typer.Option("-x", "--session-expiry-interval", help="Seconds the session is kept; -1 or ∞ = forever."),
 ]
 WillTopic = Annotated[str | None, typer.Option("--will-topic", help="Topic of the will.")]
 WillPayload = Annotated[str | None, typer.Option("--will-payload", help="Payload of the will.")]
@@ -69,10 +69,12 @@ Properties = Annotated[
         "-D", "--property", metavar="COMMAND NAME VALUE", help="MQTT 5 property; user-property takes two values."
     ),
 ]
-CaFile = Annotated[str | None, typer.Option("--cafile", metavar="FILE", help="PEM file with trusted authorities: TLS.")]
+CaFile = Annotated[
+    str | None, typer.Option("--cafile", metavar="FILE", help="PEM file with trusted authorities; enables TLS.")
+]
 Cert = Annotated[str | None, typer.Option("--cert", metavar="FILE", help="PEM file with the client's certificate.")]
 Key = Annotated[str | None, typer.Option("--key", metavar="FILE", help="PEM file with the client's key.")]
-SystemCertificates = Annotated[bool, typer.Option("--tls-use-os-certs", help="TLS with the system's authorities.")]
+SystemCertificates = Annotated[bool, typer.Option("--tls-use-os-certs", help="Use TLS with the system's authorities.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Do not check the host name in the broker's certificate.")]
 Debug = Annotated[bool, typer.Option("-d", "--debug", help="Show the packets on standard error.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Do not print error messages.")]

@@ -38,7 +38,7 @@ def pub(
     stdin: Annotated[bool, typer.Option("-s", "--stdin-file", help="Send standard input as one message.")] = False,
     qos: shared.Qos = 0,
     retain: Annotated[bool, typer.Option("-r", "--retain", help="Retain the message.")] = False,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Publish so many times.")] = 1,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Publish N times.")] = 1,
     repeat_delay: Annotated[float, typer.Option("--repeat-delay", min=0, help="Seconds between repeats.")] = 0.0,
     max_inflight: Annotated[
         int, typer.Option("-M", "--max-inflight", min=1, max=65535, help="QoS 1 and 2 messages under way at once.")

@@ -11,21 +11,19 @@ from penstock.access import AccessControl
 from penstock.access.base import Entrance, Identity
 from penstock.access.identities import rights_of, subject_of
 from penstock.access.refusals import Refusals
-from penstock.cluster.cluster import Cluster
+from penstock.cluster.cluster import Alone, Cluster
 from penstock.core.logging import Throttled, get_logger
 from penstock.core.tasks import TaskSet
-from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.listen.admission import MORE_DESCRIPTORS, NO_DESCRIPTORS, Admission
 from penstock.mqtt import handle_auth, handle_connect, handle_disconnect, handle_subscribe, handle_unsubscribe
 from penstock.mqtt.answers import DurableAnswers
-from penstock.mqtt.query_topics import QueryTopics
 from penstock.mqtt.removed_users import disconnect_removed
 from penstock.sessions.access_changes import apply_access
 from penstock.sessions.events import SessionEvents
 from penstock.sessions.ownership import Ownership
 from penstock.sessions.registry import SessionRegistry
 from penstock.settings import ListenerSettings, Settings
-from penstock.subscribers.queue.manager import QueueManager
+from penstock.subscribers.kinds import Kinds
 
 log = get_logger("penstock.mqtt")
 
@@ -59,22 +57,23 @@ class MqttFrontend:
         registry: SessionRegistry,
         access: AccessControl,
         admission: Admission,
-        applications: PersistentClients | None = None,
-        queues: QueueManager | None = None,
+        ownership: Ownership,
+        kinds: Kinds,
+        events: SessionEvents,
+        cluster: Cluster | Alone,
+        refusals: Refusals,
     ) -> None:
         self.settings = settings
         self.hub = hub
         self.registry = registry
         self.access = access
         self.admission = admission
-        self.ownership = Ownership.of(settings)
-        self.applications = applications
-        self.queues = queues
-        self.query_topics: QueryTopics | None = None
-        self.events: SessionEvents | None = None
-        self.cluster: Cluster | None = None
-        self.answers = DurableAnswers(hub, registry, None if applications is None else applications.delivery)
-        self.refusals = Refusals(self._record_denied, self._record_refused)
+        self.ownership = ownership
+        self.kinds = kinds
+        self.events = events
+        self.cluster = cluster
+        self.answers = DurableAnswers(hub, registry, kinds)
+        self.refusals = refusals
         self.is_draining = False
         self.retained_turn = asyncio.Lock()
         self._tasks = TaskSet()
@@ -137,8 +136,7 @@ class MqttFrontend:
                 client_id=session.client_id,
                 reason=connection.close_reason,
             )
-        if self.events is not None:
-            self.events.disconnected(session, connection)
+        self.events.disconnected(session, connection)
         is_clean = self.answers.close(connection) or connection.is_clean
         self.registry.leave(session, keep_will=not is_clean)
 
@@ -188,15 +186,14 @@ class MqttFrontend:
         if words:
             self.refusals.refused(words, address=peer, listener=listener)
 
-    def _record_denied(self, client_id: str, **details: Any) -> None:
-        if self.events is not None:
-            self.events.denied(client_id, **details)
-
-    def _record_refused(self, client_id: str, **details: Any) -> None:
-        if self.events is not None:
-            self.events.refused(client_id, **details)
-
     # ---- for the composition root ----
+
+    def configure(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def drain(self) -> None:
+        """No client is let in any more."""
+        self.is_draining = True
 
     def access_changed(self) -> None:
         """Apply a reload: give every session its new rules and disconnect removed users."""
@@ -204,8 +201,7 @@ class MqttFrontend:
         apply_access(access, self.hub, self.registry, self.access, self.ownership)
         if access.disconnect_removed_users:
             disconnect_removed(self)
-        if self.applications is not None:
-            self.applications.rules_changed()
+        self.kinds.rules_changed()
 
     def identity_changed(self, session: Session, identity: Identity) -> None:
         """A connected client has authenticated again, as the same user."""

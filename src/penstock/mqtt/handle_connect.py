@@ -22,7 +22,6 @@ from penstock._ext.wire.packets import (
 )
 from penstock.access.base import Credentials, Identity, Subject
 from penstock.cluster.claims import Claim
-from penstock.cluster.cluster import Cluster
 from penstock.core.logging import get_logger
 from penstock.core.refusal import Refused
 from penstock.mqtt import handle_auth, identity
@@ -30,9 +29,11 @@ from penstock.mqtt.refusals import CONNACK_REASONS
 from penstock.sessions.ownership import ForeignSession
 from penstock.sessions.records import RecordError
 from penstock.sessions.registry import Opening
+from penstock.sessions.will import Will
 from penstock.settings.model import ClientType
 from penstock.storage.log.base import LogError
 from penstock.storage.state.base import StoreError
+from penstock.subscribers.base import Arrival
 
 if TYPE_CHECKING:
     from penstock.mqtt.frontend import MqttFrontend
@@ -58,6 +59,9 @@ class Candidate(msgspec.Struct, eq=False):  # a dataclass takes three times as l
     authentication_data: bytes | None = None
     client_type: ClientType = "device"
     claim: Claim | None = None
+
+    def arrival(self, expiry: int) -> Arrival:
+        return Arrival(self.client_id, self.client_type, expiry, self.packet.clean_start)
 
 
 class Joining(msgspec.Struct, eq=False):
@@ -257,10 +261,9 @@ def complete(front: MqttFrontend, connection: Connection, candidate: Candidate, 
     if not front.knows_sessions and (expiry or not packet.clean_start):
         refuse(connection, packet, Reason.SERVER_UNAVAILABLE, client_id=candidate.client_id)
         return
-    cluster = front.cluster
-    if cluster is not None and not candidate.is_assigned and cluster.must_claim(candidate.client_id):
+    if not candidate.is_assigned and front.cluster.must_claim(candidate.client_id):
         connection.decide()
-        front.spawn(_claim(front, cluster, connection, candidate, expiry))
+        front.spawn(_claim(front, connection, candidate, expiry))
     elif not _admit(front, connection, candidate, expiry):
         connection.decide()
         front.spawn(_prepare(front, connection, candidate, expiry))
@@ -276,13 +279,11 @@ def _refuse_foreign(front: MqttFrontend, connection: Connection, candidate: Cand
     return True
 
 
-async def _claim(
-    front: MqttFrontend, cluster: Cluster, connection: Connection, candidate: Candidate, expiry: int
-) -> None:
+async def _claim(front: MqttFrontend, connection: Connection, candidate: Candidate, expiry: int) -> None:
     """Another broker may have the client: it lets go first, and its session comes here."""
     claim = None
     try:
-        claim = candidate.claim = await cluster.claim(candidate.client_id, candidate.username)
+        claim = candidate.claim = await front.cluster.claim(candidate.client_id, candidate.username)
     except ForeignSession:
         identity.warn_refused(front, connection, candidate.client_id, candidate.username, None)
         refuse(connection, candidate.packet, NOT_VALID, client_id=candidate.client_id, is_reported=True)
@@ -302,7 +303,7 @@ async def _claim(
             await _prepare(front, connection, candidate, expiry)
     finally:
         if claim is not None:
-            cluster.settle(claim)
+            front.cluster.settle(claim)
 
 
 def _admit(front: MqttFrontend, connection: Connection, candidate: Candidate, expiry: int) -> bool:
@@ -311,24 +312,23 @@ def _admit(front: MqttFrontend, connection: Connection, candidate: Candidate, ex
     if _refuse_foreign(front, connection, candidate):
         return True
     previous = front.registry.get(candidate.client_id)
-    applications = front.applications
     is_foreign = front.ownership.is_foreign(previous, candidate.username)
-    if is_foreign and applications is not None and previous is not None and previous.feed is not None:
+    if is_foreign and previous is not None and front.kinds.keep(previous):
         return False
-    if applications is not None and applications.is_full(candidate.client_id, candidate.client_type, expiry):
-        refuse(connection, packet, Reason.QUOTA_EXCEEDED, client_id=candidate.client_id)
-    elif applications is not None and applications.must_prepare(
-        previous, candidate.client_id, candidate.client_type, expiry, packet.clean_start
-    ):
+    arrival = candidate.arrival(expiry)
+    try:
+        front.kinds.check_arrival(arrival)
+    except Refused as refused:
+        refuse(connection, packet, CONNACK_REASONS[refused.refusal], client_id=candidate.client_id)
+        return True
+    if front.kinds.must_prepare(arrival, previous):
         return False
-    else:
-        _open(front, connection, candidate, expiry)
+    _open(front, connection, candidate, expiry)
     return True
 
 
 async def _prepare(front: MqttFrontend, connection: Connection, candidate: Candidate, expiry: int) -> None:
-    """An APPLICATION client has its topic before it is told that it is connected."""
-    assert front.applications is not None
+    """The kinds of subscriber have what the session needs before the client is answered."""
     try:
         served_as = await _try_to_prepare(front, connection, candidate, expiry)
         if served_as is None:
@@ -345,25 +345,22 @@ async def _prepare(front: MqttFrontend, connection: Connection, candidate: Candi
     if connection.is_open:
         _open(front, connection, candidate, expiry)
     elif candidate.claim is None or not candidate.claim.is_lost:  # else another broker has the client, and its topic
-        front.applications.given_up(candidate.client_id)
+        front.kinds.given_up(candidate.client_id)
 
 
 async def _try_to_prepare(front: MqttFrontend, connection: Connection, candidate: Candidate, expiry: int) -> str | None:
     """Return the type the client is served as, None if it was refused. Raises LogError."""
-    assert front.applications is not None
     client_id, registry = candidate.client_id, front.registry
     while True:
         if _refuse_foreign(front, connection, candidate):
-            front.applications.given_up(client_id)
+            front.kinds.given_up(client_id)
             return None
         session = registry.get(client_id)
         if session is not None and front.ownership.is_foreign(session, candidate.username):
             identity.warn_taken_over(front, connection, client_id, candidate.username, session)
-            await front.applications.evict(session, partial(_evict, front, session))
+            await front.kinds.evict(session, partial(_evict, front, session))
             continue
-        served_as = await front.applications.prepare(
-            session, client_id, candidate.client_type, expiry, candidate.packet.clean_start
-        )
+        served_as = await front.kinds.prepare(candidate.arrival(expiry), session)
         # A session that was opened or ended meanwhile may belong to another user: prepare again.
         if not connection.is_open or registry.get(client_id) is session:
             return served_as
@@ -381,8 +378,7 @@ def _open(front: MqttFrontend, connection: Connection, candidate: Candidate, exp
         connection.shutdown("connected at another broker meanwhile")
         return
     if _is_removed(front, candidate):
-        if front.applications is not None:
-            front.applications.given_up(candidate.client_id)
+        front.kinds.given_up(candidate.client_id)
         refuse(connection, packet, Reason.NOT_AUTHORIZED, client_id=candidate.client_id)
         return
     previous = front.registry.get(candidate.client_id)
@@ -395,7 +391,7 @@ def _open(front: MqttFrontend, connection: Connection, candidate: Candidate, exp
             candidate.username,
             packet.clean_start,
             expiry,
-            packet.will,
+            _will_of(packet),
             packet.version,
             candidate.client_type,
         )
@@ -404,8 +400,7 @@ def _open(front: MqttFrontend, connection: Connection, candidate: Candidate, exp
     session.acl = front.access.program_for(candidate.subject)
     session.client_type = candidate.client_type
     session.is_assigned = candidate.is_assigned
-    if front.applications is not None:
-        front.applications.opened(session, expiry, present=present)
+    front.kinds.opened(session, is_present=present)
     joining = Joining(candidate, session, present, expiry, previous_expiry if present else 0)
     keeper = front.registry.keeper
     if keeper is None or not keeper.must_wait(candidate.client_id):
@@ -463,16 +458,12 @@ def _join(front: MqttFrontend, connection: Connection, joining: Joining) -> None
         keep_alive=keep_alive,
     )
     connection.explains = packet.request_problem_information
-    if front.queues is not None and present:
-        front.queues.attached(session, session.quota)
-    if front.query_topics is not None and present:
-        front.query_topics.attached(session)
+    if present:
+        front.kinds.returned(session)
     handle_auth.remember(connection, candidate)
     connection.accept(session, _build_connack(front, candidate, present, expiry, keep_alive))
-    if front.applications is not None:
-        front.applications.attached(session)
-    if front.events is not None:
-        front.events.connected(session, connection)
+    front.kinds.attached(session)
+    front.events.connected(session, connection)
     if log.is_enabled(20):
         log.info(
             "client connected",
@@ -483,6 +474,13 @@ def _join(front: MqttFrontend, connection: Connection, joining: Joining) -> None
             version=packet.version,
             session_present=present,
         )
+
+
+def _will_of(packet: ConnectPacket) -> Will | None:
+    will = packet.will
+    if will is None:
+        return None
+    return Will(will.topic, will.payload, will.qos, will.retain, will.props, will.delay, will.expiry)
 
 
 def _may_will(program: object, will: WillPacket) -> bool:

@@ -1,9 +1,11 @@
-"""Reason codes of MQTT for the refusals of the core."""
+"""Reason codes of MQTT for the refusals of the core, and for connections that it ends."""
 
 from __future__ import annotations
 
+from penstock._ext.hub.connection import Connection
 from penstock._ext.wire.packets import Reason
 from penstock.core.refusal import Refusal
+from penstock.sessions.ending import Ending
 
 CONNACK_REASONS = {
     **dict.fromkeys(Refusal, Reason.UNSPECIFIED_ERROR),
@@ -30,3 +32,13 @@ SUBACK_REASONS = {
     Refusal.INTERNAL: Reason.UNSPECIFIED_ERROR,
 }
 """The codec sends each of them as 0x80 to clients of MQTT 3."""
+
+ENDING_REASONS = {
+    Ending.TAKEN_OVER: Reason.SESSION_TAKEN_OVER,
+    Ending.BY_OPERATOR: Reason.ADMINISTRATIVE_ACTION,
+}
+
+
+def disconnect(connection: Connection, ending: Ending, text: str) -> None:
+    """Send a DISCONNECT, to clients of MQTT 5, and close the connection."""
+    connection.disconnect(ENDING_REASONS[ending], text)

@@ -90,7 +90,7 @@ Handler = Callable[[Task], Awaitable[None]]
 
 
 class Housekeeper:
-    """Made by app.py. On the loop. `is_alone`: nobody else writes tasks, so there is no queue before the first one."""
+    """On the loop. `is_alone`: nobody else writes tasks, so there is no queue before the first one."""
 
     def __init__(
         self, queues: QueueFactory, log_provider: Log, settings: HousekeeperSettings, *, is_alone: bool

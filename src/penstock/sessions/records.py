@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from penstock._ext.hub.connection import Session
-from penstock._ext.wire.packets import WillPacket
 from penstock.access.base import Grant, Identity, Subject
 from penstock.access.identities import identity_of
 from penstock.core.errors import PenstockError
+from penstock.sessions.will import Will
 
 SESSIONS = "tbmq.client.session"
 SUBSCRIPTIONS = "tbmq.client.subscriptions"
@@ -39,11 +39,11 @@ class WillRecord(msgspec.Struct, array_like=True, gc=False):
     expiry: int | None
 
     @classmethod
-    def of(cls, will: WillPacket) -> WillRecord:
+    def of(cls, will: Will) -> WillRecord:
         return cls(will.topic, will.payload, will.qos, will.retain, will.props, will.delay, will.expiry)
 
-    def to_will(self) -> WillPacket:
-        return WillPacket(self.topic, self.payload, self.qos, self.retain, self.props, self.delay, self.expiry)
+    def to_will(self) -> Will:
+        return Will(self.topic, self.payload, self.qos, self.retain, self.props, self.delay, self.expiry)
 
 
 class IdentityRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -101,7 +101,7 @@ def encode_session(
     client_type: str,
     created_at: int,
     disconnected_at: int,
-    will: WillPacket | None,
+    will: Will | None,
     *,
     node: str = "",
 ) -> bytes:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol
 
 import msgspec
 
 from penstock._ext.hub.connection import Connection, Hub, Session
 from penstock._ext.match.acl import AclProgram
-from penstock._ext.wire.packets import Reason, WillPacket
 from penstock.access.base import Subject
 from penstock.core.ports import Scheduler, Timer
+from penstock.sessions.ending import Disconnect, Ending
 from penstock.sessions.keeper import SessionKeeper
 from penstock.sessions.records import SessionRecord
+from penstock.sessions.will import Will
 
 NEVER = 0xFFFFFFFF
 
@@ -24,9 +26,19 @@ class Opening(msgspec.Struct):  # a dataclass takes three times as long to make
     username: str | None
     clean_start: bool
     expiry_interval: int
-    will: WillPacket | None
+    will: Will | None
     version: int = 5
     client_type: str = "device"
+
+
+class Follower(Protocol):
+    """Whatever has to know how sessions end: the kinds of subscriber, and the log of events."""
+
+    def detached(self, session: Session) -> None:
+        """The connection has ended, and the session stays."""
+
+    def ended(self, session: Session) -> None:
+        """The session has ended."""
 
 
 class SessionRegistry:
@@ -40,16 +52,22 @@ class SessionRegistry:
         hub: Hub,
         scheduler: Scheduler,
         keeper: SessionKeeper | None = None,
+        *,
+        disconnect: Disconnect,
+        followers: Iterable[Follower] = (),
+        sessions: dict[str, Session] | None = None,
     ) -> None:
+        """`sessions` is empty, and filled here, for parts that are made before."""
         self._hub = hub
-        self._sessions: dict[str, Session] = {}  # by client id; bounded by connections and by the expiry of sessions
+        # By client id; bounded by connections and by the expiry of sessions.
+        self._sessions: dict[str, Session] = {} if sessions is None else sessions
+        self._disconnect = disconnect
+        self._followers = tuple(followers)
         self._scheduler = scheduler
         self.keeper = keeper
         self._joining: dict[str, Connection] = {}
         self.expired_total = 0
         self.taken_over_total = 0
-        self.on_end: Callable[[Session], None] | None = None
-        self.on_give_away: Callable[[Session], None] | None = None
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -97,7 +115,7 @@ class SessionRegistry:
         connection = session.connection or self._joining.get(session.client_id)
         if connection is not None:
             self.taken_over_total += 1
-            connection.disconnect(Reason.SESSION_TAKEN_OVER, "session taken over")
+            self._disconnect(connection, Ending.TAKEN_OVER, "session taken over")
 
     def await_joining(self, session: Session, connection: Connection) -> None:
         """The connection gets the session when that is durable; until `joined` another may take its place."""
@@ -113,11 +131,6 @@ class SessionRegistry:
             self.keeper.keep(session, session.client_type, matters=False)
         self.leave(session, keep_will=False)
 
-    def type_changed(self, session: Session) -> None:
-        """The client is served in another way from now on."""
-        if self.keeper is not None:
-            self.keeper.keep(session, session.client_type, matters=False)
-
     def identity_changed(self, session: Session) -> None:
         """The user of a connected client has other groups or rules from now on."""
         if self.keeper is not None and session.expiry_interval:
@@ -131,13 +144,15 @@ class SessionRegistry:
             self.end(session)  # [MQTT-3.1.2-23]
             return
         session.detach()
+        for follower in self._followers:
+            follower.detached(session)
         if self.keeper is not None:
             self.keeper.leave(session)
         self._await_return(session, 0.0)
 
     def _await_return(self, session: Session, gone: float) -> None:
         """The session has been without a connection for `gone` seconds."""
-        will: WillPacket | None = session.will
+        will: Will | None = session.will
         timers: list[Timer] = []
         if session.expiry_interval != NEVER and gone >= session.expiry_interval:
             self._expire(session)
@@ -166,7 +181,7 @@ class SessionRegistry:
     async def restore(
         self,
         program_for: Callable[[Subject], AclProgram | None],
-        prepare: Callable[[list[Session]], Awaitable[None]] | None = None,
+        prepare: Callable[[Sequence[Session]], Awaitable[None]] | None = None,
     ) -> int:
         """Brings back what the keeper has: all of them first, with what `prepare` has to do for them, then the wills
         that are due, so that everybody who is to get one is there. Returns how many sessions there are."""
@@ -236,8 +251,6 @@ class SessionRegistry:
         if self.keeper is not None:
             # Again: a connection that waited for the session may have stored something when it ended.
             self.keeper.give_away(session)
-        if self.on_give_away is not None:
-            self.on_give_away(session)
         session.end(hand_over=False)
 
     def await_return(self, session: Session, disconnected_at: int) -> None:
@@ -255,7 +268,7 @@ class SessionRegistry:
         """An operator ends the session; a client that has it is disconnected first."""
         connection = session.connection or self._joining.get(session.client_id)
         if connection is not None:
-            connection.disconnect(Reason.ADMINISTRATIVE_ACTION, reason)
+            self._disconnect(connection, Ending.BY_OPERATOR, reason)
         if self._sessions.get(session.client_id) is session:
             self.end(session)
 
@@ -268,15 +281,15 @@ class SessionRegistry:
             self.keeper.forget(session)
         session.end()
         self._publish_will(session)
-        if self.on_end is not None:
-            self.on_end(session)
+        for follower in self._followers:
+            follower.ended(session)
 
     def _expire(self, session: Session) -> None:
         self.expired_total += 1
         self.end(session)
 
     def _publish_will(self, session: Session) -> None:
-        will: WillPacket | None = session.will
+        will: Will | None = session.will
         if will is None:  # [MQTT3-3.1.2-12]
             return
         session.will = None

@@ -9,11 +9,11 @@ MAX_POLL_RECORDS = "max.poll.records"
 
 
 class Alias(NamedTuple):
-    """What an alias sets, and how its text becomes the text of ours; a text that cannot is a ValueError."""
+    """The setting that an alias sets, and a function that converts its text; it raises ValueError."""
 
     key: str
     translate: Callable[[str], str]
-    note: str = ""  # how its text differs from ours, for the reference
+    note: str = ""  # how its text differs from that of the setting, for the reference
 
 
 def _same(text: str) -> str:
@@ -135,11 +135,11 @@ ALIASES = {
     **{name: Alias(key, _same) for name, key in {**DEVICE_NAMES, **RATE_NAMES}.items()},
 }
 
-# Names that mean nothing here, and why: whoever sets one is told, and the broker starts.
+# Names without effect here, and why. The broker warns about them and starts.
 MEANINGLESS = {
     **dict.fromkeys(
         ("MQTT_RATE_LIMITS_THREADS_COUNT", "MQTT_RATE_LIMITS_BATCH_SIZE", "MQTT_RATE_LIMITS_PERIOD_MS"),
-        "rate limits are looked at for each message, where it comes in",
+        "rate limits are checked for each message when it arrives",
     ),
     "TB_APP_PERSISTED_MSG_POLL_INTERVAL": "consumers are woken by new records, they do not poll at intervals",
     **dict.fromkeys(
@@ -148,15 +148,15 @@ MEANINGLESS = {
             "REDIS_LETTUCE_BUFFERED_CMDS_COUNT",
             "REDIS_LETTUCE_FLUSH_INTERVAL_MS",
         ),
-        "the commands of one turn of the loop are always sent together",
+        "the commands of one loop iteration are always sent together",
     ),
     **dict.fromkeys(
         ("MQTT_PERSISTENT_MSG_WRITE_AND_FLUSH", "MQTT_PERSISTENT_BUFFERED_MSG_COUNT"),
-        "what one turn of the loop has for a client is always written together",
+        "all messages for a client in one loop iteration are always written together",
     ),
     **dict.fromkeys(
         ("TB_KAFKA_DEVICE_PERSISTED_MSG_TOPIC", "TB_KAFKA_DEVICE_PERSISTED_MSG_TOPIC_PROPERTIES"),
-        "messages of DEVICE clients have no topic of their own, they are stored out of ingest.topic",
+        "messages of DEVICE clients have no topic of their own, they are read from ingest.topic",
     ),
     **dict.fromkeys(
         (
@@ -164,7 +164,7 @@ MEANINGLESS = {
             "TB_DEVICE_PERSISTED_MSG_THREADS_COUNT",
             "TB_DEVICE_PERSISTED_MSG_POLL_INTERVAL",
         ),
-        "no consumer stands between ingest.topic and the store of DEVICE clients",
+        "messages go from ingest.topic straight into the store of DEVICE clients",
     ),
     **dict.fromkeys(
         (
@@ -173,7 +173,7 @@ MEANINGLESS = {
             "TB_DEVICE_PERSISTED_MSG_ACK_STRATEGY_RETRIES",
             "TB_DEVICE_PERSISTED_MSG_ACK_STRATEGY_PAUSE_BETWEEN_RETRIES",
         ),
-        "what the store of DEVICE clients does not take is tried again until it does",
+        "an addition to the store of DEVICE clients is retried until it succeeds",
     ),
     "TB_MSG_ALL_CONSUMERS_COUNT": "a broker reads all its partitions with one consumer",
     **dict.fromkeys(
@@ -182,15 +182,15 @@ MEANINGLESS = {
             "TB_MSG_ALL_ACK_STRATEGY_TYPE",
             "TB_MSG_ALL_ACK_STRATEGY_RETRIES",
         ),
-        "what cannot be stored for a client is tried again until it can",
+        "storing a message for a client is retried until it succeeds",
     ),
     "TB_KAFKA_PERSISTED_DOWNLINK_MSG_TOPIC_PREFIX": "brokers have no downlink topics, each reads ingest.topic itself",
     "MQTT_PRE_CONNECT_QUEUE_MAX_SIZE": "nothing more is read from a client until its CONNECT is answered",
     "MQTT_FLOW_CONTROL_ENABLED": "the Receive Maximum of a client is always obeyed",
-    "MQTT_FLOW_CONTROL_TIMEOUT": "what waits is sent as soon as an acknowledgement makes room",
-    "MQTT_FLOW_CONTROL_TTL": "what waits goes when it expires or its queue is full, not by its age",
+    "MQTT_FLOW_CONTROL_TIMEOUT": "a waiting message is sent as soon as an acknowledgement makes room",
+    "MQTT_FLOW_CONTROL_TTL": "a waiting message is dropped when it expires or its queue is full, not by age",
     "MQTT_FLOW_CONTROL_MQTT_3X_RECEIVE_MAX": "limits.max_inflight is for clients of every version",
-    "MQTT_CLIENT_SESSION_EXPIRY_CRON": "a session ends at its time, nobody has to come by",
+    "MQTT_CLIENT_SESSION_EXPIRY_CRON": "a session ends when it expires, without a scheduled job",
     "MQTT_CLIENT_SESSION_EXPIRY_TTL": "limits.max_session_expiry is for sessions of MQTT 3.x, too",
     "MQTT_TOPIC_MIN_LENGTH_FOR_ALIAS_REPLACEMENT": "every topic for which an alias is shorter may get one",
 }

@@ -1,4 +1,4 @@
-"""Settings of APPLICATION clients, with the names and defaults of the seed."""
+"""Settings of APPLICATION clients, with TBMQ's names and defaults."""
 
 from __future__ import annotations
 

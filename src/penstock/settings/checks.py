@@ -1,4 +1,4 @@
-"""What one setting alone cannot show: settings that contradict each other, files that are missing, open doors."""
+"""Checks of several settings together: contradictions, missing files, listeners without authentication."""
 
 from __future__ import annotations
 
@@ -66,8 +66,7 @@ def data_listener(settings: DataSubscriptionSettings) -> ListenerSettings:
 
 
 def is_data_shut(settings: Settings) -> bool:
-    """Whether nobody at all could get in at the listener of data subscription, which knows no enhanced
-    authentication."""
+    """Whether the listener of data subscription refuses every client; it has no enhanced authentication."""
     listener = data_listener(settings.data_subscription)
     return _is_shut(listener, msgspec.structs.replace(settings.access, enhanced={}))
 
@@ -75,7 +74,7 @@ def is_data_shut(settings: Settings) -> bool:
 def open_insecure_listeners(
     settings: Settings, environ: Mapping[str, str], origins: dict[str, str], warnings: list[str]
 ) -> Settings:
-    """PENSTOCK_INSECURE=1 lets everybody in where nobody could get in otherwise, and says so."""
+    """Allow anonymous clients, with PENSTOCK_INSECURE=1, where no client could connect otherwise, and warn about it."""
     value = environ.get(INSECURE, "")
     if value not in ("", "0", "1"):
         raise SettingsError(f"environment {INSECURE} = {value!r} is not allowed: use 1 or 0")
@@ -90,7 +89,7 @@ def open_insecure_listeners(
         listeners.append(msgspec.structs.replace(listener, anonymous="allow"))
         origins[f"listeners.{index}.anonymous"] = f"environment {INSECURE}"
         warnings.append(
-            f"{INSECURE}=1: everybody who can reach listener {listener.name} on {listener.address} may connect"
+            f"{INSECURE}=1: listener {listener.name} on {listener.address} accepts clients without authentication"
         )
     settings = msgspec.structs.replace(settings, listeners=listeners)
     data = settings.data_subscription
@@ -101,7 +100,7 @@ def open_insecure_listeners(
         opened = msgspec.structs.replace(data, anonymous="allow")
         settings = msgspec.structs.replace(settings, data_subscription=opened)
         origins["data_subscription.anonymous"] = f"environment {INSECURE}"
-        warnings.append(f"{INSECURE}=1: everybody who can reach the data listener on {data.address} may connect")
+        warnings.append(f"{INSECURE}=1: the data listener on {data.address} accepts consumers without authentication")
     return settings
 
 
@@ -227,7 +226,7 @@ def _load_certificates(listener: ListenerSettings, prefix: str, where: Where) ->
     except (ssl.SSLError, ValueError) as error:
         raise SettingsError(
             f"{where(f'{prefix}.certificate')}: {listener.certificate} and {listener.key} "
-            f"are no certificate and its unencrypted key in PEM form: {error}"
+            f"must be a certificate and its unencrypted key in PEM form: {error}"
         ) from None
     if listener.client_ca:
         try:
@@ -243,12 +242,12 @@ def _check_entrance(listener: ListenerSettings, access: AccessSettings) -> None:
         return
     if is_local(listener):
         raise SettingsError(
-            f"nobody can connect to listener {listener.name} on {listener.address}: anonymous clients are denied "
-            "and nobody can authenticate",
+            f"listener {listener.name} on {listener.address} refuses every client: anonymous clients are denied "
+            "and no authentication is configured",
             'set access.password_file, or access.anonymous = "loopback"',
         )
     raise SettingsError(
-        f"listener {listener.name} on {listener.address} is open to the network and nobody can authenticate: "
+        f"listener {listener.name} on {listener.address} is open to the network without authentication: "
         'set access.password_file, or access.anonymous = "allow" if that is meant',
         '  [access]\n  password_file = "passwords"    # made with: penstock passwd -c passwords alice',
     )

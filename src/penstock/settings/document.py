@@ -51,8 +51,8 @@ on every SIGHUP. When the new settings are bad the old ones stay.
 
 A listener that the network can reach needs a way to authenticate (a password file, required client certificates or
 enhanced authentication) or an explicit `anonymous = "allow"`; otherwise the broker does not start.
-`PENSTOCK_INSECURE=1` in the environment opens such listeners to everybody, with a warning: for a quick try in a
-container.
+`PENSTOCK_INSECURE=1` in the environment makes such listeners accept clients without authentication, with a
+warning: for a quick try in a container.
 """
 
 

@@ -18,7 +18,7 @@ CONFIG = "PENSTOCK_CONFIG"
 INSECURE = "PENSTOCK_INSECURE"
 DATA_SERVER = "PENSTOCK_DATA_SERVER"  # of the commands that are clients
 TESTS = "PENSTOCK_TEST_"
-# Names with our prefix that are no settings: these three, those of the build, and those of the tests.
+# Names with our prefix that are not settings: these three, those of the build, and those of the tests.
 NOT_SETTINGS = frozenset(
     (
         CONFIG,

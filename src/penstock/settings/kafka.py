@@ -1,4 +1,4 @@
-"""Settings of Kafka as the log, with the names and defaults of the seeds."""
+"""Settings of Kafka as the log, with the names and defaults of ThingsBoard."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ class KafkaSettings(Section, frozen=True):
     )
     acks: Annotated[
         Literal["all", "-1", "0", "1"],
-        about("who must have a record before it counts as written; 1 can lose it, 0 is refused: nobody would know"),
+        about(
+            "replicas that must have a record before it counts as written; 1 can lose it, 0 is refused"
+            " because losses would go unnoticed"
+        ),
     ] = "all"
     idempotence: Annotated[bool, about("retries neither duplicate nor reorder; needs acks = all")] = True
     retries: Annotated[
         Natural, about("attempts after the first; with idempotence they go on until delivery_timeout_ms")
     ] = 1
-    # The seed's 16 KiB makes a topic of one partition wait for a request per hundred messages: docs/adr/0015.
+    # ThingsBoard's 16 KiB makes a topic of one partition wait for a request per hundred messages: docs/adr/0015.
     batch_size: Annotated[Positive, about("most bytes of a batch sent to a partition", unit="bytes")] = 1_000_000
     linger_ms: Annotated[float, Meta(ge=0, le=900_000), about("how long a batch waits for more, in ms")] = 1
     buffer_memory: Annotated[
@@ -59,11 +62,13 @@ class KafkaSettings(Section, frozen=True):
     auto_offset_reset: Annotated[
         Literal["earliest", "latest", "none"], about("where a group without a committed offset starts")
     ] = "earliest"
-    session_timeout_ms: Annotated[Positive, about("a member silent for so long is taken for dead, in ms")] = 10_000
-    heartbeat_interval_ms: Annotated[Positive, about("time between signs of life, in ms")] = 3_000
+    session_timeout_ms: Annotated[
+        Positive, about("time without a heartbeat after which a group member is removed, in ms")
+    ] = 10_000
+    heartbeat_interval_ms: Annotated[Positive, about("time between heartbeats, in ms")] = 3_000
     max_poll_records: Annotated[Positive, about("most records of one poll")] = 8_192
     max_poll_interval_ms: Annotated[
-        Positive, about("a member that does not poll for so long loses its partitions, in ms")
+        Positive, about("time without a poll after which a group member loses its partitions, in ms")
     ] = 300_000
     max_partition_fetch_bytes: Annotated[Positive, about("most bytes fetched of a partition at once", unit="bytes")] = (
         16 * MIB

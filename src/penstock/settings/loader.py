@@ -207,7 +207,7 @@ class _Tree:
                 example = f"{section}.0.{'address' if section == LISTENERS else 'name'}"
                 raise SettingsError(f"{where} is not a setting: name the {noun} by its number, as in {example}")
             if int(number) > len(entries):
-                raise SettingsError(f"{where}: there is no {noun} {len(entries)} before it")
+                raise SettingsError(f"{where}: {noun} {len(entries)} before it is missing")
             if int(number) == len(entries):
                 entries.append({})
             target = entries[int(number)]

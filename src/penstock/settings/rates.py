@@ -1,4 +1,4 @@
-"""How many messages may pass in a time, with names and defaults of the seeds: all of it is off."""
+"""Rate limits of messages, with TBMQ's names and defaults: all of them are off."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from penstock.settings.units import parse_duration, parse_size
 LISTS: dict[str, type[Section]] = {"listeners": ListenerSettings, "queues": QueueSettings}
 # Shown instead of a secret.
 HIDDEN = "***"
-# Of the names in a table of texts, those whose value nobody is to see: librdkafka has several, and plugins more.
+# Names in a table of strings whose values are hidden: librdkafka has several, and plug-ins more.
 SECRET_NAME = re.compile(r"password|passphrase|secret|jaas|key[._]?pem|ssl[._]key$|oauthbearer\.config")
 
 _TRUE = ("true", "yes", "on", "1")
@@ -56,7 +56,7 @@ class Key:
 
     @property
     def allowed(self) -> str:
-        """What may be written, in words."""
+        """The allowed values, in words."""
         if self.words:
             return self.words
         if self.choices:
@@ -146,13 +146,13 @@ def find_key(dotted: str) -> Key | None:
 
 
 def is_secret(dotted: str) -> bool:
-    """Whether nobody is to see the value of this key."""
+    """Whether the value of this key is hidden."""
     key = find_key(dotted)
     return key is not None and key.is_secret
 
 
 def without_secrets(name: str, value: object) -> object:
-    """What of a value may be shown: of a table, the entries whose names do not say that they are secret."""
+    """Return a value as it may be shown: without secrets, also those in a table whose names say so."""
     if isinstance(value, dict):
         return {
             entry: HIDDEN if text and SECRET_NAME.search(entry) else without_secrets(f"{name}.{entry}", text)

@@ -116,7 +116,7 @@ class OtaSettings(Section, frozen=True):
 
 
 class HousekeeperSettings(Section, frozen=True):
-    """What has to be removed, and how often removal is tried."""
+    """Removal of topics and queues that sessions leave, and how often it is tried."""
 
     topic: Annotated[Name, about("base topic of removals")] = "tb_housekeeper"
     submit_strategy: OrderedSubmit = OrderedSubmit()

@@ -13,6 +13,7 @@ from penstock._ext.record.envelope import encode
 from penstock._ext.record.segment import RecordPack
 from penstock._ext.wire.packets import encode_publish_properties
 from penstock.mqtt.queue_consumers import MqttConsumers, subscribe
+from penstock.mqtt.refusals import disconnect
 from penstock.sessions.registry import Opening, SessionRegistry
 from penstock.settings.queues import DurableQueueSettings
 from penstock.storage.log.memory import MemoryLog
@@ -38,7 +39,7 @@ class QueueWorld:
             self.hub, self.log, MemoryLog(), self.store, loop, settings=settings, lasting=MqttConsumers(self.hub.trie)
         )
         self.control = QueueControl(self.manager, clock=lambda: NOW)
-        self._registry = SessionRegistry(self.hub, loop)
+        self._registry = SessionRegistry(self.hub, loop, disconnect=disconnect)
         self._numbers = itertools.count()
 
     @property

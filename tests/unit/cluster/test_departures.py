@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.record.segment import RecordPack
 from penstock.cluster.departures import Departures
+from penstock.mqtt.refusals import disconnect
 from penstock.services.node import ClusterNode
 from penstock.sessions.registry import Opening, SessionRegistry
 from penstock.storage.log.base import LogError
@@ -50,7 +51,7 @@ class World:
         loop = asyncio.get_running_loop()
         self.log = log
         self.hub = Hub(loop)
-        self.registry = SessionRegistry(self.hub, loop)
+        self.registry = SessionRegistry(self.hub, loop, disconnect=disconnect)
         self.applications = Applications()
         self.owners: dict[str, str] = {}
         self.claimed: set[str] = set()

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from kubernetes_validate import ValidationError, latest_version, validate
 
-from penstock.broker.app import check
+from penstock.broker.check import check
 from penstock.settings import load_settings
 from tests.support.brokers.deployment import DOCKER, VERSION, image_environment, load_dockerfile, load_yaml, run_tool
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock._ext.hub.connection import Connection, DurableQueue
 from penstock._ext.wire import packets
-from penstock.broker.app import Broker
+from penstock.broker.life import Broker
 from tests.support.brokers.loop_broker import run_with_broker
 
 PUBACK, PUBREC, PUBCOMP = 4, 5, 7

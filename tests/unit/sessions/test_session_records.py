@@ -7,7 +7,6 @@ import pytest
 
 from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.match.acl import PUBLISH, SUBSCRIBE
-from penstock._ext.wire.packets import WillPacket
 from penstock.access.base import Grant, Identity, Subject
 from penstock.sessions.records import (
     FORM,
@@ -17,9 +16,10 @@ from penstock.sessions.records import (
     encode_session,
     encode_subscriptions,
 )
+from penstock.sessions.will import Will
 from tests.support.machine.manual_clock import ManualClock
 
-WILL = WillPacket("wills/a", b"\x00gone", 2, True, b"\x01\x01", 30, 60)
+WILL = Will("wills/a", b"\x00gone", 2, True, b"\x01\x01", 30, 60)
 
 
 def make_session(client_id: str = "a", username: str | None = None) -> Session:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.broker.app import check
+from penstock.broker.check import check
 from penstock.core.errors import SettingsError
 from penstock.settings import load_settings
 from penstock.settings.document import render

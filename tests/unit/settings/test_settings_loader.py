@@ -274,7 +274,7 @@ def test_mistakes_in_the_file(write, text, message):
             {"PENSTOCK_LIMITS__MAX_INFLIGHT": "0"},
             r"PENSTOCK_LIMITS__MAX_INFLIGHT = '0' is not allowed: .*from 1 to 65,535",
         ),
-        ({"PENSTOCK_LISTENERS__1__ADDRESS": "127.0.0.1:1"}, r"there is no listener 0 before it"),
+        ({"PENSTOCK_LISTENERS__1__ADDRESS": "127.0.0.1:1"}, r"listener 0 before it is missing"),
         ({"PENSTOCK_LISTENERS__ADDRESS": "127.0.0.1:1"}, r"name the listener by its number"),
         ({"PENSTOCK_LISTENERS": "ftp://127.0.0.1:1"}, r"is not allowed: use host:port, or a URL with tcp://"),
         ({"PENSTOCK_LISTENERS": ","}, r"is not allowed: use at least one host:port"),

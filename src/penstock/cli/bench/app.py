@@ -90,7 +90,7 @@ app.command("compare", epilog=EPILOG)(compare)
 
 @app.callback(epilog=f"{EPILOG} penstock bench SCENARIO --help shows the options.")
 def bench() -> None:
-    """Put load on any MQTT broker and check what comes out: rates, latencies, loss, duplicates, order."""
+    """Load-test any MQTT broker: rates, latencies, loss, duplicates, order."""
 
 
 def _request(scenario: Scenario, given: dict[str, Any], connection: Connection) -> Request:

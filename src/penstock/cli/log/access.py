@@ -10,8 +10,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-import msgspec
-
 from penstock.cli.option_groups import with_options
 from penstock.cli.settings_options import Config, DataDir, Set, load_from_flags
 from penstock.core.data_dir import prepare_data_dir
@@ -109,18 +107,15 @@ def _open_beside(settings: Settings) -> Iterator[Log]:
 def _open_as_broker(settings: Settings) -> Iterator[Log]:
     """As the composition root makes it, whether or not the broker itself is to log anything."""
     providers = import_module("penstock.broker.providers")
-    logging_all = msgspec.structs.replace(settings.ingest, log="all")
-    settings = msgspec.structs.replace(settings, ingest=logging_all)
-    store = providers.make_store(settings)
     # librdkafka tells of every attempt to connect; what is wrong is said once, by the command itself
     client_lines = logging.getLogger("penstock.logs.kafka.client")
     client_lines.disabled = settings.logging.level != "debug"
+    opened = providers.make_log(settings)
     try:
-        yield providers.make_log(settings, store)
+        yield opened.log
     finally:
         client_lines.disabled = False
-        if store is not None:
-            store.close()
+        opened.close_rest()
 
 
 def is_there(settings: Settings) -> bool:

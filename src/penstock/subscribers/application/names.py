@@ -54,6 +54,10 @@ class ApplicationNames:
             return None
         return self.client_topics + self._client_name(client_id)
 
+    def serves(self, client_id: str, client_type: str, expiry_interval: int) -> bool:
+        """Return whether a client with these credentials and this session has a topic of its own."""
+        return client_type == "application" and expiry_interval > 0 and self.client_topic(client_id) is not None
+
     def shared_topic(self, topic_filter: bytes) -> str | None:
         """Of a filter without its `$share/<name>/`. None where it has characters that no name can have and the settings
         say not to hash it: that subscription is shared as those of DEVICE clients are."""

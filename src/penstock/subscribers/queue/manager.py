@@ -53,6 +53,13 @@ log = get_logger("penstock.queues")
 
 LOOKED_AT_ONCE = 50
 
+OnBuried = Callable[[str, str, str], None]
+"""Called with the queue, the topic and the reason of a message that is a dead letter now."""
+
+
+def ignore_buried(queue: str, topic: str, reason: str) -> None:
+    """Where no events are recorded."""
+
 
 class QueueManager:
     def __init__(
@@ -69,9 +76,10 @@ class QueueManager:
         lasting: LastingConsumers,
         node: ClusterNode | None = None,
         remote: MakeRemote = NoRemoteQueues,
+        on_buried: OnBuried = ignore_buried,
     ) -> None:
         """`node` says which queues' consumers this broker serves; None: it is alone. `remote` makes the port to queues
-        that other nodes serve; `lasting` knows the consumers of sessions."""
+        that other nodes serve; `lasting` knows the consumers of sessions, `on_buried` is called for dead letters."""
         self.hub = hub
         self.scheduler = scheduler
         self.settings = settings
@@ -101,7 +109,7 @@ class QueueManager:
             self._follower = Follower(self, log_provider, node, prefix)
         self.definitions = DefinitionWriter(self, self._follower)
         self._returning = Returning(self, self._follower, lasting)
-        self.on_buried: Callable[[str, str, str], None] | None = None
+        self._on_buried = on_buried
 
     @property
     def is_alone(self) -> bool:
@@ -332,9 +340,8 @@ class QueueManager:
 
     def tell_buried(self, queue: str, letters: Iterable[tuple[bytes, int]]) -> None:
         """Messages, by topic and reason, are dead letters now."""
-        if self.on_buried is not None:
-            for topic, reason in letters:
-                self.on_buried(queue, topic.decode(errors="replace"), REASONS[reason])
+        for topic, reason in letters:
+            self._on_buried(queue, topic.decode(errors="replace"), REASONS[reason])
 
     def _on_queues(self, groups: list[QueueGroup]) -> None:
         for core in groups:

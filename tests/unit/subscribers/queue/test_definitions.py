@@ -5,7 +5,7 @@ import tracemalloc
 import msgspec
 import pytest
 
-from penstock.broker.app import check as check_app
+from penstock.broker.check import check as check_app
 from penstock.core.errors import SettingsError, UsageError
 from penstock.settings import diff, is_live, load_settings
 from penstock.subscribers.queue.definitions import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.dispatch import persistent_clients as module
+from penstock.dispatch import type_change as module
 from penstock.storage.log.base import LogUnavailable
 from penstock.subscribers.application.contexts import TABLE
 from penstock.subscribers.application.names import ApplicationNames
@@ -35,7 +35,7 @@ def test_what_has_to_be_prepared() -> None:
 
 def test_served_as_a_device_where_the_id_makes_no_topic() -> None:
     async def scenario(node: Node) -> None:
-        node.applications._names = node.delivery._names = ApplicationNames(client_id_validation=False)
+        node.delivery._names = ApplicationNames(client_id_validation=False)
         assert await node.applications.prepare(None, "not plain!", "application", EXPIRY, False) == "device"
         assert await node.applications.prepare(None, "plain1", "application", EXPIRY, False) == "application"
         assert await node.applications.prepare(None, "d", "device", EXPIRY, False) == "device"
@@ -94,9 +94,9 @@ def test_an_application_with_a_backlog_stays_one_until_it_has_it(monkeypatch: py
         assert session.feed is not None
         for packet_id in range(1, 6):
             client.say(PUBACK, packet_id)
-        node.applications._changing.add("a")  # what the front-end says again at each CONNECT
+        node.applications.changes._changing.add("a")  # what the front-end says again at each CONNECT
         await node.until(lambda: session.feed is None)
-        lanes = node.applications.delivery.book.lanes_of(session)
+        lanes = node.delivery.book.lanes_of(session)
         assert (session.client_type, lanes, session.inflight) == ("device", [], 0)
         assert client.is_open
         await node.until(lambda: TOPIC not in node.log.topics)
