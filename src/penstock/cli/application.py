@@ -9,10 +9,10 @@ import typer
 
 from penstock.cli.admin_options import Broker, Json, Yes, with_broker
 from penstock.cli.app import make_app
-from penstock.cli.log.places import FORMS, Place, parse_place
 from penstock.cli.tables import ask, describe_expiry, print_answer, print_entries, print_fields, print_json, shown
 from penstock.core.text import counted
 from penstock.operate.client import AdminClient, escape
+from penstock.operate.inspect.places import FORMS, Place, parse_place
 
 app = make_app()
 

@@ -15,8 +15,7 @@ import typer
 from penstock.cli import client_options as shared
 from penstock.cli.app import make_app
 from penstock.cli.client_options import Connect, Connection, MosquittoCommand, make_connection, pick, with_connection
-from penstock.cli.client_runner import run, warn
-from penstock.cli.standard_input import stdin_lines
+from penstock.cli.client_runner import run, stdin_lines, warn
 from penstock.core import exit_codes
 from penstock.core.errors import UsageError
 from penstock.core.text import counted

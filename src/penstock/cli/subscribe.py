@@ -22,7 +22,7 @@ from penstock.core import exit_codes
 from penstock.core.errors import UsageError
 from penstock.operate.inspect.records import as_text
 from penstock_client.consumer import AsyncConsumer
-from penstock_client.failures import TopicRefused
+from penstock_client.errors import TopicRefused
 from penstock_client.messages import Block, Message
 from penstock_client.partitions import TopicPartition
 

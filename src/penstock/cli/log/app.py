@@ -24,9 +24,9 @@ from penstock.cli.log.commands import (
     truncate_topic,
     verify_topics,
 )
-from penstock.cli.log.places import FORMS, parse_place
 from penstock.cli.log.queues import parse_services, parse_tenant, show_queues
 from penstock.core.errors import UsageError
+from penstock.operate.inspect.places import FORMS, parse_place
 
 app = make_app()
 

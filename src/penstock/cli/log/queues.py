@@ -87,8 +87,7 @@ async def _create(log: Log, topics: list[Topic]) -> int:
     with Progress("making topics", len(topics), unit="topics") as progress:
         for topic in topics:
             await log.admin.create(topic.name, topic.partitions, topic.properties)
-            progress.advance()
-            progress.look()
+            progress.step()
     return len(topics)
 
 

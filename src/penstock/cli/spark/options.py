@@ -114,7 +114,7 @@ class Chosen:
     quiet: Quiet = False
 
     def source(self) -> Any:
-        """A penstock_spark.jobs.base.Source."""
+        """A penstock_spark.jobs.base.MessageSource."""
         options: dict[str, Any] = {}
         if self.filters:
             options["topic_filter"] = self.filters
@@ -123,7 +123,7 @@ class Chosen:
                 options[name] = value
         if self.loose:
             options["failOnDataLoss"] = "false"
-        source = part("jobs.base").Source
+        source = part("jobs.base").MessageSource
         if self.kafka is not None:
             flags = load_from_flags(self.config, data_dir=self.data_dir, assignments=self.assignments, check=False)
             return source(kafka=self.kafka, options=options | java_options(flags.settings.kafka))

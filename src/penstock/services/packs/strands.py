@@ -1,13 +1,13 @@
-"""Submit strategies: the messages of a round in lanes of groups.
+"""Submit strategies: the messages of a round in strands of groups.
 
-The messages of a group are in flight together. The next group of the same lane follows when every message of this one
-is settled; lanes know nothing of each other.
+The messages of a group are in flight together. The next group of the same strand follows when every message of this one
+is settled; strands know nothing of each other.
 
-    BURST                       one lane, one group
-    BATCH                       one lane, groups of the batch size
-    SEQUENTIAL                  one lane, groups of one
-    SEQUENTIAL_BY_ORIGINATOR    a lane per originator, groups of one
-    SEQUENTIAL_BY_TENANT        a lane per tenant, groups of one
+    BURST                       one strand, one group
+    BATCH                       one strand, groups of the batch size
+    SEQUENTIAL                  one strand, groups of one
+    SEQUENTIAL_BY_ORIGINATOR    a strand per originator, groups of one
+    SEQUENTIAL_BY_TENANT        a strand per tenant, groups of one
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.services.packs.message import PackMessage
 from penstock.settings.services import SubmitSettings, SubmitStrategy
 
 
-class Lane:
+class Strand:
     """The groups that wait, and how many messages of the current one are not settled."""
 
     __slots__ = ("groups", "unsettled")
@@ -36,24 +36,24 @@ class Lane:
         return group
 
 
-class Lanes:
+class Strands:
     def __init__(self, settings: SubmitSettings, messages: Sequence[PackMessage]) -> None:
-        self._lane_of: dict[PackMessage, Lane] = {}
-        self._lanes = [Lane(groups) for groups in _arrange(settings, messages) if groups]
-        for lane in self._lanes:
-            for group in lane.groups:
-                self._lane_of.update(dict.fromkeys(group, lane))
+        self._strand_of: dict[PackMessage, Strand] = {}
+        self._strands = [Strand(groups) for groups in _arrange(settings, messages) if groups]
+        for strand in self._strands:
+            for group in strand.groups:
+                self._strand_of.update(dict.fromkeys(group, strand))
 
     def start(self) -> list[PackMessage]:
-        """The first group of each lane."""
-        return [message for lane in self._lanes for message in lane.advance()]
+        """The first group of each strand."""
+        return [message for strand in self._strands for message in strand.advance()]
 
     def settle(self, message: PackMessage) -> Sequence[PackMessage]:
         """The message has succeeded or is given up: what may follow it. One that will be sent again is not settled, so
-        that nothing of its lane overtakes it."""
-        lane = self._lane_of[message]
-        lane.unsettled -= 1
-        return lane.advance()
+        that nothing of its strand overtakes it."""
+        strand = self._strand_of[message]
+        strand.unsettled -= 1
+        return strand.advance()
 
 
 def _arrange(settings: SubmitSettings, messages: Sequence[PackMessage]) -> list[list[list[PackMessage]]]:
@@ -72,8 +72,8 @@ def _arrange(settings: SubmitSettings, messages: Sequence[PackMessage]) -> list[
 
 
 def _by_key(messages: Sequence[PackMessage], keys: Sequence[Hashable | None]) -> list[list[list[PackMessage]]]:
-    lanes: dict[Hashable, list[list[PackMessage]]] = {}
+    strands: dict[Hashable, list[list[PackMessage]]] = {}
     for message, key in zip(messages, keys, strict=True):
         # A message that belongs to nobody waits for nobody: the object itself is its key.
-        lanes.setdefault(message if key is None else key, []).append([message])
-    return list(lanes.values())
+        strands.setdefault(message if key is None else key, []).append([message])
+    return list(strands.values())
