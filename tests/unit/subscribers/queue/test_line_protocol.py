@@ -51,7 +51,7 @@ class Lines:
     """A broker on its directory, with the front-end beside it."""
 
     def __init__(self, broker: Broker) -> None:
-        kind = next(kind for kind in broker.frontend.kinds if isinstance(kind, QueueSubscriber))
+        [kind] = [kind for kind in broker.frontend.kinds if isinstance(kind, QueueSubscriber)]
         self._listener = make_listener(kind._manager)
 
     async def start(self) -> None:
