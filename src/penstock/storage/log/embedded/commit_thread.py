@@ -88,6 +88,7 @@ class CommitThread:
         self,
         loop: asyncio.AbstractEventLoop,
         on_commit: Callable[[Commit], None],
+        on_written: Callable[[list[Append], str | None, float], None],
         sync_always: bool,
         sync_interval: float,
         journal: Journal,
@@ -95,6 +96,7 @@ class CommitThread:
         self._loop = loop
         self._journal = journal
         self._on_commit = on_commit
+        self._report_written = on_written
         self._sync_always = sync_always
         self._sync_interval = sync_interval
         # state of the loop
@@ -165,15 +167,17 @@ class CommitThread:
         started = time.monotonic()
         appends: list[Append] = []
         writer: TopicWriter | None = None
+        is_quiet = True
         for job in jobs:
             if isinstance(job, Call) or (writer is not None and job[0] is not writer):
                 return False
-            writer = job[0]
-            appends.append(job[1])
-        if writer is None or self._is_lazy(writer) or not writer.begin(appends, self._disk):
+            writer, append = job
+            appends.append(append)
+            is_quiet = is_quiet and append.is_quiet
+        if writer is None or self._is_lazy(writer) or not writer.begin(appends, self._disk, is_awaited=not is_quiet):
             return False
         self._single = Single(writer, started)
-        if self._collect_timer is None and all(append.is_quiet for append in appends):
+        if is_quiet and self._collect_timer is None:
             self._collect_timer = self._loop.call_later(COLLECT_SECONDS, self._collect_late)
         return True
 
@@ -196,23 +200,27 @@ class CommitThread:
             self.thread_wakes += 1
             self._queue.put(single)
             return
-        outcome = Outcome(single.writer.view)
-        single.writer.settle(outcome, is_synced=True, has_tail=True)
+        appends = single.writer.settle_written()
         problem = self._find_problem() if self._troubled else None
-        self._on_turn(Commit([outcome], problem=problem, seconds=time.monotonic() - single.started))
+        self._begin_next()
+        self._report_written(appends, problem, time.monotonic() - single.started)
+        self._check_idle()
 
     def _on_thread_turn(self, commit: Commit) -> None:
         self.loop_wakes += 1
-        self._on_turn(commit)
-
-    def _on_turn(self, commit: Commit) -> None:
-        """Finish a turn. The next one begins before callers hear of this one, so that the disk is not idle."""
-        self._is_busy = False
         if commit.is_unsynced and self._sync_timer is None:
             self._sync_timer = self._loop.call_later(self._sync_interval, self._sync_soon)
+        self._begin_next()
+        self._on_commit(commit)
+        self._check_idle()
+
+    def _begin_next(self) -> None:
+        """The next turn begins before callers hear of the last one, so that the disk is not idle."""
+        self._is_busy = False
         if self._waiting:
             self._begin()
-        self._on_commit(commit)
+
+    def _check_idle(self) -> None:
         if self._idle is not None and not self._is_busy and not self._idle.done():
             self._idle.set_result(None)
 

@@ -124,7 +124,7 @@ class EmbeddedLog:
             self.add_topic(topic)
         self._coordinator = GroupCoordinator(self._partitions_of, loop.time, self._max_poll_interval)
         self._journal = Journal(self.root)
-        self._thread = CommitThread(loop, self._on_commit, self._sync_always, self._sync_interval, self._journal)
+        self._thread = CommitThread(loop, self._on_commit, self._on_written, self._sync_always, self._sync_interval, self._journal)
         self._thread.start()
         self.offsets.start(loop)
         self.maintenance.start(loop)
@@ -248,10 +248,14 @@ class EmbeddedLog:
         writers = list(self.writers.values())
         return await self.run(lambda _: [writer.cut() for writer in writers])
 
+    def _on_written(self, appends: list[Append], problem: str | None, seconds: float) -> None:
+        """A commit of one topic, without a new segment, failures and calls."""
+        for append in appends:
+            append.view.add_packs(append.position, append.partitions, append.packs)
+        self._report(appends, problem, seconds)
+        self._producer.flush()
+
     def _on_commit(self, commit: Commit) -> None:
-        self._problem = commit.problem
-        self._counters["commits"] += 1
-        self._counters["commit_seconds"] += commit.seconds
         appends: list[Append] = []
         for outcome in commit.outcomes:
             for step in outcome.steps:
@@ -262,6 +266,15 @@ class EmbeddedLog:
                 appends.append(step)
                 if step.error is None:
                     step.view.add_packs(step.position, step.partitions, step.packs)
+        self._report(appends, commit.problem, commit.seconds)
+        for call in commit.calls:
+            call.on_done(call.result)
+        self._producer.flush()  # what was appended in answer to it need not wait for the next iteration
+
+    def _report(self, appends: list[Append], problem: str | None, seconds: float) -> None:
+        self._problem = problem
+        self._counters["commits"] += 1
+        self._counters["commit_seconds"] += seconds
         for append in appends:
             self._count(append)
         for append in appends:
@@ -269,9 +282,6 @@ class EmbeddedLog:
         for append in appends:
             if append.error is None:
                 self._watchers.wake(append.view.name, append.partitions)
-        for call in commit.calls:
-            call.on_done(call.result)
-        self._producer.flush()  # what was appended in answer to it need not wait for the next iteration
 
     def _count(self, append: Append) -> None:
         counters = self._counters

@@ -121,9 +121,9 @@ class TopicWriter:
                 return
             start += count
 
-    def begin(self, appends: list[Append], disk: DiskThread) -> bool:
-        """Start writing the packs on the disk thread; `settle` or `roll_back` must follow. Return False, with nothing
-        done, if a file must be opened, a segment started or a failure repaired first."""
+    def begin(self, appends: list[Append], disk: DiskThread, *, is_awaited: bool) -> bool:
+        """Start writing the packs on the disk thread; `settle_written` or `roll_back` must follow. Return False, with
+        nothing done, if a file must be opened, a segment started or a failure repaired first."""
         is_sound = self._fd >= 0 and self.problem is None and not (self._has_surplus or self._is_doubtful)
         size = 0
         for append in appends:
@@ -132,7 +132,6 @@ class TopicWriter:
             return False
         end, numbers, packs = self._place(appends)
         tail = encode_tail(self._sequence, end)
-        is_awaited = not all(append.is_quiet for append in appends)
         disk.write(self._fd, self._position, self._synced, numbers, packs, self._tail_fd, tail, is_awaited)
         self._position = end
         return True
@@ -187,16 +186,22 @@ class TopicWriter:
             return error.errno or -1
         return 0
 
-    def settle(self, outcome: Outcome, *, is_synced: bool, is_journaled: bool = False, has_tail: bool = False) -> None:
-        """Make staged records visible to readers and report them to the appenders. `has_tail`: the tail is written."""
+    def settle(self, outcome: Outcome, *, is_synced: bool, is_journaled: bool = False) -> None:
+        """Make staged records visible to readers and report them to the appenders."""
         self.problem = None
         self._has_been_journaled |= is_journaled
         outcome.steps += self._staged
         self._staged = []
         if is_synced and not self._is_doubtful:
             self._synced = self._position
-            if not has_tail:
-                self._write_tail()
+            self._write_tail()
+
+    def settle_written(self) -> list[Append]:
+        """Settle what the disk thread has written, and the tail. Return the appends, to be reported."""
+        self.problem = None
+        appends, self._staged = self._staged, []
+        self._synced = self._position
+        return appends
 
     def doubt(self) -> None:
         """The disk refused to take what counts already: nothing more of this segment is known to be on it."""
