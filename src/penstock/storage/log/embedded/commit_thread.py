@@ -29,7 +29,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock._ext.record.segment import DiskThread
+from penstock._ext.record.segment import DiskThread, Turns
 from penstock.core.descriptors import descriptor_limit
 from penstock.core.logging import get_logger
 from penstock.storage.log.base import LogError, LogUnavailable
@@ -76,45 +76,40 @@ Job = tuple[TopicWriter, Append] | Call
 
 @dataclass(eq=False, slots=True)
 class Single:
-    """A turn that the disk thread runs."""
+    """A turn of the disk thread that failed."""
 
     writer: TopicWriter
     started: float
-    failure: int = 0
+    failure: int
 
 
-class CommitThread:
+class CommitThread(Turns):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         on_commit: Callable[[Commit], None],
-        on_written: Callable[[list[Append], str | None, float], None],
+        on_appended: Callable[[list[Append], str | None, float], None],
+        *,
         sync_always: bool,
         sync_interval: float,
         journal: Journal,
     ) -> None:
         self._loop = loop
+        self._on_appended = on_appended
         self._journal = journal
         self._on_commit = on_commit
-        self._report_written = on_written
         self._sync_always = sync_always
         self._sync_interval = sync_interval
         # state of the loop
-        self._waiting: list[Job] = []
-        self._is_busy = False
-        self._idle: asyncio.Future[None] | None = None
-        self._single: Single | None = None
+        self._waiting = []
+        self._collect_seconds = COLLECT_SECONDS
         self._disk = DiskThread()
         self._sync_timer: asyncio.TimerHandle | None = None
-        self._collect_timer: asyncio.TimerHandle | None = None
-        self.turns = 0
-        self.thread_wakes = 0
-        self.loop_wakes = 0
         # state of the turn
         self._queue: queue.SimpleQueue[list[Job] | Single | None] = queue.SimpleQueue()
         self._open: OrderedDict[TopicWriter, None] = OrderedDict()
         self._unsynced: set[TopicWriter] = set()
-        self._troubled: set[TopicWriter] = set()
+        self._troubled = set()
         self._syncers: ThreadPoolExecutor | None = None
         self._most_open = min(MOST_OPEN, max(16, descriptor_limit() // OPEN_SHARE))
         self._thread = threading.Thread(target=self._run, name="penstock-log", daemon=True)
@@ -124,18 +119,6 @@ class CommitThread:
         self._loop.add_reader(self._disk.event, self._on_event)
 
     # on the loop
-
-    def submit(self, jobs: list[Job]) -> None:
-        self._waiting += jobs
-        if not self._is_busy:
-            self._begin()
-        elif self._disk.expect():
-            self._loop.call_soon(self._on_written)
-
-    def collect(self) -> None:
-        """Finish the turn under way if it is done, or have the loop woken when it is."""
-        if self._disk.expect():
-            self._on_written()
 
     async def stop(self) -> None:
         """Finish everything that was submitted, then end the threads."""
@@ -154,57 +137,12 @@ class CommitThread:
         self._thread.join()
         self._disk.close()
 
-    def _begin(self) -> None:
-        jobs, self._waiting = self._waiting, []
-        self._is_busy = True
-        self.turns += 1
-        self.thread_wakes += 1
-        if not self._begin_single(jobs):
-            self._queue.put(jobs)
+    def _begin_others(self, jobs: list[Job]) -> None:
+        """Run the turn on the commit thread."""
+        self._queue.put(jobs)
 
-    def _begin_single(self, jobs: list[Job]) -> bool:
-        """Start the turn on the disk thread; False if the commit thread has to run it."""
-        started = time.monotonic()
-        appends: list[Append] = []
-        writer: TopicWriter | None = None
-        is_quiet = True
-        for job in jobs:
-            if isinstance(job, Call) or (writer is not None and job[0] is not writer):
-                return False
-            writer, append = job
-            appends.append(append)
-            is_quiet = is_quiet and append.is_quiet
-        if writer is None or self._is_lazy(writer) or not writer.begin(appends, self._disk, is_awaited=not is_quiet):
-            return False
-        self._single = Single(writer, started)
-        if is_quiet and self._collect_timer is None:
-            self._collect_timer = self._loop.call_later(COLLECT_SECONDS, self._collect_late)
-        return True
-
-    def _collect_late(self) -> None:
-        self._collect_timer = None
-        self.collect()
-
-    def _on_event(self) -> None:
-        self.loop_wakes += 1
-        self._disk.reset()
-        self._on_written()
-
-    def _on_written(self) -> None:
-        failure, single = self._disk.take(), self._single
-        if failure is None or single is None:
-            return
-        self._single = None
-        if failure:
-            single.failure = failure
-            self.thread_wakes += 1
-            self._queue.put(single)
-            return
-        appends = single.writer.settle_written()
-        problem = self._find_problem() if self._troubled else None
-        self._begin_next()
-        self._report_written(appends, problem, time.monotonic() - single.started)
-        self._check_idle()
+    def _fail_single(self, writer: TopicWriter, failure: int, started: float) -> None:
+        self._queue.put(Single(writer, started, failure))
 
     def _on_thread_turn(self, commit: Commit) -> None:
         self.loop_wakes += 1
@@ -213,16 +151,6 @@ class CommitThread:
         self._begin_next()
         self._on_commit(commit)
         self._check_idle()
-
-    def _begin_next(self) -> None:
-        """The next turn begins before callers hear of the last one, so that the disk is not idle."""
-        self._is_busy = False
-        if self._waiting:
-            self._begin()
-
-    def _check_idle(self) -> None:
-        if self._idle is not None and not self._is_busy and not self._idle.done():
-            self._idle.set_result(None)
 
     def _sync_soon(self) -> None:
         self._sync_timer = None
