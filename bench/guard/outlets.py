@@ -6,7 +6,19 @@ from __future__ import annotations
 import time
 
 from bench.guard.room import MESSAGES, PAYLOAD, TOPIC, Acknowledgements, Client, Loop
-from penstock._ext.hub.connection import DurableQueue, Feed, Hub, Lane, QueueConsumer, QueueGroup, Round
+from penstock._ext.hub.connection import (
+    ApplicationDesk,
+    DeviceDesk,
+    DispatchDesk,
+    DurableQueue,
+    Feed,
+    Hub,
+    Lane,
+    MqttConsumer,
+    QueueGroup,
+    Round,
+    take_filled,
+)
 from penstock._ext.record.envelope import encode
 from penstock._ext.record.segment import RecordPack
 from penstock._ext.wire import packets
@@ -53,10 +65,10 @@ class LaneRoom:
     def __init__(self) -> None:
         self.loop = Loop()
         hub = Hub(self.loop, **LIMITS)
-        hub.deliver_packs(lambda lanes: None, lambda session: None)
+        desk = ApplicationDesk(hub, lambda lanes: None, lambda session: None)
         self.client = Client(hub, "application", keeps=True)
         self.lane = Lane(self.client.session, "tbmq.msg.app.application")
-        self.client.session.add_lane(self.lane)
+        desk.open(self.lane)
         self.packs, self.acks = packs(TOPIC), Acknowledgements()
 
     def run(self) -> None:
@@ -74,15 +86,16 @@ class FeedRoom:
 
     def __init__(self) -> None:
         self.hub = Hub(Loop(), **LIMITS)
+        self.desk = DispatchDesk(self.hub)
         self.client = Client(self.hub, "application", keeps=True)
         self.client.session.since = 0
-        self.client.session.feed = Feed("tbmq.msg.app.application")
+        self.client.session.intake = Feed("tbmq.msg.app.application")
         self.hub.trie.subscribe(self.client.session, TOPIC, 1)
         self.packs = packs(TOPIC)
 
     def run(self) -> None:
-        self.hub.dispatch(self.packs.pop(0), 0, Round())
-        [(_, _, pack)] = self.hub.take_filled()
+        self.desk.dispatch(self.packs.pop(0), 0, Round())
+        [(_, _, pack)] = take_filled(self.hub)
         assert pack.count == MESSAGES, "not everything was written"
 
 
@@ -91,17 +104,19 @@ class DeviceRoom:
 
     def __init__(self) -> None:
         self.loop = Loop()
-        self.hub = Hub(self.loop, **LIMITS)
-        self.hub.store_devices(lambda sessions: None, lambda session: None)
-        self.client = Client(self.hub, "device", keeps=True)
+        hub = Hub(self.loop, **LIMITS)
+        self.desk = DispatchDesk(hub)
+        self.client = Client(hub, "device", keeps=True)
         self.client.session.since = 0
-        self.client.session.via_log = self.client.session.live = True
-        self.hub.trie.subscribe(self.client.session, TOPIC, 1)
+        outlet = DeviceDesk(hub, lambda outlets: None, lambda session: None).of(self.client.session)
+        outlet.open()
+        outlet.live = True
+        hub.trie.subscribe(self.client.session, TOPIC, 1)
         self.packs, self.acks = packs(TOPIC), Acknowledgements()
 
     def run(self) -> None:
         dispatched = Round()
-        self.hub.dispatch(self.packs.pop(0), 0, dispatched)
+        self.desk.dispatch(self.packs.pop(0), 0, dispatched)
         self.loop.turn()
         self.client.say(self.acks.take())
         self.loop.turn()
@@ -115,13 +130,13 @@ class QueueRoom:
         self.loop = Loop()
         self.hub = Hub(self.loop, **LIMITS)
         self.queue = DurableQueue(self.hub, "orders")
-        self.hub.serve_queues(lambda topic, is_settlement: self.queue, lambda groups: None, lambda session: None)
-        self.hub.bind_queue(self.queue, b"$queue/orders/#")
+        self.hub.queues.serve(lambda topic, is_settlement: self.queue, lambda groups: None, lambda session: None)
+        self.hub.queues.bind(self.queue, b"$queue/orders/#")
         self.hub.log_to(self.submit, mode="persistent", partitions=1)
         self.publisher, self.client = Client(self.hub, "publisher"), Client(self.hub, "consumer")
         self.group = QueueGroup(self.queue, "workers", "workers", None)
         self.group.is_reading = True
-        QueueConsumer(self.group, self.client.session, prefetch=10 * MESSAGES, settles_by_ack=True).join()
+        MqttConsumer(self.group, self.client.session, prefetch=10 * MESSAGES, settles_by_ack=True).join()
         self.input = packets.build_publish(QUEUE_TOPIC, PAYLOAD, version=4, qos=1, packet_id=7) * MESSAGES
         self.packs, self.acks = packs(QUEUE_TOPIC), Acknowledgements()
 

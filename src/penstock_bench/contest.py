@@ -28,7 +28,7 @@ HOW_TO_NAME = "write NAME=COMMAND with {port} in it"
 
 
 @dataclass(frozen=True)
-class Figure:
+class Column:
     """A column of the table, as a field of a run."""
 
     title: str
@@ -37,15 +37,15 @@ class Figure:
     has_ratio: bool = True
 
 
-FIGURES = (
-    Figure("messages/s", "rate", True),
-    Figure("messages/CPU-s", "msgs_per_cpu_s", True),
-    Figure("p50 µs", "p50_us", True),
-    Figure("p99 µs", "p99_us", True),
-    Figure("connects/s", "connects_per_s", False),
-    Figure("connects/CPU-s", "connects_per_cpu_s", False),
-    Figure("bytes/connection", "bytes_per_conn", False),
-    Figure("resident KiB", "rss_kb", True, has_ratio=False),
+COLUMNS = (
+    Column("messages/s", "rate", True),
+    Column("messages/CPU-s", "msgs_per_cpu_s", True),
+    Column("p50 µs", "p50_us", True),
+    Column("p99 µs", "p99_us", True),
+    Column("connects/s", "connects_per_s", False),
+    Column("connects/CPU-s", "connects_per_cpu_s", False),
+    Column("bytes/connection", "bytes_per_conn", False),
+    Column("resident KiB", "rss_kb", True, has_ratio=False),
 )
 
 
@@ -159,7 +159,7 @@ def summarise(runs: Sequence[Run], brokers: Sequence[str]) -> list[dict[str, Any
     for scenario in dict.fromkeys(run["test"] for run in runs):
         of_it = [run for run in runs if run["test"] == scenario]
         by_broker = {broker: [run for run in of_it if run["broker"] == broker] for broker in brokers}
-        for figure in FIGURES:
+        for figure in COLUMNS:
             compared = compare_figure(by_broker, figure.field, brokers[0])
             if SCENARIOS[scenario].is_traffic == figure.is_traffic and any(each.median for each in compared.values()):
                 cells = {

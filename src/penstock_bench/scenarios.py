@@ -258,7 +258,7 @@ _ALL = (
     ),
     Scenario(
         "connect-storm",
-        "connect, CONNACK, DISCONNECT, again; so many at a time",
+        "connect and disconnect repeatedly, N connections at a time",
         _storm,
         "connections at a time",
         clients=64,

@@ -18,7 +18,7 @@ import msgspec
 from penstock._ext.hub.connection import Session
 from penstock._ext.record.segment import Record
 from penstock.core.logging import Throttled, get_logger
-from penstock.dispatch.persistent_clients import PersistentClients
+from penstock.dispatch.moves import SessionMoves
 from penstock.services.factory import QueueFactory
 from penstock.services.housekeeper import Undecided
 from penstock.services.messages import QueueMessage, decode_message, encode_key
@@ -51,7 +51,7 @@ class Departures:
         self,
         queues: QueueFactory,
         registry: SessionRegistry,
-        applications: PersistentClients,
+        moves: SessionMoves,
         *,
         node: str,
         owner_of: Callable[[str], str | None],
@@ -60,7 +60,7 @@ class Departures:
     ) -> None:
         self._partitions = queues.partitions
         self._registry = registry
-        self._applications = applications
+        self._moves = moves
         self._node = node
         self._owner_of = owner_of
         self._catch_up = catch_up
@@ -147,7 +147,7 @@ class Departures:
             self._registry.keeper.give_away(session)
         self._registry.disconnect(session)
         if self._registry.get(session.client_id) is session:
-            await self._applications.give_away(session, lambda: self._registry.give_away(session))
+            await self._moves.give_away(session, lambda: self._registry.give_away(session))
 
 
 def _decode(record: Record) -> Decoded:

@@ -14,7 +14,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
-from penstock._ext.hub.connection import Feed, Hub, Round, refill
+from penstock._ext.hub.connection import DispatchDesk, Feed, Hub, Round, refill, take_filled
 from penstock._ext.record.segment import RecordPack
 from penstock.core.logging import Throttled, get_logger
 from penstock.services.log_names import DISPATCH_GROUP
@@ -72,6 +72,7 @@ class Dispatcher:
     ) -> None:
         self._group = group
         self._hub = hub
+        self._desk = DispatchDesk(hub)
         self._devices = devices
         self._open: deque[tuple[Round, dict[TopicPartition, int]]] = deque()
         # Messages in the windows of clients point to their round: one that was not finished has to stay, too.
@@ -252,8 +253,9 @@ class Dispatcher:
         except Exception as error:  # whatever it is, these records must not be passed over
             log.exception("a round of dispatch failed, it is done again", error=repr(error))
             self._is_busy = False
-            self._hub.take_filled()
-            self._hub.take_stashed()
+            take_filled(self._hub)
+            if self._devices is not None:
+                self._devices.discard()
             await asyncio.sleep(COMMIT_SECONDS)
             for item in fetched:
                 place = TopicPartition(item.topic, item.partition)
@@ -266,16 +268,16 @@ class Dispatcher:
         for item in fetched:
             place = TopicPartition(item.topic, item.partition)
             is_replay = item.pack.base_offset < self._replayed_to.get(place, 0)
-            self.damaged += self._hub.dispatch(item.pack, item.partition, dispatched, is_replay)
-            while self._hub.dispatch_position >= 0:
+            self.damaged += self._desk.dispatch(item.pack, item.partition, dispatched, is_replay)
+            while self._desk.position >= 0:
                 # A subscriber here cannot take what other brokers send as fast, or matching takes long: the log can
                 # wait, for a while.
-                position = self._hub.dispatch_position
+                position = self._desk.position
                 await self._hand_over(dispatched)
                 await asyncio.sleep(0)
-                while self._hub.is_stalled:  # noqa: ASYNC110  # the compiled side has no events
+                while self._desk.is_stalled:  # noqa: ASYNC110  # the compiled side has no events
                     await asyncio.sleep(STALL_SECONDS)
-                self.damaged += self._hub.dispatch(item.pack, item.partition, dispatched, is_replay, position)
+                self.damaged += self._desk.dispatch(item.pack, item.partition, dispatched, is_replay, position)
             self._done[place] = item.next_offset
         await self._hand_over(dispatched)
         self._open.append(
@@ -293,7 +295,7 @@ class Dispatcher:
         for the store, or for a log, would take it for his own."""
         if self._devices is not None:
             self._devices.give(dispatched)
-        await self._append(self._hub.take_filled())
+        await self._append(take_filled(self._hub))
 
     # ---- sessions that move between brokers ----
 
@@ -391,7 +393,7 @@ class Dispatcher:
                         if feeds:
                             await self._append(refill(self._hub, item.pack, item.partition, feeds, left[place]))
                         else:
-                            self._hub.dispatch(
+                            self._desk.dispatch(
                                 item.pack,
                                 item.partition,
                                 dispatched,

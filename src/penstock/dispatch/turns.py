@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from penstock._ext.hub.connection import Hub
+from penstock._ext.hub.connection import Hub, count_group, forget_turns, give_turns
 from penstock._ext.record.segment import RecordPack
 from penstock.core.logging import Throttled, get_logger
 from penstock.storage.log.base import Appended, Log, LogError
@@ -79,7 +79,7 @@ class ShareTable:
     def joined(self, share_filter: bytes) -> None:
         """The filter has a member here. Others serve the group until they know of it."""
         self._mine.setdefault(share_filter)
-        if self._hub.count_group(share_filter)[1] == 1:
+        if count_group(self._hub, share_filter)[1] == 1:
             self._given.pop(share_filter, None)  # the group is new, or new again
         self._recalculate(share_filter)
 
@@ -123,15 +123,15 @@ class ShareTable:
         if turns == before:
             return
         self._given[share_filter] = turns
-        self._hub.give_turns(share_filter, *turns)
+        give_turns(self._hub, share_filter, *turns)
         if before is None:
-            self._hub.forget_turns(share_filter)
+            forget_turns(self._hub, share_filter)
         else:
             asyncio.get_running_loop().call_later(GRACE_SECONDS, self._forget, share_filter, turns)
 
     def _forget(self, share_filter: bytes, turns: tuple[int, int, int]) -> None:
         if self._given.get(share_filter) == turns:
-            self._hub.forget_turns(share_filter)
+            forget_turns(self._hub, share_filter)
 
     # ---- telling the others ----
 
@@ -149,7 +149,7 @@ class ShareTable:
         told: dict[bytes, Count] = {}
         for share_filter in list(islice(self._mine, SWEPT_AT_ONCE)):
             del self._mine[share_filter]
-            count = self._hub.count_group(share_filter)
+            count = count_group(self._hub, share_filter)
             if count[1]:
                 self._mine[share_filter] = None
             else:

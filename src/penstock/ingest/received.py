@@ -111,6 +111,13 @@ class ReceivedIds:
         del self._queues[topic]
         self._store.store([(TABLE, self._queue_keys + topic.encode(), None)])
 
+    def detached(self, session: Session) -> None:
+        """Packet ids that the client has not released are kept: its session stays."""
+
+    def ended(self, session: Session) -> None:
+        if session.left_unreleased or session.received_sequence:
+            self.forget(session.client_id)
+
     def forget(self, client_id: str) -> None:
         self._store.store([(TABLE, client_id.encode(), None)])
 

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any
 
 from penstock._ext.hub.connection import Connection, Hub, Session
 from penstock.access import AccessControl
+from penstock.access.base import Entrance, Identity
+from penstock.access.identities import rights_of, subject_of
 from penstock.access.refusals import Refusals
-from penstock.cluster.cluster import Cluster
+from penstock.cluster.cluster import Alone, Cluster
 from penstock.core.logging import Throttled, get_logger
-from penstock.core.ports import AuthExchangeFactory
 from penstock.core.tasks import TaskSet
-from penstock.dispatch.persistent_clients import PersistentClients
 from penstock.listen.admission import MORE_DESCRIPTORS, NO_DESCRIPTORS, Admission
 from penstock.mqtt import handle_auth, handle_connect, handle_disconnect, handle_subscribe, handle_unsubscribe
 from penstock.mqtt.answers import DurableAnswers
-from penstock.mqtt.query_topics import QueryTopics
 from penstock.mqtt.removed_users import disconnect_removed
 from penstock.sessions.access_changes import apply_access
 from penstock.sessions.events import SessionEvents
 from penstock.sessions.ownership import Ownership
 from penstock.sessions.registry import SessionRegistry
 from penstock.settings import ListenerSettings, Settings
-from penstock.subscribers.queue.manager import QueueManager
+from penstock.subscribers.kinds import Kinds
 
 log = get_logger("penstock.mqtt")
 
@@ -32,11 +31,11 @@ log = get_logger("penstock.mqtt")
 class ListenerContext:
     """What the handlers need to know of the listener a connection came in by."""
 
-    __slots__ = ("anonymous", "settings")
+    __slots__ = ("entrance", "settings")
 
-    def __init__(self, settings: ListenerSettings, anonymous: bool) -> None:
+    def __init__(self, settings: ListenerSettings, entrance: Entrance) -> None:
         self.settings = settings
-        self.anonymous = anonymous
+        self.entrance = entrance
 
 
 REFUSAL_ADVICE = {
@@ -58,24 +57,23 @@ class MqttFrontend:
         registry: SessionRegistry,
         access: AccessControl,
         admission: Admission,
-        enhanced: Mapping[str, AuthExchangeFactory],
-        applications: PersistentClients | None = None,
-        queues: QueueManager | None = None,
+        ownership: Ownership,
+        kinds: Kinds,
+        events: SessionEvents,
+        cluster: Cluster | Alone,
+        refusals: Refusals,
     ) -> None:
         self.settings = settings
         self.hub = hub
         self.registry = registry
         self.access = access
         self.admission = admission
-        self.enhanced = enhanced
-        self.ownership = Ownership.of(settings)
-        self.applications = applications
-        self.queues = queues
-        self.query_topics: QueryTopics | None = None
-        self.events: SessionEvents | None = None
-        self.cluster: Cluster | None = None
-        self.answers = DurableAnswers(hub, registry, None if applications is None else applications.delivery)
-        self.refusals = Refusals(self._record_denied, self._record_refused)
+        self.ownership = ownership
+        self.kinds = kinds
+        self.events = events
+        self.cluster = cluster
+        self.answers = DurableAnswers(hub, registry, kinds)
+        self.refusals = refusals
         self.is_draining = False
         self.retained_turn = asyncio.Lock()
         self._tasks = TaskSet()
@@ -138,8 +136,7 @@ class MqttFrontend:
                 client_id=session.client_id,
                 reason=connection.close_reason,
             )
-        if self.events is not None:
-            self.events.disconnected(session, connection)
+        self.events.disconnected(session, connection)
         is_clean = self.answers.close(connection) or connection.is_clean
         self.registry.leave(session, keep_will=not is_clean)
 
@@ -176,7 +173,7 @@ class MqttFrontend:
         self.refusals.denied(
             action,
             topic,
-            lambda: why or self.access.explain(session.client_id, session.username, action, asked or topic),
+            lambda: why or self.access.explain(subject_of(session), action, asked or topic),
             client_id=session.client_id,
             username=session.username,
             address=connection.peer,
@@ -189,15 +186,14 @@ class MqttFrontend:
         if words:
             self.refusals.refused(words, address=peer, listener=listener)
 
-    def _record_denied(self, client_id: str, **details: Any) -> None:
-        if self.events is not None:
-            self.events.denied(client_id, **details)
-
-    def _record_refused(self, client_id: str, **details: Any) -> None:
-        if self.events is not None:
-            self.events.refused(client_id, **details)
-
     # ---- for the composition root ----
+
+    def configure(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def drain(self) -> None:
+        """No client is let in any more."""
+        self.is_draining = True
 
     def access_changed(self) -> None:
         """Apply a reload: give every session its new rules and disconnect removed users."""
@@ -205,8 +201,15 @@ class MqttFrontend:
         apply_access(access, self.hub, self.registry, self.access, self.ownership)
         if access.disconnect_removed_users:
             disconnect_removed(self)
-        if self.applications is not None:
-            self.applications.rules_changed()
+        self.kinds.rules_changed()
+
+    def identity_changed(self, session: Session, identity: Identity) -> None:
+        """A connected client has authenticated again, as the same user."""
+        before, session.identity = session.identity, identity
+        if rights_of(before) != rights_of(identity):
+            session.acl = self.access.program_for(subject_of(session))
+            self.hub.trie.bump()
+            self.registry.identity_changed(session)
 
     # ---- limits ----
 

@@ -12,6 +12,8 @@ import msgspec
 
 from penstock._ext.hub.connection import Session
 from penstock._ext.wire.packets import split_share
+from penstock.access.base import Subject
+from penstock.access.identities import identity_of
 from penstock.core.logging import get_logger
 from penstock.core.refusal import Refusal, Refused
 from penstock.core.tasks import TaskSet
@@ -102,7 +104,7 @@ class QueryTopics:
         return qos
 
     async def _check_committed(self, session: Session, group: str, topic: str) -> None:
-        who = Identity(session.username, session.client_id[:255], surface="mqtt")
+        who = Identity.of(Subject(identity_of(session), session.client_id[:255]), "mqtt")
         rows = await self._service.coordinator.subscriptions()
         known = [row for row in rows if row[:2] == [topic, group]]
         places = wire.Positions(group, [(topic, int(str(row[2]))) for row in known])
@@ -128,7 +130,7 @@ class QueryTopics:
         parameters = {OFFSET: terms.offset, "qos": str(terms.qos)}
         consumer = QueryConsumer(
             self._service,
-            Identity(session.username, session.client_id, surface="mqtt"),
+            Identity.of(Subject(identity_of(session), session.client_id), "mqtt"),
             f"mqtt:{digest}",
             terms=QueryTerms(group, topic, terms.offset, parameters),
             outlet=partial(MqttRows, session, qos=terms.qos, identifier=terms.identifier),

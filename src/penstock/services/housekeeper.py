@@ -38,7 +38,7 @@ from penstock.services.model import (
 from penstock.services.packs.message import NotYet, PackMessage
 from penstock.services.packs.processor import Decoded
 from penstock.services.producer import MessageTooLarge
-from penstock.services.settings import HousekeeperSettings
+from penstock.settings.services import HousekeeperSettings
 from penstock.storage.log.base import Fetched, Log, LogError
 
 log = get_logger("penstock.housekeeper")
@@ -90,7 +90,7 @@ Handler = Callable[[Task], Awaitable[None]]
 
 
 class Housekeeper:
-    """Made by app.py. On the loop. `is_alone`: nobody else writes tasks, so there is no queue before the first one."""
+    """On the loop. `is_alone`: nobody else writes tasks, so there is no queue before the first one."""
 
     def __init__(
         self, queues: QueueFactory, log_provider: Log, settings: HousekeeperSettings, *, is_alone: bool

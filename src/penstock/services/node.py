@@ -19,9 +19,11 @@ from penstock.services.model import (
     ServiceInfo,
     ServiceType,
 )
+from penstock.services.names import topic_name
 from penstock.services.service import HashPartitionService
-from penstock.services.settings import QueueSettings
 from penstock.services.topics import create_topics, default_queues, delete_service_topics, notification_bases
+from penstock.settings.cluster import ClusterSettings
+from penstock.settings.services import ServiceSettings
 from penstock.storage.log.base import Log, LogError
 
 log = get_logger("penstock.cluster")
@@ -31,10 +33,17 @@ STOP_SECONDS = 2.0
 
 
 class ClusterNode:
-    """Made by app.py on the log it has chosen; alone where the log is the process's own."""
+    """Made by the composition root on the log it has chosen. Without `cluster`, on a log that no other process uses,
+    it is alone."""
 
     def __init__(
-        self, log_provider: Log, settings: QueueSettings, node_id: str, scheduler: Scheduler, *, is_clustered: bool
+        self,
+        log_provider: Log,
+        settings: ServiceSettings,
+        node_id: str,
+        scheduler: Scheduler,
+        *,
+        cluster: ClusterSettings | None = None,
     ) -> None:
         self.service_id = node_id
         self._log = log_provider
@@ -51,26 +60,23 @@ class ClusterNode:
             function=settings.partitions.hash_function_name,
             recalculate_delay=settings.partitions.recalculate_delay,
         )
-        cluster = settings.cluster
-        topic = f"{settings.prefix}.{cluster.topic}" if settings.prefix else cluster.topic
-        self._by_log = (
-            LogDiscovery(
-                log_provider,
-                me,
-                topic,
-                cluster.heartbeat_interval,
-                cluster.member_timeout,
-                forget_after=cluster.forget_after,
-                on_forgotten=self._on_forgotten,
-            )
-            if is_clustered
-            else None
-        )
+        self._by_log = None if cluster is None else self._make_discovery(cluster, me)
         self._discovery = self._by_log or SingleNode()
         self._joining: asyncio.Task[None] | None = None
         self.queues = QueueFactory(log_provider, settings, self.partitions, claims=self._by_log)
         self.partitions.listen(PartitionChange, _on_partitions)
         self.partitions.listen(ClusterTopologyChange, _on_topology)
+
+    def _make_discovery(self, cluster: ClusterSettings, me: ServiceInfo) -> LogDiscovery:
+        return LogDiscovery(
+            self._log,
+            me,
+            topic_name(cluster.topic, prefix=self._settings.prefix),
+            cluster.heartbeat_interval,
+            cluster.member_timeout,
+            forget_after=cluster.forget_after,
+            on_forgotten=self._on_forgotten,
+        )
 
     async def start(self) -> None:
         """Joins. A log that others use may not be there yet: then it goes on trying beside everything else."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.core.errors import SettingsError
-from penstock.settings.aliases import ALIASES, MEANINGLESS
+from penstock.settings.aliases import ALIASES, MEANINGLESS, current
 from penstock.settings.schema import FileText, find_key
 
 PREFIX = "PENSTOCK_"
@@ -18,7 +18,7 @@ CONFIG = "PENSTOCK_CONFIG"
 INSECURE = "PENSTOCK_INSECURE"
 DATA_SERVER = "PENSTOCK_DATA_SERVER"  # of the commands that are clients
 TESTS = "PENSTOCK_TEST_"
-# Names with our prefix that are no settings: these three, those of the build, and those of the tests.
+# Names with our prefix that are not settings: these three, those of the build, and those of the tests.
 NOT_SETTINGS = frozenset(
     (
         CONFIG,
@@ -112,7 +112,7 @@ def _names_a_file(key: str) -> bool:
 
 
 def _is_setting(key: str) -> bool:
-    return find_key(key) is not None
+    return find_key(current(key, "")[0]) is not None
 
 
 def _reason(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What every table of the settings is made of."""
+"""The base of every section of the settings."""
 
 from __future__ import annotations
 

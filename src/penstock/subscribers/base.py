@@ -13,6 +13,9 @@ add a kind is to add an object to that list.
 
 Every method has a default that does nothing, so that a kind implements only what concerns it. None of them knows a
 protocol: a request is refused with `penstock.core.refusal.Refused`, and each front-end translates that.
+
+The list goes from what others build on to what builds on it: kinds start, restore, open and end sessions from the first
+to the last; they prepare a session, send to a client that is back, and stop from the last to the first.
 """
 
 from __future__ import annotations
@@ -94,8 +97,8 @@ class Arrivals:
         """The client of a session that was there before has a connection again; it is not answered yet."""
 
     def attached(self, session: Session, go_on: Callable[[], None]) -> bool:
-        """The client is answered. Return False if the kinds that follow in the list have to wait for something that is
-        sent first, and call `go_on` then."""
+        """The client is answered. Return False if the kinds that come before in the list have to wait for something
+        that is sent first, and call `go_on` then."""
         return True
 
 
@@ -180,6 +183,9 @@ class Departures:
 
 class Life:
     """How a kind starts, what it knows of itself, and how it ends."""
+
+    # Whether it depends on a service that others run, and that may be away when the broker ends.
+    is_remote = False
 
     async def start(self) -> None:
         """Before any session is there. Raises StoreError and LogError."""

@@ -79,7 +79,7 @@ class Stage:
         session = self.sessions[name] = Session(self.hub, name)
         topic = f"app.{name}"
         await self.log.admin.create(topic)
-        session.feed = Feed(topic)
+        session.intake = Feed(topic)
         self.hub.trie.subscribe(session, topic_filter, options)
         return session
 

@@ -13,8 +13,9 @@ from penstock._ext.record.envelope import encode
 from penstock._ext.record.segment import RecordPack
 from penstock._ext.wire.packets import encode_publish_properties
 from penstock.mqtt.queue_consumers import MqttConsumers, subscribe
+from penstock.mqtt.refusals import disconnect
 from penstock.sessions.registry import Opening, SessionRegistry
-from penstock.settings.queues import QueueManagerSettings
+from penstock.settings.queues import DurableQueueSettings
 from penstock.storage.log.memory import MemoryLog
 from penstock.storage.state.memory import MemoryStateStore
 from penstock.subscribers.queue.control import QueueControl
@@ -29,7 +30,7 @@ NOW = 1_700_000_000.0
 class QueueWorld:
     """`control` has the time NOW; the manager has that of the machine."""
 
-    def __init__(self, settings: QueueManagerSettings) -> None:
+    def __init__(self, settings: DurableQueueSettings) -> None:
         loop = asyncio.get_running_loop()
         self.hub = Hub(loop)
         self.log = MemoryLog()
@@ -38,7 +39,7 @@ class QueueWorld:
             self.hub, self.log, MemoryLog(), self.store, loop, settings=settings, lasting=MqttConsumers(self.hub.trie)
         )
         self.control = QueueControl(self.manager, clock=lambda: NOW)
-        self._registry = SessionRegistry(self.hub, loop)
+        self._registry = SessionRegistry(self.hub, loop, disconnect=disconnect)
         self._numbers = itertools.count()
 
     @property
@@ -73,9 +74,9 @@ class QueueWorld:
         group.queue.update_floor()
 
 
-def in_world(work: Callable[[QueueWorld], Awaitable[None]], settings: QueueManagerSettings | None = None) -> None:
+def in_world(work: Callable[[QueueWorld], Awaitable[None]], settings: DurableQueueSettings | None = None) -> None:
     async def run() -> None:
-        world = QueueWorld(settings or QueueManagerSettings())
+        world = QueueWorld(settings or DurableQueueSettings())
         await world.log.start()
         await world.manager.start()
         try:

@@ -145,7 +145,7 @@ def test_check_config_as_a_table(capsys, monkeypatch):
     [
         (["--set", "limits.max_packet_size=1"], "--set limits.max_packet_size = '1' is not allowed"),
         (["--set", "limits.max_packet_siz=1"], "did you mean limits.max_packet_size?"),
-        (["--listen", "0.0.0.0:1883"], "open to the network and nobody can authenticate"),
+        (["--listen", "0.0.0.0:1883"], "open to the network without authentication"),
         (["--log-level", "loud"], "--log-level (setting logging.level) = 'loud' is not allowed"),
         (["--config", "nowhere.toml"], "cannot read the settings file nowhere.toml"),
     ],

@@ -111,7 +111,7 @@ def test_topics_of_nothing(run, tmp_path):
 
 def test_queues_of_the_settings_are_shown_and_made(run, tmp_path):
     where = tmp_path / "queues"
-    chosen = ["--set", "queue.prefix=p", "--set", "queue.core.partitions=2", "--set", "server.node_id=n"]
+    chosen = ["--set", "services.prefix=p", "--set", "services.core.partitions=2", "--set", "server.node_id=n"]
     chosen += ["--set", "queue.tasks.types=export, report"]
     made = run("queues", "--create", *chosen, where=where).splitlines()
     assert made[-1].endswith(" topics made")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock._ext.hub.connection import Hub, Lane, Session, read_context, split_context, write_context
+from penstock._ext.hub.connection import ApplicationDesk, Hub, Lane, Session, read_context, split_context, write_context
 from penstock._ext.record.segment import RecordPack
 from tests.support.worlds.lanes import (
     PAST,
@@ -31,7 +31,7 @@ class Stage:
     def __init__(self, version: int = 4, *, packs_in_flight: int = 4, receive_maximum: int = 65_535) -> None:
         self.loop = StepLoop()
         self.hub = Hub(self.loop, max_inflight=65_535)
-        self.hub.deliver_packs(lambda lanes: None, lambda session: None, packs_in_flight=packs_in_flight)
+        self.desk = ApplicationDesk(self.hub, lambda lanes: None, lambda session: None, packs_in_flight=packs_in_flight)
         self.session = Session(self.hub, "client")
         self.version, self.receive_maximum, self.maximum_packet_size = version, receive_maximum, 0
         self.connect()
@@ -50,7 +50,7 @@ class Stage:
     def open(self, lane: Lane, context: bytes | None = None) -> Lane:
         if context is not None:
             lane.restore(context)
-        self.session.add_lane(lane)
+        self.desk.open(lane)
         lane.resume()
         return lane
 
@@ -469,7 +469,7 @@ def test_a_closed_lane_takes_nothing() -> None:
     assert stage.client.take() == []
     assert read_context(lane.peek())["end"] == 2
     with pytest.raises(ValueError, match="closed"):
-        stage.session.add_lane(lane)
+        stage.desk.open(lane)
 
 
 def test_what_is_not_a_pack_is_refused() -> None:
@@ -484,7 +484,7 @@ def test_messages_are_written_together(flush_after: int, sizes: list[int]) -> No
     """The seed: each at once (MQTT_APP_MSG_WRITE_AND_FLUSH), or so many together (MQTT_APP_BUFFERED_MSG_COUNT, 10) and
     the rest at the end."""
     stage = Stage()
-    stage.hub.deliver_packs(lambda lanes: None, lambda session: None, flush_after=flush_after)
+    stage.desk.flush_after = flush_after
     lane = stage.own()
     written: list[int] = []
     write = stage.client.transport.write

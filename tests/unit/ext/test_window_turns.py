@@ -97,7 +97,7 @@ def test_lanes_take_turns_however_often_they_are_saved() -> None:
     """A context that becomes durable is no reason to pass a turn on."""
     stage = Stage(5, receive_maximum=1)
     add_lanes(stage, 1, 10)
-    own, shared = stage.session.lanes_now
+    own, shared = stage.desk.lanes_of(stage.session)
     seen = []
     while len(seen) < 10:
         [packet] = [packet for packet in stage.client.take() if packet.kind == PUBLISH]

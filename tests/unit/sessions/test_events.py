@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from penstock._ext.hub.connection import Hub
+from penstock._ext.hub.connection import Hub, Session
+from penstock.mqtt.refusals import disconnect
 from penstock.sessions import events as module
 from penstock.sessions.event_log import TOPIC, EventKind, EventLog
 from penstock.sessions.events import SessionEvents
@@ -23,7 +24,8 @@ def test_what_the_store_tells_after_the_client_has_gone(monkeypatch: pytest.Monk
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         hub = Hub(loop)
-        registry = SessionRegistry(hub, loop)
+        sessions: dict[str, Session] = {}
+        registry = SessionRegistry(hub, loop, disconnect=disconnect, sessions=sessions)
         recorded: list[tuple[EventKind, str, int]] = []
         memory = MemoryLog()
         await memory.start()
@@ -31,7 +33,7 @@ def test_what_the_store_tells_after_the_client_has_gone(monkeypatch: pytest.Monk
         monkeypatch.setattr(
             log, "record", lambda kind, client_id, *, count=0, **_: recorded.append((kind, client_id, count))
         )
-        events = SessionEvents(log, registry)
+        events = SessionEvents(log, sessions)
         session, _ = registry.open(Opening("a", None, True, 3_600, None))
         client = LaneClient(hub, session)
         connection = session.connection
@@ -54,12 +56,13 @@ def test_what_was_recorded_last_is_in_the_log_when_it_closes(monkeypatch: pytest
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        registry = SessionRegistry(Hub(loop), loop)
+        sessions: dict[str, Session] = {}
+        registry = SessionRegistry(Hub(loop), loop, disconnect=disconnect, sessions=sessions)
         memory = MemoryLog()
         await memory.start()
         log = EventLog(memory, node="n")
         await log.start()
-        events = SessionEvents(log, registry)
+        events = SessionEvents(log, sessions)
         session, _ = registry.open(Opening("a", None, True, 0, None))
         events.ended(session)
         await events.stop()

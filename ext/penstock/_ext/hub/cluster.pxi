@@ -115,10 +115,41 @@ cdef int route_foreign(Hub hub, const EnvelopeView* view, Match* match) except -
 
 # Whether the group gets this record from the log at all: the broker that took it has left it to its readers, or did not
 # know of any other broker yet and nobody but us has members.
-cdef inline bint is_left_to_us(Hub hub, const ShareGroup* group, const EnvelopeView* view) noexcept:
-    if hub._is_replay:
+cdef inline bint is_left_to_us(DispatchDesk desk, const ShareGroup* group, const EnvelopeView* view) noexcept:
+    if desk._is_replay:
         return False
-    return view.shares_wait or (view.node != hub.node and view.node != 0 and group.turns == 0)
+    return view.shares_wait or (view.node != desk.hub.node and view.node != 0 and group.turns == 0)
+
+
+def count_group(Hub hub not None, bytes share_filter not None):
+    """(connected, all) members of `$share/<name>/<filter>` here."""
+    cdef ShareGroup* group = hub.trie.find_group(share_filter)
+    cdef uint32_t i, connected = 0
+    if group == NULL:
+        return 0, 0
+    for i in range(group.count):
+        connected += (<Session> group.members[i].owner).connection is not None
+    return connected, group.count
+
+
+def give_turns(Hub hub not None, bytes share_filter not None, uint32_t first, uint32_t count, uint32_t turns):
+    """Of so many turns of the group, at all brokers, `count` from `first` on are those of its members here; none at
+    all: nobody else has members. Until `forget_turns`, a group with persistent members goes by the numbers before,
+    too."""
+    cdef ShareGroup* group = hub.trie.find_group(share_filter)
+    if group == NULL:
+        return
+    group.old_turns, group.old_from, group.old_count = group.turns, group.turn_from, group.turn_count
+    if group.turns == 0:
+        group.old_turns, group.old_from, group.old_count = 1, 0, 1      # all of them were
+    group.turns, group.turn_from, group.turn_count = turns, first, count
+
+
+def forget_turns(Hub hub not None, bytes share_filter not None):
+    """Everybody knows the new numbers."""
+    cdef ShareGroup* group = hub.trie.find_group(share_filter)
+    if group != NULL:
+        group.old_turns = 0
 
 
 # The same in every process.
@@ -138,11 +169,11 @@ cdef bint is_our_turn(Hub hub, const ShareGroup* group, const RecordView* record
     cdef uint32_t at
     if group.turns == 0:
         return True
-    if hub.strategy == SHARE_HASH_CLIENT:
+    if hub.limits.strategy == SHARE_HASH_CLIENT:
         turn = stable_hash(view.client_id, view.client_id_size)
-    elif hub.strategy == SHARE_HASH_TOPIC:
+    elif hub.limits.strategy == SHARE_HASH_TOPIC:
         turn = stable_hash(view.topic, view.topic_size)
-    elif hub.strategy == SHARE_STICKY:
+    elif hub.limits.strategy == SHARE_STICKY:
         turn = 0
     else:
         turn = <uint64_t> record.offset
@@ -176,14 +207,15 @@ cdef int share_directly(Hub hub, ShareGroup* group, const EnvelopeView* view, ui
 
 # All brokers agree on the order of the log. A message of our own that was retained when it came and is not read yet
 # comes later in it than this one, so it stands.
-cdef int take_logged_retained(Hub hub, const EnvelopeView* view, uint64_t hash, bint is_own) except -1:
-    if hub._is_replay:
-        if view.received_at < hub._joined_at - RETAINED_OVERLAP:
+cdef int take_logged_retained(DispatchDesk desk, const EnvelopeView* view, uint64_t hash, bint is_own) except -1:
+    cdef Hub hub = desk.hub
+    if desk._is_replay:
+        if view.received_at < hub.joined_at - RETAINED_OVERLAP:
             return 0                        # the topic of retained messages had it
     elif is_own:
-        counts_take(&hub._own_retained, hash)
+        counts_take(&hub.own_retained, hash)
         return 0
-    elif counts_has(&hub._own_retained, hash):
+    elif counts_has(&hub.own_retained, hash):
         return 0
     return put_retained(hub, view)
 

@@ -32,8 +32,8 @@ from penstock._ext.record.envelope cimport (NO_DELIVERY_QOS, EnvelopeView, deliv
                                             received_size)
 from penstock._ext.hub.gathering cimport WAIT_ANSWER, WAIT_NONE_LONGER, WAIT_NOTHING
 from penstock._ext.hub.inflight cimport (AWAIT_PUBACK, AWAIT_PUBCOMP, AWAIT_PUBREC, DELIVERY_BACKLOG, DELIVERY_RETAIN,
-                                         DELIVERY_SHARED, SLOT_COUNTED, SLOT_PACK, SLOT_QUEUE, SLOT_RELEASING,
-                                         SLOT_RESERVED, SLOT_STORED, SLOT_STORING, Extras, Hold, Queue, Queued, Slot,
+                                         DELIVERY_NUMBERED, DELIVERY_SHARED, SLOT_BORROWED, SLOT_COUNTED, SLOT_RELEASING,
+                                         SLOT_RESERVED, Extras, Hold, Queue, Queued, Slot,
                                          WindowPart, extras_group_name, extras_new, ids_add, ids_clear, ids_discard,
                                          ids_has, queue_clear, queue_pop, queue_push, queued_release, window_add,
                                          window_clear, window_find, window_order, window_put, window_release)
@@ -91,6 +91,7 @@ cdef enum:
 include "answer_texts.pxi"
 include "hub.pxi"
 include "hub_counters.pxi"
+include "outlet.pxi"
 include "session.pxi"
 include "give_back.pxi"
 include "rate.pxi"
@@ -101,9 +102,10 @@ include "ingest.pxi"
 include "receive.pxi"
 include "cluster.pxi"
 include "dispatch.pxi"
+include "feed.pxi"
 include "device.pxi"
 include "context.pxi"
-include "lane_parts.pxi"
+include "window_parts.pxi"
 include "lanes.pxi"
 include "lane_send.pxi"
 include "queue_depth.pxi"
@@ -114,6 +116,8 @@ include "queue_members.pxi"
 include "queues.pxi"
 include "queue_turn.pxi"
 include "queue_send.pxi"
+include "queue_mqtt.pxi"
+include "queue_batches.pxi"
 include "courier.pxi"
 
 
@@ -343,7 +347,7 @@ cdef class Connection:
             if self.version == 5 and q - p > 2 and (q - 1)[0] == 0:
                 self.violation(MALFORMED_PACKET, "remaining length longer than needed")     # [MQTT-1.5.5-1]
                 return size
-            limit = self.hub.max_packet_size if self.state == CONNECTED else self.hub.connect_packet_size
+            limit = self.hub.limits.max_packet_size if self.state == CONNECTED else self.hub.limits.connect_packet_size
             if remaining + <uint32_t> (q - p) > limit:
                 self.violation(PACKET_TOO_LARGE, "packet larger than the limit")            # [MQTT-3.2.2-15]
                 return size
@@ -355,7 +359,7 @@ cdef class Connection:
             p = q + remaining
         if p != data:
             self.last_packet = self.hub.now
-        if buffer_size(&self.out) >= self.hub.flush_size:
+        if buffer_size(&self.out) >= self.hub.limits.flush_size:
             self.watch_output()                 # answers count too
         return p - data
 
@@ -521,7 +525,7 @@ cdef class Connection:
     # Called while output grows: sends early, then looks at the high watermark.
     cdef int watch_output(self) except -1:
         self.flush()
-        if buffer_size(&self.out) + self.transport_pending > self.hub.high_watermark and self.writable:
+        if buffer_size(&self.out) + self.transport_pending > self.hub.limits.high_watermark and self.writable:
             self.writable = False
             if self.session is not None:
                 self.session.watch()
@@ -531,7 +535,7 @@ cdef class Connection:
 
     # Called when output has drained: below the low watermark the connection is writable again.
     cdef int settle(self) except -1:
-        if not self.writable and buffer_size(&self.out) + self.transport_pending <= self.hub.low_watermark:
+        if not self.writable and buffer_size(&self.out) + self.transport_pending <= self.hub.limits.low_watermark:
             self.writable = True
             if not self.blocked:
                 self.resume_reading()

@@ -1,23 +1,8 @@
-# Part of connection.pxd: what is dispatched from the log to the topics of clients, and from there to their connections.
-
-
-# What one subscriber gets of a record that is dispatched.
-cdef struct Delivery:
-    Hold* hold
-    const ShareGroup* group     # NULL = not through a shared subscription
-    const uint32_t* ids
-    uint32_t partition          # of the log it was read from
-    uint16_t id_count
-    uint8_t qos
-    bint retain
-
-
-cdef class Round:
-    cdef Hold hold
+# Part of connection.pxd: APPLICATION clients. Records of their topics, and from there to their connections.
 
 
 # A topic that is filled with the messages of one APPLICATION client, or of one filter that such clients share.
-cdef class Feed:
+cdef class Feed(Outlet):
     cdef readonly str topic
     cdef readonly uint32_t partitions
     cdef void** _packs              # the pack being filled of each partition, or NULL: strong references
@@ -44,8 +29,16 @@ cdef struct Release:
     uint16_t packet_id
 
 
-cdef class Lane:
-    cdef readonly Session session
+cdef class ApplicationDesk(Desk):
+    cdef list _news                     # lanes that want something of Python
+    cdef list _dirty                    # lanes whose stored context is behind
+    cdef object _on_lanes               # takes the lanes with news
+    cdef object _on_detach              # takes a session whose lanes must be closed
+    cdef public uint32_t packs_in_flight
+    cdef public uint32_t flush_after    # messages of a lane after which its output is sent
+
+
+cdef class Lane(Outlet):
     cdef readonly str part_name         # of the share, or empty
     cdef WindowPart part                # while it is the session's
     cdef readonly str topic

@@ -81,14 +81,14 @@ cdef uint32_t send_again(Lane lane, PackTracker tracker, uint32_t place) except?
 # Packs that were read while little came are small: several packs in flight are so many full packs of records, counted
 # from the lowest that is not acknowledged. One pack in flight is one, whatever its size: the next waits for all of it.
 cdef inline bint may_send(Lane lane) noexcept:
-    cdef uint32_t packs = lane.session.hub.packs_in_flight
+    cdef uint32_t packs = (<ApplicationDesk> lane.desk).packs_in_flight
     if packs == 1:
         return lane.sending == 0
     return lane.ahead - lane.done_ahead() < packs * lane.pack_size
 
 
 cdef inline bint lane_has_room(Lane lane) noexcept:
-    cdef uint32_t packs = lane.session.hub.packs_in_flight
+    cdef uint32_t packs = (<ApplicationDesk> lane.desk).packs_in_flight
     if lane.session.window.count + lane.pack_size > MOST_PLANNED:
         return False
     if not may_plan(lane.session, lane.part):
@@ -117,7 +117,7 @@ cdef int send_entry(Lane lane, PackTracker tracker, uint32_t index, Session s, C
     cdef Slot* slot
     cdef bint dup = entry.flags & ENTRY_DUP
     if (not (<RecordPack> tracker.parts[entry.part]).next(&position, &record)
-            or get_envelope(record.value, record.value_size, &view, &hub._lane_props)):
+            or get_envelope(record.value, record.value_size, &view, &hub.record_props)):
         return lane.finish(tracker, index)      # it was read before: only a broken memory gets here
     if not dup and view.expires_at and view.expires_at <= hub.wall:
         lane.expired += 1                       # while it waited for the client [MQTT-3.3.2-5]
@@ -167,7 +167,7 @@ cdef int send_entry(Lane lane, PackTracker tracker, uint32_t index, Session s, C
     else:
         lane.finish(tracker, index)
     lane.unflushed += 1
-    if lane.unflushed >= hub.application_flush or buffer_size(&c.out) >= hub.flush_size:
+    if lane.unflushed >= (<ApplicationDesk> lane.desk).flush_after or buffer_size(&c.out) >= hub.limits.flush_size:
         lane.unflushed = 0
         c.watch_output()
     return 0
@@ -200,7 +200,7 @@ cdef int hold_id(Lane lane, uint16_t packet_id, bint is_received, bint is_releas
 
 # Whether the slot is such an id; its PUBREL leaves.
 cdef bint send_held(Session s, Connection c, Slot* slot) except -1:
-    if slot.flags & SLOT_PACK or slot.state != AWAIT_PUBCOMP or not slot.flags & SLOT_RELEASING:
+    if slot.flags & SLOT_BORROWED or slot.state != AWAIT_PUBCOMP or not slot.flags & SLOT_RELEASING:
         return False
     slot.flags &= ~SLOT_RELEASING
     if c is not None and c.state == CONNECTED:
@@ -250,7 +250,7 @@ cdef int ack_entry(Connection c, Session s, Slot* slot, uint8_t packet_type, con
     if slot.message == NULL:
         return ack_kept(c, s, slot, packet_type, ack)
     tracker = <PackTracker> <void*> slot.message
-    lane = <Lane> tracker.lane
+    lane = <Lane> PyList_GET_ITEM(s.outlets, slot.outlet - 1)
     index = <uint32_t> <size_t> slot.extras
     entry = &tracker.entries[index]
     tracker.touched = s.hub.now
@@ -282,28 +282,26 @@ cdef int ack_entry(Connection c, Session s, Slot* slot, uint8_t packet_type, con
 
 # For a record that was in flight on an earlier connection and was not read again yet.
 cdef int ack_kept(Connection c, Session s, Slot* slot, uint8_t packet_type, const AckView* ack) except -1:
-    cdef uint32_t i, k
-    cdef Lane lane
+    cdef Lane lane = <Lane> PyList_GET_ITEM(s.outlets, slot.outlet - 1)
     cdef Saved* kept
-    for i in range(s.lane_count):
-        lane = <Lane> s.lanes[i]
-        for k in range(lane.kept_at, lane.kept_count):
-            kept = &lane.kept[k]
-            if kept.packet_id != ack.packet_id:
-                continue
-            if packet_type == PUBREC and ack.reason < 0x80:
-                if kept.state == ENTRY_RECEIVED:
-                    return send_ack(c, PUBREL, ack.packet_id, SUCCESS) if lane.is_resumed and not kept.is_new else 0
-                kept.state = ENTRY_RECEIVED     # it has it, and need not get it again
-                kept.is_new = True
-                return lane.await_release(ack.packet_id)
-            if packet_type == PUBCOMP and kept.state != ENTRY_RECEIVED:
-                return 0
-            kept.state = ENTRY_DONE
-            kept.packet_id = 0
-            window_release(&s.window, slot)
-            lane.acknowledged += 1
-            return lane.change()
+    cdef uint32_t i
+    for i in range(lane.kept_at, lane.kept_count):
+        kept = &lane.kept[i]
+        if kept.packet_id != ack.packet_id:
+            continue
+        if packet_type == PUBREC and ack.reason < 0x80:
+            if kept.state == ENTRY_RECEIVED:
+                return send_ack(c, PUBREL, ack.packet_id, SUCCESS) if lane.is_resumed and not kept.is_new else 0
+            kept.state = ENTRY_RECEIVED     # it has it, and need not get it again
+            kept.is_new = True
+            return lane.await_release(ack.packet_id)
+        if packet_type == PUBCOMP and kept.state != ENTRY_RECEIVED:
+            return 0
+        kept.state = ENTRY_DONE
+        kept.packet_id = 0
+        window_release(&s.window, slot)
+        lane.acknowledged += 1
+        return lane.change()
     return 0
 
 
@@ -340,6 +338,32 @@ cdef bint has_peer(Lane lane, const uint8_t* topic, uint32_t topic_size) except 
             if peer is not lane.session and (peer.acl is None or peer.acl.allows(topic, topic_size, ACL_RECEIVE)):
                 return True
     return False
+
+
+cdef inline bint may_plan(Session s, WindowPart part) noexcept:
+    return part is None or part.open < s.plan_each
+
+
+cdef inline void add_open(Lane lane, uint32_t count) noexcept:
+    if lane.part is not None:
+        lane.part.open += count
+
+
+cdef inline void remove_open(Lane lane, uint32_t count) noexcept:
+    if lane.part is not None:
+        lane.part.open -= count
+
+
+# The lane has room, and so do lanes of its part that waited for it.
+cdef int call_part(Lane lane) except -1:
+    cdef Lane other
+    lane.call()
+    for item in lane.session.outlets or ():
+        if (<Outlet> item).desk is lane.desk:
+            other = <Lane> item
+            if other.part is lane.part and other.is_paused:
+                other.call()
+    return 0
 
 
 cdef bint is_sent_here(Lane lane, uint16_t packet_id) except -1:

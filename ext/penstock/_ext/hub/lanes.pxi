@@ -11,13 +11,87 @@ cdef enum:
 
 
 @final
-cdef class Lane:
+cdef class ApplicationDesk(Desk):
+    """The lanes of all APPLICATION clients."""
+
+    def __init__(self, Hub hub not None, on_lanes not None, on_detach not None, *, uint32_t packs_in_flight=4,
+                 uint32_t flush_after=10):
+        """`on_lanes([lane, ...])` is called, once per iteration, with the lanes that can take more or have PUBRELs
+        waiting for a context; `on_detach(session)` when the connection of a session with lanes goes."""
+        Desk.__init__(self, hub)
+        self._on_lanes = on_lanes
+        self._on_detach = on_detach
+        self._news = []
+        self._dirty = []
+        self.packs_in_flight = max(packs_in_flight, 1)
+        self.flush_after = max(flush_after, 1)
+
+    def open(self, Lane lane not None):
+        """From now on the lane's packs are sent, in turn with those of the session's other lanes."""
+        cdef Session s = lane.session
+        cdef Slot* slot
+        cdef uint32_t i
+        if lane.is_closed or lane.desk is not None:
+            raise ValueError("the lane is open or closed")
+        lane.desk = self
+        lane.part = find_part(s, lane.part_name)
+        lane.part.lanes += 1
+        lane.part.open += lane.in_flight
+        add_outlet(s, lane)
+        for i in range(lane.kept_at, lane.kept_count):
+            slot = window_find(&s.window, lane.kept[i].packet_id)
+            if slot != NULL:
+                slot.outlet = lane.place
+        for i in range(lane.tracker_count):
+            claim_slots(lane, <PackTracker> lane.trackers[i])
+        if lane.is_dirty:
+            lane.change()
+
+    def lanes_of(self, Session session not None):
+        """The open lanes of a session."""
+        return self.outlets_of(session)
+
+    def take_dirty(self):
+        """Lanes whose context has changed since their last snapshot; the caller takes one of each."""
+        cdef list lanes = self._dirty
+        self._dirty = []
+        for lane in lanes:
+            (<Lane> lane).is_listed = False
+        return [lane for lane in lanes if (<Lane> lane).is_dirty and not (<Lane> lane).is_closed]
+
+    cdef int tell(self) except -1:
+        cdef list news = self._news
+        self.is_waiting = False
+        self._news = []
+        for lane in news:
+            (<Lane> lane).has_news = False
+        self._on_lanes(news)
+        return 0
+
+    cdef int on_detach(self, Session session) except -1:
+        self._on_detach(session)
+        return 0
+
+
+# Packet ids that were given to records before the lane was opened.
+cdef void claim_slots(Lane lane, PackTracker tracker) noexcept:
+    cdef Slot* slot
+    cdef uint32_t i
+    for i in range(tracker.first_open, tracker.count):
+        slot = window_find(&lane.session.window, tracker.entries[i].packet_id)
+        if slot != NULL:
+            slot.outlet = lane.place
+
+
+@final
+cdef class Lane(Outlet):
     """One partition of the log on its way to one connected client."""
 
     def __init__(self, Session session not None, str topic not None, uint32_t partition=0, *, uint8_t qos=2,
                  uint32_t identifier=0, bint keeps_retain=False, bint is_shared=False, uint32_t pack_size=200,
                  str part not None=""):
         self.session = session
+        self.from_log = True
         self.topic = topic
         self.partition = partition
         self.qos_limit = qos
@@ -69,7 +143,7 @@ cdef class Lane:
             packet_id, state = 0, ENTRY_PLANNED     # two contexts claim it: one of them is older than it should be
         elif packet_id:
             slot = window_put(&self.session.window, packet_id)
-            slot.flags = SLOT_PACK
+            slot.flags = SLOT_BORROWED
         self.kept[self.kept_count].offset = offset
         self.kept[self.kept_count].packet_id = packet_id
         self.kept[self.kept_count].state = state
@@ -157,7 +231,7 @@ cdef class Lane:
             slot = window_find(&s.window, self.releases[self.release_at].packet_id)
             self.release_at += 1
             self.release_count -= 1
-            if slot == NULL or send_held(s, c, slot) or not slot.flags & SLOT_PACK:
+            if slot == NULL or send_held(s, c, slot) or slot.outlet != self.place:
                 continue
             if slot.message == NULL:
                 if c is not None and c.state == CONNECTED:
@@ -209,7 +283,6 @@ cdef class Lane:
             return False        # other lanes of the client have the packet ids: later
         self.session.hub.update_clock()
         tracker = PackTracker(parts, (<RecordPack> parts[len(parts) - 1]).next_offset)
-        tracker.lane = <void*> self
         tracker.size = size
         tracker.rules = self.session.hub.trie.version
         try:
@@ -262,7 +335,7 @@ cdef class Lane:
         cdef uint16_t packet_id = 0
         cdef Slot* slot = NULL
         cdef bint is_denied
-        if record.value_size == NO_VALUE or get_envelope(record.value, record.value_size, &view, &hub._lane_props):
+        if record.value_size == NO_VALUE or get_envelope(record.value, record.value_size, &view, &hub.record_props):
             self.damaged += 1           # not ours: somebody else wrote into the topic
             return 0
         qos = min(view.qos if view.delivery_qos == NO_DELIVERY_QOS else view.delivery_qos, self.qos_limit)
@@ -311,7 +384,8 @@ cdef class Lane:
             slot = window_add(&s.window)
             packet_id = slot.packet_id
         if slot != NULL:
-            slot.flags = SLOT_PACK
+            slot.flags = SLOT_BORROWED
+            slot.outlet = self.place
             slot.message = <Message*> <void*> tracker
             slot.extras = <Extras*> <size_t> tracker.count
         tracker.put(record.offset, part, at, qos, packet_id, state, flags)
@@ -377,7 +451,7 @@ cdef class Lane:
             self.kept_at += 1
             packet_id = kept.packet_id
             slot = window_find(&self.session.window, packet_id)
-            if slot == NULL or not slot.flags & SLOT_PACK or slot.message != NULL:
+            if slot == NULL or not slot.flags & SLOT_BORROWED or slot.message != NULL:
                 continue
             window_release(&self.session.window, slot)
             if self.is_closed:
@@ -413,20 +487,17 @@ cdef class Lane:
     # The context on the disk is no longer right: it is written again soon.
     cdef int change(self) except -1:
         self.is_dirty = True
-        if not self.is_listed:
+        if not self.is_listed and self.desk is not None:
             self.is_listed = True
-            self.session.hub._dirty_lanes.append(self)
+            (<ApplicationDesk> self.desk)._dirty.append(self)
         return 0
 
     # There is something to do in Python: read more, or make a context durable that PUBRELs wait for.
     cdef int call(self) except -1:
-        cdef Hub hub = self.session.hub
-        if not self.has_news:
+        if not self.has_news and self.desk is not None:
             self.has_news = True
-            hub._lane_news.append(self)
-            if not hub._lanes_scheduled:
-                hub._lanes_scheduled = True
-                hub.loop.call_soon(hub._tell_soon)
+            (<ApplicationDesk> self.desk)._news.append(self)
+            self.desk.wake()
         return 0
 
     # Records at the front of the first pack that are done: they take no part of what may be in flight. Those of an
@@ -472,7 +543,7 @@ cdef class Lane:
         cdef Slot* slot
         if entry.packet_id:
             slot = window_find(&s.window, entry.packet_id)
-            if slot != NULL and slot.flags & SLOT_PACK:
+            if slot != NULL and slot.flags & SLOT_BORROWED:
                 if slot.flags & SLOT_COUNTED:
                     free_place(s, self.part)
                     s.hub.counters.inflight -= 1
@@ -571,10 +642,27 @@ cdef class Lane:
             Py_DECREF(tracker)
         self.tracker_count = self.sending = self.planned = self.ahead = self.planned_bytes = 0
         self.drop_kept(0x7FFFFFFFFFFFFFFF)
-        s.remove_lane(self)
+        remove_outlet(s, self)
+        if self.part is not None:
+            self.part.lanes -= 1
+            drop_unused(s, self.part)
         if self.follower is not None:
             free_follower(self)
         return self.context
+
+    # ---- as an outlet ----
+
+    cdef bint pump(self, Session s, Connection c) except -1:
+        cdef uint64_t delivered = self.delivered
+        pump_lane(self, s, c)
+        return self.delivered != delivered
+
+    cdef int on_ack(self, Connection c, Slot* slot, uint8_t packet_type, const AckView* ack) except -1:
+        return ack_entry(c, c.session, slot, packet_type, ack)
+
+    cdef int on_detach(self, Session s) except -1:
+        self.close()
+        return 0
 
     # ---- for the caller, people and tests ----
 
@@ -582,8 +670,8 @@ cdef class Lane:
     def has_room(self):
         """Whether another pack may be read: as many as are sent at once are made ready behind them."""
         cdef Connection c = self.session.connection
-        return (not self.is_closed and not self.is_waiting and self.denied_topic is None and c is not None
-                and c.writable and lane_has_room(self))
+        return (self.desk is not None and not self.is_closed and not self.is_waiting and self.denied_topic is None
+                and c is not None and c.writable and lane_has_room(self))
 
     @property
     def needs_context(self):

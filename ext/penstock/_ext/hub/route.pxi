@@ -252,15 +252,15 @@ cdef int deliver(Hub hub, Session s, Routing* r, uint8_t qos, uint16_t flags, co
     if qos == 0:
         if c is None:
             return 0        # QoS 0 is not kept for a session without a connection
-        if hub.limits_rates and gets_too_much(hub, s):
+        if hub.rates.is_on and gets_too_much(hub, s):
             return 0
         if s.backlog:
             return s.enqueue(keep(hub, r), make_extras(ids, id_count, NULL), 0, flags)
         if not c.writable:
             count_drop(s, DROP_NOT_WRITABLE)
             return 0
-    elif (s.feed is not None and (group == NULL or group.feed != NULL)) or s.via_log:
-        hub.gathering.awaited = WAIT_NONE_LONGER
+    elif s.intake is not None and (group == NULL or not s.intake.is_apart or group.feed != NULL):
+        hub.ingest.gathering.awaited = WAIT_NONE_LONGER
         return 0            # the dispatcher has it from the log
     elif (c is None or not c.writable or s.queue.count or s.resend_count or s.is_full()):
         # its turn comes after what waits, within the quota [MQTT-3.3.4-9] [MQTT-4.6.0-5] [MQTT-4.6.0-6]
@@ -287,7 +287,7 @@ cdef int deliver(Hub hub, Session s, Routing* r, uint8_t qos, uint16_t flags, co
     if sent:
         s.delivered += 1
         count_sent(hub, qos, r.view.payload_size)
-        if buffer_size(&c.out) >= hub.flush_size:
+        if buffer_size(&c.out) >= hub.limits.flush_size:
             c.watch_output()
     else:
         free(extras)
@@ -310,46 +310,57 @@ cdef Member* choose_member(Hub hub, ShareGroup* group, uint64_t topic_hash, uint
     cdef Member* member
     cdef Member* fallback = NULL
     cdef Session s
-    if hub.strategy == SHARE_ROUND_ROBIN:
+    if hub.limits.strategy == SHARE_ROUND_ROBIN:
         start = group.cursor
-    elif hub.strategy == SHARE_STICKY:
+    elif hub.limits.strategy == SHARE_STICKY:
         start = group.cursor
-    elif hub.strategy == SHARE_RANDOM:
+    elif hub.limits.strategy == SHARE_RANDOM:
         hub.random_state = hub.random_state * 6364136223846793005ull + 1442695040888963407ull
         start = <uint32_t> (hub.random_state >> 33)
-    elif hub.strategy == SHARE_HASH_CLIENT:
+    elif hub.limits.strategy == SHARE_HASH_CLIENT:
         start = <uint32_t> (client_hash ^ (client_hash >> 32))
     else:
         start = <uint32_t> (topic_hash ^ (topic_hash >> 32))
     for i in range(n):
         member = &group.members[(start + i) % n]
         s = <Session> member.owner
-        if (s.feed is not None and group.feed != NULL) != with_log:
+        if (group.feed != NULL and s.intake is not None and s.intake.is_apart) != with_log:
             continue        # clients with a log of their own are a group for themselves
         if s.acl is not None and not s.acl.allows(topic, topic_size, ACL_RECEIVE):
             continue
         if s.connection is not None and s.connection.writable and (qos == 0 or (s.queue.count == 0
                                                                                 and not s.is_full())):
-            if hub.strategy == SHARE_ROUND_ROBIN:
+            if hub.limits.strategy == SHARE_ROUND_ROBIN:
                 group.cursor = (start + i + 1) % n
-            elif hub.strategy == SHARE_STICKY:
+            elif hub.limits.strategy == SHARE_STICKY:
                 group.cursor = (start + i) % n
             return member
         if fallback == NULL or fitness(member, qos) > fitness(fallback, qos):
             fallback = member
-    if fallback != NULL and hub.strategy == SHARE_ROUND_ROBIN:
+    if fallback != NULL and hub.limits.strategy == SHARE_ROUND_ROBIN:
         group.cursor = (start + 1) % n
     return fallback
+
+
+# Whether a member of the group is served from the log: then the whole group is, so that one of them gets it.
+cdef bint is_logged_group(const ShareGroup* group) noexcept:
+    cdef uint32_t i
+    cdef Session s
+    for i in range(group.count):
+        s = <Session> group.members[i].owner
+        if s.intake is not None and not s.intake.is_apart:
+            return True
+    return False
 
 
 cdef int deliver_to_group(Hub hub, ShareGroup* group, Routing* r, Session origin) except -1:
     cdef Member* member = choose_member(hub, group, r.hash, origin._client_hash if origin is not None else 0,
                                         r.view.topic, r.view.topic_size, r.view.qos)
     # A group with persistent members gets messages with QoS > 0 from the log.
-    if member != NULL and (r.view.qos == 0 or hub._on_devices is None or not is_logged_group(group)):
+    if member != NULL and (r.view.qos == 0 or not hub.groups_from_log or not is_logged_group(group)):
         deliver_to_member(hub, group, member, r)
     else:
-        hub.gathering.awaited = WAIT_NONE_LONGER
+        hub.ingest.gathering.awaited = WAIT_NONE_LONGER
     # With QoS > 0 it is in the log of the filter, which the members read.
     if group.feed != NULL and r.view.qos == 0:
         member = choose_member(hub, group, r.hash, origin._client_hash if origin is not None else 0,
@@ -456,11 +467,11 @@ cdef int send_message(Connection c, Session s, Message* m, uint8_t qos, uint16_t
     copy.first = <uint8_t> (PUBLISH << 4 | qos << 1 | (8 if dup else 0) | (1 if flags & DELIVERY_RETAIN else 0))
     if c.aliases_out_max:
         hash = hash_bytes(copy.topic, copy.topic_size, c.hub.trie.seed)
-    kept = m if s._keeps or flags & (DELIVERY_SHARED | SLOT_QUEUE) else NULL
+    kept = m if s._keeps or flags & (DELIVERY_SHARED | DELIVERY_NUMBERED) else NULL
     sent = send_copy(c, s, &copy, hash, packet_id, kept, extras, flags)
     if sent:
         s.delivered += 1
         count_sent(c.hub, qos, m.payload_size)
-        if buffer_size(&c.out) >= c.hub.flush_size:
+        if buffer_size(&c.out) >= c.hub.limits.flush_size:
             c.watch_output()
     return sent

@@ -1,4 +1,4 @@
-# Part of query.pyx: which queries a message is shown to. Queries hang at their topic filter; among those of one filter
+# Part of evaluator.pyx: which queries a message is shown to. Queries hang at their topic filter; among those of one filter
 # that demand `x = constant` (or x IN constants) for the same x, the message's x finds the few by hash.
 
 cdef enum Policy:

@@ -1,4 +1,4 @@
-# Part of query.pyx: expressions over one message. An expression is a tree of nodes in one array; a value is computed by
+# Part of evaluator.pyx: expressions over one message. An expression is a tree of nodes in one array; a value is computed by
 # walking down, so that what AND, OR, CASE and COALESCE do not need is not computed.
 
 cdef enum Operation:

@@ -8,48 +8,24 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, runtime_checkable
-
-import msgspec
 
 from penstock.cli.option_groups import with_options
 from penstock.cli.settings_options import Config, DataDir, Set, load_from_flags
 from penstock.core.data_dir import prepare_data_dir
 from penstock.core.errors import PenstockError, UsageError
 from penstock.core.logging import configure_logging
+from penstock.operate.inspect.rows import ReadFiles
 from penstock.settings import Settings
 from penstock.settings.providers import log_capabilities
-from penstock.storage.log.base import Log, LogError, LogUnavailable, TopicNotFound, TopicPartition, Watermarks
+from penstock.storage.log.base import Log, LogError, LogUnavailable, TopicNotFound, TopicPartition
 
 MOST_NAMED = 20
-
-
-@runtime_checkable
-class ReadFiles(Protocol):
-    """What a log that is read from its files knows beyond the port."""
-
-    @property
-    def bad(self) -> Mapping[str, LogError]:
-        """Topics that are listed but cannot be opened."""
-        ...
-
-    def count_records(self, partition: TopicPartition) -> int: ...
-
-
-def count_records(log: Log, partition: TopicPartition, marks: Watermarks) -> int:
-    """Those that are there; where only Kafka knows, as many as there are offsets."""
-    return log.count_records(partition) if isinstance(log, ReadFiles) else marks.end - marks.first
 
 
 async def list_names(settings: Settings) -> tuple[list[str], Mapping[str, LogError]]:
     """All topics of an embedded log, and what is wrong with those that cannot be opened."""
     async with open_log(settings) as log:
         return await log.admin.list(), dict(log.bad) if isinstance(log, ReadFiles) else {}
-
-
-def in_one_line(error: PenstockError) -> str:
-    """For a row of a table."""
-    return ". ".join(filter(None, (error.message, error.hint))).replace("\n", " ")
 
 
 def name_some(names: Sequence[str]) -> str:
@@ -109,18 +85,15 @@ def _open_beside(settings: Settings) -> Iterator[Log]:
 def _open_as_broker(settings: Settings) -> Iterator[Log]:
     """As the composition root makes it, whether or not the broker itself is to log anything."""
     providers = import_module("penstock.broker.providers")
-    logging_all = msgspec.structs.replace(settings.ingest, log="all")
-    settings = msgspec.structs.replace(settings, ingest=logging_all)
-    store = providers.make_store(settings)
     # librdkafka tells of every attempt to connect; what is wrong is said once, by the command itself
     client_lines = logging.getLogger("penstock.logs.kafka.client")
     client_lines.disabled = settings.logging.level != "debug"
+    opened = providers.make_log(settings)
     try:
-        yield providers.make_log(settings, store)
+        yield opened.log
     finally:
         client_lines.disabled = False
-        if store is not None:
-            store.close()
+        opened.close_rest()
 
 
 def is_there(settings: Settings) -> bool:

@@ -2,6 +2,10 @@
 
 The node that is asked gives its address and a secret in its heartbeat, which only members can read. Who connects proves
 that it knows the secret by an AUTH exchange: an HMAC over random numbers of both sides, so the secret is never sent.
+
+Packets are read and written by `penstock_client.mqtt.packets`, but a link is not a `Client`: it passes the body of a
+PUBLISH on undecoded (1 us a message instead of 14), stops reading when the client has no room, and writes once per loop
+iteration.
 """
 
 from __future__ import annotations
@@ -14,25 +18,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import cast
 
-from penstock._ext.wire.packets import (
-    ProtocolViolation,
-    Reason,
-    build_ack,
-    build_auth,
-    build_connect,
-    build_disconnect,
-    build_pingreq,
-    build_subscribe,
-    parse_auth,
-    parse_connack,
-    parse_suback,
-    reason_name,
-)
+from penstock._ext.wire.packets import Reason, reason_name
 from penstock.core.errors import PenstockError
-from penstock.core.fixed_header import encode_length, read_header
 from penstock.core.refusal import Refusal
 from penstock.services.membership import Door
 from penstock.settings.address import parse_address
+from penstock_client.mqtt import packets
+from penstock_client.mqtt.packets import AUTH, CONNACK, DISCONNECT, LARGEST_PACKET_ID, PUBACK, PUBLISH, SUBACK
 
 METHOD = "penstock-node"
 USER = "user"  # user property of CONNECT: the user name of the client; a client without one has none
@@ -43,9 +35,6 @@ OPEN_SECONDS = 5.0
 KEEP_ALIVE = 20
 PING_SECONDS = 5.0
 MOST_WAITING = 1_000
-LARGEST_PACKET_ID = 65_535
-CONNACK, PUBLISH, PUBACK, SUBACK, DISCONNECT, AUTH = 2, 3, 4, 9, 14, 15
-REASON_STRING = 0x1F
 
 REFUSALS = {
     Reason.IMPLEMENTATION_SPECIFIC_ERROR: Refusal.NOT_SUPPORTED,
@@ -99,14 +88,14 @@ class Link(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._number = secrets.token_bytes(CHALLENGE_BYTES)
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()
+        self._reader = packets.PacketReader()
+        self._ids = packets.PacketIds()
         self._out: list[bytes] = []
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._subscribed: asyncio.Future[tuple[int, str]] = self._loop.create_future()
         self._waiting: deque[tuple[bytes, bytes, OnAnswer]] = deque()
         self._asked: dict[int, OnAnswer] = {}
         self._quota = 0
-        self._last_id = 0
         self._heard_at = 0.0
         self._is_paused = False
         self._ping: asyncio.TimerHandle | None = None
@@ -130,7 +119,9 @@ class Link(asyncio.Protocol):
 
     async def subscribe(self, topic_filter: str, qos: int, properties: Iterable[tuple[str, str]]) -> None:
         """Raises LinkError, with the words of the other node if it refuses."""
-        self._write(build_subscribe(self._next_id(), [(topic_filter, qos)], user_properties=properties))
+        self._write(
+            packets.build_subscribe(self._ids.next(self._asked), [(topic_filter, qos)], user_properties=properties)
+        )
         try:
             async with asyncio.timeout(OPEN_SECONDS):
                 reason, words = await self._subscribed
@@ -141,7 +132,7 @@ class Link(asyncio.Protocol):
 
     def close(self) -> None:
         if self._transport is not None and not self.is_closed:
-            self._out.append(build_disconnect())
+            self._out.append(packets.build_disconnect())
             self._flush()
             self._transport.close()
         self._end("closed")
@@ -175,7 +166,7 @@ class Link(asyncio.Protocol):
         self._heard_at = self._loop.time()
         self._ping = self._loop.call_later(PING_SECONDS, self._look)
         self._write(
-            build_connect(
+            packets.build_connect(
                 self._client_id,
                 keep_alive=KEEP_ALIVE,
                 username=self._node,
@@ -192,18 +183,12 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
-        self._buffer += data
         try:
-            used = 0
-            while not self.is_closed and (header := read_header(self._buffer, used)) is not None:
-                start, size = header
-                if len(self._buffer) - start < size:
-                    break
-                first = self._buffer[used]
-                used = start + size
-                self._take(first >> 4, first & 15, bytes(self._buffer[start:used]))
-            del self._buffer[:used]
-        except (ProtocolViolation, ValueError, IndexError) as error:
+            for packet_type, flags, body in self._reader.feed(data):
+                if self.is_closed:
+                    return
+                self._take(packet_type, flags, body)
+        except ValueError as error:
             self._end(f"what it says cannot be understood: {error}")
             if self._transport is not None:
                 self._transport.abort()
@@ -214,7 +199,7 @@ class Link(asyncio.Protocol):
             self._end("it is silent")
             self._transport.abort()
             return
-        self._write(build_pingreq())
+        self._write(packets.build_pingreq())
         self._ping = self._loop.call_later(PING_SECONDS, self._look)
 
     def pause(self, is_paused: bool) -> None:
@@ -249,12 +234,15 @@ class Link(asyncio.Protocol):
         elif packet_type == PUBACK:
             self._answered(body)
         elif packet_type == AUTH:
-            challenge = parse_auth(flags, body, 5, from_server=True).authentication_data or b""
-            proof = prove(self._door.secret, self._number, challenge)
-            packet = build_auth(Reason.CONTINUE_AUTHENTICATION, authentication_method=METHOD, authentication_data=proof)
-            self._write(packet)
+            _, properties = packets.parse_reason(body)
+            proof = prove(self._door.secret, self._number, properties.get("authentication_data", b""))
+            self._write(
+                packets.build_auth(
+                    Reason.CONTINUE_AUTHENTICATION, authentication_method=METHOD, authentication_data=proof
+                )
+            )
         elif packet_type == CONNACK:
-            connack = parse_connack(body, 5)
+            connack = packets.parse_connack(body)
             if connack.reason:
                 raise ValueError(f"refused, {reason_name(connack.reason)}")
             self._quota = connack.properties.get("receive_maximum", LARGEST_PACKET_ID)
@@ -262,14 +250,14 @@ class Link(asyncio.Protocol):
                 self._connected.set_result(None)
             self._ask_waiting()
         elif packet_type == SUBACK:
-            suback = parse_suback(body, 5)
+            suback = packets.parse_suback(body)
             if not self._subscribed.done():
                 self._subscribed.set_result((suback.reasons[0], suback.properties.get("reason_string", "")))
         elif packet_type == DISCONNECT:
             raise ValueError("it closes the connection")
 
     def acknowledge(self, packet_ids: Iterable[int], reason: int = 0) -> None:
-        self._write(b"".join(build_ack(PUBACK, packet_id, reason) for packet_id in packet_ids))
+        self._write(b"".join(packets.build_ack(PUBACK, packet_id, reason) for packet_id in packet_ids))
 
     # ---- settlements ----
 
@@ -284,34 +272,17 @@ class Link(asyncio.Protocol):
     def _ask_waiting(self) -> None:
         while self._waiting and len(self._asked) < self._quota:
             topic, properties, on_answer = self._waiting.popleft()
-            packet_id = self._next_id()
+            packet_id = self._ids.next(self._asked)
             self._asked[packet_id] = on_answer
-            body = b"".join(
-                (
-                    len(topic).to_bytes(2, "big"),
-                    topic,
-                    packet_id.to_bytes(2, "big"),
-                    encode_length(len(properties)),
-                    properties,
-                )
-            )
-            self._write(bytes((PUBLISH << 4 | 2,)) + encode_length(len(body)) + body)
+            head = packets.encode_text(topic) + packet_id.to_bytes(2)
+            self._write(packets.build_packet(PUBLISH, 2, head, packets.encode_length(len(properties)), properties))
 
     def _answered(self, body: bytes) -> None:
-        on_answer = self._asked.pop(int.from_bytes(body[:2], "big"), None)
-        reason = body[2] if len(body) > 2 else 0
-        words = b""
-        if len(body) > 7 and body[4] == REASON_STRING:
-            words = body[7 : 7 + int.from_bytes(body[5:7], "big")]
+        answer = packets.parse_ack(body)
+        on_answer = self._asked.pop(answer.packet_id, None)
         if on_answer is not None:
-            on_answer(reason, words)
+            on_answer(answer.reasons[0], answer.properties.get("reason_string", "").encode())
         self._ask_waiting()
-
-    def _next_id(self) -> int:
-        while True:
-            self._last_id = self._last_id % LARGEST_PACKET_ID + 1
-            if self._last_id not in self._asked:
-                return self._last_id
 
 
 async def open_quietly(link: Link) -> None:

@@ -40,8 +40,8 @@ from penstock.mqtt.queue_consumers import subscribe
 from penstock.mqtt.refusals import SUBACK_REASONS
 from penstock.services.membership import Door
 from penstock.services.node import ClusterNode
-from penstock.services.settings import OFF, ClusterSettings
 from penstock.settings.address import Address, parse_address
+from penstock.settings.cluster import OFF, ClusterSettings
 from penstock.settings.model import ListenerSettings
 from penstock.subscribers.queue.manager import QueueManager
 from penstock.subscribers.queue.rights import RELAYED_BY

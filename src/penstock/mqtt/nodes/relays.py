@@ -40,7 +40,7 @@ MOST_UNDER_WAY = 64  # what a courier carries
 MOST_HELD = 1 << 20
 FOR_IDENTIFIER = 16  # bytes a packet may grow by, here
 NOT_A_MEMBER = b"this client does not consume that queue in that group"
-NO_DOOR = "it has not said where it can be reached: queue.cluster.relay_address"
+NO_DOOR = "it has not said where it can be reached: cluster.relay_address"
 
 
 class Settlement(NamedTuple):

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from penstock.core.descriptors import descriptor_limit
 from penstock.core.logging import Throttled, get_logger
+from penstock.core.process import descriptor_limit
 
 log = get_logger("penstock.admin")
 

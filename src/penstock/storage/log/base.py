@@ -121,7 +121,7 @@ NO_LIMITS = Limits(-1, -1)
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """`retention.ms:604800000;segment.bytes:26214400` as in the seeds' settings."""
+    """`retention.ms:604800000;segment.bytes:26214400` as ThingsBoard's settings have it."""
     properties: dict[str, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         name, colon, value = part.partition(":")

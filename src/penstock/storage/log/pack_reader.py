@@ -31,7 +31,7 @@ RETRY_SECONDS = 1.0
 PACKS_AT_ONCE = 40
 
 
-class Lane(Protocol):
+class PackTaker(Protocol):
     """Who is read for: a client's lane, or a group of a durable queue."""
 
     is_paused: bool
@@ -55,7 +55,7 @@ class Lane(Protocol):
     def offer(self, packs: list[RecordPack], /) -> bool: ...
 
 
-L = TypeVar("L", bound=Lane)
+L = TypeVar("L", bound=PackTaker)
 
 
 class PackReader(Generic[L]):

@@ -72,7 +72,7 @@ class TopicConfig:
     def of(cls, topic: str, partitions: int, properties: Mapping[str, str] | None) -> TopicConfig:
         """Raises LogError when a value makes no sense. Properties of Kafka that mean nothing here are kept as text."""
         kept = dict(properties or {})
-        # the seeds' settings carry the number of partitions among the properties
+        # ThingsBoard's settings carry the number of partitions among the properties
         stated = kept.pop("partitions", None)
         try:
             if stated is not None and partitions == 1:

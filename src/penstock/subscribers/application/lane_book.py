@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from penstock._ext.hub.connection import Hub, Lane, Session
+from penstock._ext.hub.connection import ApplicationDesk, Hub, Lane, Session
 from penstock.core.logging import get_logger
 from penstock.settings.application import ApplicationSettings
 from penstock.storage.log.pack_reader import PackReader
@@ -30,8 +30,15 @@ class Place:
 
 
 class LaneBook:
-    def __init__(self, hub: Hub, contexts: Contexts, settings: ApplicationSettings) -> None:
-        self._hub = hub
+    """`on_detach` is called when the connection of a session with lanes goes."""
+
+    def __init__(
+        self, hub: Hub, contexts: Contexts, settings: ApplicationSettings, on_detach: Callable[[Session], None]
+    ) -> None:
+        flush_after = 1 if settings.write_and_flush else settings.buffered_messages
+        self._desk = ApplicationDesk(
+            hub, self.on_lanes, on_detach, packs_in_flight=settings.packs_in_flight, flush_after=flush_after
+        )
         self._contexts = contexts
         self._settings = settings
         self._places: dict[Lane, Place] = {}
@@ -60,7 +67,7 @@ class LaneBook:
         """The lane is the session's from here on: PUBRELs first, then its packs."""
         self._places[lane] = place
         self._has_places.set()
-        lane.session.add_lane(lane)
+        self._desk.open(lane)
         # A PUBREL says that PUBREC came: it must be durable that it did.
         self._contexts.when_durable(place.key, lane.resume)
         place.reader.add(lane)
@@ -118,7 +125,7 @@ class LaneBook:
                 log.exception("delivery to APPLICATION clients failed", error=repr(error))
 
     def _tick(self, count: int) -> None:
-        dirty = self._hub.take_dirty_lanes()
+        dirty = self._desk.take_dirty()
         self._store(dirty)
         for lane in dirty:
             if lane in self._places:
@@ -163,10 +170,14 @@ class LaneBook:
                 totals[name] += getattr(lane, name)
         return totals
 
+    def lanes_of(self, session: Session) -> list[Lane]:
+        """The open lanes of a session."""
+        return self._desk.lanes_of(session)
+
     def totals_of(self, session: Session) -> dict[str, int]:
         """Of one client's session since the broker started."""
         past = self._past.get(session.client_id, {})
-        return {name: past.get(name, 0) + sum(getattr(lane, name) for lane in session.lanes_now) for name in LIVE}
+        return {name: past.get(name, 0) + sum(getattr(lane, name) for lane in self.lanes_of(session)) for name in LIVE}
 
     def forget(self, client_ids: Iterable[str]) -> None:
         """Their sessions are over."""

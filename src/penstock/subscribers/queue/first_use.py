@@ -1,7 +1,7 @@
 """Creates queues when a client publishes or subscribes to an unknown name.
 
-`queue_manager.auto_create` says whether such a queue is durable, ephemeral, or refused. The definition of a durable one
-is stored before its log is created, and therefore before the first publisher or consumer gets an answer.
+`durable_queues.auto_create` says whether such a queue is durable, ephemeral, or refused. The definition of a durable
+one is stored before its log is created, and therefore before the first publisher or consumer gets an answer.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from penstock.core.ports import Scheduler
 from penstock.core.refusal import Refusal, Refused
 from penstock.core.tasks import TaskSet
 from penstock.services.node import ClusterNode
-from penstock.settings.queues import QueueManagerSettings
+from penstock.settings.queues import DurableQueueSettings
 from penstock.storage.log.base import Consumer, Log, LogError
 from penstock.storage.log.waiting import until_available
 from penstock.storage.state.base import StateStore, StoreError
@@ -53,6 +53,13 @@ log = get_logger("penstock.queues")
 
 LOOKED_AT_ONCE = 50
 
+OnBuried = Callable[[str, str, str], None]
+"""Called with the queue, the topic and the reason of a message that is a dead letter now."""
+
+
+def ignore_buried(queue: str, topic: str, reason: str) -> None:
+    """Where no events are recorded."""
+
 
 class QueueManager:
     def __init__(
@@ -63,15 +70,16 @@ class QueueManager:
         store: StateStore,
         scheduler: Scheduler,
         *,
-        settings: QueueManagerSettings,
+        settings: DurableQueueSettings,
         definitions: Iterable[QueueDefinition] = (),
         prefix: str = "",
         lasting: LastingConsumers,
         node: ClusterNode | None = None,
         remote: MakeRemote = NoRemoteQueues,
+        on_buried: OnBuried = ignore_buried,
     ) -> None:
         """`node` says which queues' consumers this broker serves; None: it is alone. `remote` makes the port to queues
-        that other nodes serve; `lasting` knows the consumers of sessions."""
+        that other nodes serve; `lasting` knows the consumers of sessions, `on_buried` is called for dead letters."""
         self.hub = hub
         self.scheduler = scheduler
         self.settings = settings
@@ -101,7 +109,7 @@ class QueueManager:
             self._follower = Follower(self, log_provider, node, prefix)
         self.definitions = DefinitionWriter(self, self._follower)
         self._returning = Returning(self, self._follower, lasting)
-        self.on_buried: Callable[[str, str, str], None] | None = None
+        self._on_buried = on_buried
 
     @property
     def is_alone(self) -> bool:
@@ -143,7 +151,7 @@ class QueueManager:
         for definition in self._configured.values():
             await self.configure(definition)
         # Groups that are restored may want something at once; publishers come later.
-        self.hub.serve_queues(None, self._on_queues, self._on_detach)
+        self.hub.queues.serve(None, self._on_queues, self._on_detach)
         known = [queue for queue in self.queues.values() if queue.topic in topics]
         for at in range(0, len(known), LOOKED_AT_ONCE):
             making = (partial(queue.make, is_there=True) for queue in known[at : at + LOOKED_AT_ONCE])
@@ -156,7 +164,7 @@ class QueueManager:
         for queue in self.queues.values():
             for group in queue.groups.values():
                 group.serve()  # dead letters that were not buried yet
-        self.hub.serve_queues(self._find_queue, self._on_queues, self._on_detach, self.remote.on_settlement)
+        self.hub.queues.serve(self._find_queue, self._on_queues, self._on_detach, self.remote.on_settlement)
         self.definitions.is_started = True
         if self._follower is not None:
             self.spawn(self._follower.run())
@@ -184,9 +192,9 @@ class QueueManager:
             except LogError as error:
                 log.error("a queue keeps its stored definition", queue=definition.name, error=str(error))
 
-    async def reload(self, definitions: Iterable[QueueDefinition], settings: QueueManagerSettings) -> None:
+    async def reload(self, definitions: Iterable[QueueDefinition], settings: DurableQueueSettings) -> None:
         self.settings = settings
-        self.hub.bindings.bump()  # publishers remember that their queue was not created: let them try again
+        self.hub.queues.bindings.bump()  # publishers remember that their queue was not created: let them try again
         self._configured = {definition.name: definition for definition in definitions}
         for definition in self._configured.values():
             await self.configure(definition)
@@ -242,9 +250,9 @@ class QueueManager:
         return queue
 
     def _bind(self, queue: Queue) -> None:
-        self.hub.unbind_queue(queue.core)
+        self.hub.queues.unbind(queue.core)
         for binding in queue.definition.bindings:
-            self.hub.bind_queue(queue.core, binding.encode())
+            self.hub.queues.bind(queue.core, binding.encode())
 
     def find(self, name: str) -> Queue:
         queue = self.queues.get(name)
@@ -286,7 +294,7 @@ class QueueManager:
         """It is there no more; its log and its state are another's to remove."""
         del self.queues[queue.name]
         self.first_use.gone(queue)
-        self.hub.unbind_queue(queue.core)
+        self.hub.queues.unbind(queue.core)
         for membership in self._memberships:
             membership.members = [pair for pair in membership.members if pair[0].queue is not queue]
             self.remote.follow(membership)
@@ -332,9 +340,8 @@ class QueueManager:
 
     def tell_buried(self, queue: str, letters: Iterable[tuple[bytes, int]]) -> None:
         """Messages, by topic and reason, are dead letters now."""
-        if self.on_buried is not None:
-            for topic, reason in letters:
-                self.on_buried(queue, topic.decode(errors="replace"), REASONS[reason])
+        for topic, reason in letters:
+            self._on_buried(queue, topic.decode(errors="replace"), REASONS[reason])
 
     def _on_queues(self, groups: list[QueueGroup]) -> None:
         for core in groups:

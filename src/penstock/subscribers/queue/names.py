@@ -58,7 +58,7 @@ class Address(NamedTuple):
 
 
 def topic_of(queue: str, prefix: str = "") -> str:
-    """The log of a queue. `prefix` is that of all topics of this broker or cluster (`queue.prefix`)."""
+    """The log of a queue. `prefix` is that of all topics of this broker or cluster (`services.prefix`)."""
     before = f"{prefix}.{LOG_PREFIX}" if prefix else LOG_PREFIX
     if is_dead_letters(queue):
         before, queue = before + _DLQ_LOG, queue[len(_DLQ) :]

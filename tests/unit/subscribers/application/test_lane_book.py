@@ -37,8 +37,7 @@ class Stage:
         self.hub = Hub(self.loop)
         self.store = MemoryStateStore()
         self.contexts = Contexts(self.store, self.loop)
-        self.book = LaneBook(self.hub, self.contexts, ApplicationSettings(**settings))
-        self.hub.deliver_packs(self.book.on_lanes, lambda session: None)
+        self.book = LaneBook(self.hub, self.contexts, ApplicationSettings(**settings), lambda session: None)
         self.reader = PackReader(log.consumer("group"), 10, self.book.save)
 
     async def open(self, name: str, *, version: int = 4, prefix: bytes = b"") -> tuple[LaneClient, Lane, bytes]:
@@ -122,7 +121,7 @@ def test_closing_stores_the_last_context() -> None:
         assert stored is not None
         assert read_context(stored[1:])["in_flight"] == [(0, 1, 3, "planned")]
         assert len(stage.book) == 0
-        assert client.session.lanes_now == []
+        assert client.session.outlets_now == []
 
     run(scenario)
 

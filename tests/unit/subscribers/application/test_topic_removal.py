@@ -28,7 +28,7 @@ def test_a_client_that_comes_back_elsewhere_while_its_topic_is_looked_at_keeps_i
             return Use.NONE
 
         await node.log.admin.create(TOPIC)
-        node.delivery.use_elsewhere = use_elsewhere
+        node.others.ask = use_elsewhere
         tidying = asyncio.ensure_future(node.delivery.tidy(LEFT))
         await asked.wait()
         async with asyncio.timeout(30):

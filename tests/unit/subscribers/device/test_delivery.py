@@ -328,7 +328,7 @@ def test_an_application_does_not_wait_for_a_store_that_fails(tmp_path: Path) -> 
         node.publish(b"stored")
         await node.until(lambda: node.is_settled)
         session = node.sessions["a"]
-        session.feed = Feed("its topic")
+        session.intake = Feed("its topic")
         node.delivery.becomes_application(session)
         node.store.failing = {"fetch"}
         client = LaneClient(node.hub, session)
@@ -353,7 +353,7 @@ def test_a_client_may_get_a_message_and_leave_within_one_millisecond(
     async def scenario(node: DeviceNode) -> None:
         client = await subscribed(node, "a")
         value = encode("t", b"x", 1, received_at=received_at) + encode_delivery(1, False)
-        assert client.session.send_stored([7], [value], 0, 1_000) == 1
+        assert client.session.intake.send_stored([7], [value], 0, 1_000) == 1
         found: list[bool] = []
         await node.until(lambda: bool(found.extend(packet.dup for packet in client.take()) or found))
         assert found == [dup]

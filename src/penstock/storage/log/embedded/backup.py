@@ -55,7 +55,7 @@ class StagedTopic:
         return sum(segment.size for segment in self.segments)
 
     def verify(self) -> None:
-        """Compares all checksums. Raises LogDamaged that names the original."""
+        """Compares all checksums. Raise LogDamaged, which names the file that was copied."""
         order = OrderCheck(self.topic)
         last = len(self.segments) - 1
         for number, staged in enumerate(self.segments):

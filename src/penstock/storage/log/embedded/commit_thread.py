@@ -30,8 +30,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock._ext.record.segment import DiskThread, Turns
-from penstock.core.descriptors import descriptor_limit
 from penstock.core.logging import get_logger
+from penstock.core.process import descriptor_limit
 from penstock.storage.log.base import LogError, LogUnavailable
 from penstock.storage.log.embedded import files
 from penstock.storage.log.embedded.journal import Entry, Journal

@@ -33,7 +33,7 @@ from penstock.storage.log.base import (
 from penstock.storage.log.kafka.errors import is_passing, to_log_error
 from penstock.storage.log.kafka.health import Health
 from penstock.storage.log.kafka.questions import Questions, text
-from penstock.storage.log.kafka.shelf import LARGEST_FETCH, MOVES, Place, Shelf
+from penstock.storage.log.kafka.shelf import LARGEST_FETCH, MOVES, Shelf, ShelfPartition
 from penstock.storage.log.kafka.worker import Worker
 
 log = get_logger("penstock.logs.kafka")
@@ -232,10 +232,10 @@ class KafkaConsumer:
     def is_subscribed(self) -> bool:
         return self._is_subscribed
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[ShelfPartition]:
         return list(self._shelf.places.values())
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: ShelfPartition) -> bool:
         return self._shelf.places.get(place.partition) is place
 
     def assignment(self) -> list[TopicPartition]:

@@ -8,18 +8,19 @@ with takes along what was not acknowledged; only QoS 2 messages under way stay w
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
-from penstock._ext.hub.connection import Feed, Hub, Lane, Session, read_context, split_context
+from penstock._ext.hub.connection import Feed, Hub, Lane, Session, feed_group, read_context, split_context
 from penstock._ext.wire.packets import split_share
 from penstock.core.assign import assign
 from penstock.core.logging import Throttled, get_logger
 from penstock.core.tasks import TaskSet
-from penstock.services.housekeeper import Use
+from penstock.services.housekeeper import Note, Use
 from penstock.settings.application import ApplicationSettings
 from penstock.storage.log.base import Log, LogError, TopicNotFound, TopicPartition, parse_properties
 from penstock.storage.log.pack_reader import PackReader
 from penstock.subscribers.application.contexts import CLAIMED, OFFERED, SHARED, Contexts, make_key, split_key
+from penstock.subscribers.application.elsewhere import Elsewhere
 from penstock.subscribers.application.lane_book import LaneBook, Place
 from penstock.subscribers.application.names import ApplicationNames
 from penstock.subscribers.application.shared.begin import ShareBegins
@@ -64,6 +65,8 @@ class SharedDelivery:
         book: LaneBook,
         find_session: Callable[[str], Session | None],
         has_session: Callable[[str], bool],
+        elsewhere: Elsewhere,
+        note: Note,
     ) -> None:
         """`has_session` asks for sessions at other brokers too."""
         self._find_session = find_session
@@ -98,8 +101,7 @@ class SharedDelivery:
         self._online: dict[str, int] = {}  # clients that were attached, and the generation of their session then
         self._closed: dict[bytes, set[int]] = {}  # partitions that change hands now: packet ids not sent on it
         self._reserved: dict[bytes, int] = {}  # filters that are being prepared, and for how many clients
-        self.is_elsewhere: Callable[[bytes], bool] | None = None  # whether other brokers have members of a group
-        self.before_joining: Callable[[Sequence[str]], Awaitable[None]] | None = None  # tells other brokers of topics
+        self._elsewhere = elsewhere
         self._denials = ShareDenials(
             contexts,
             self.claims,
@@ -108,7 +110,8 @@ class SharedDelivery:
             restart=self._restart,
         )
         book.on_denied = self._denials.handle
-        self.removals = ShareRemovals(log_provider, names, settings, self.use_of, self._forget_contexts)
+        use_of, forget = self.use_of, self._forget_contexts
+        self.removals = ShareRemovals(log_provider, names, settings, use_of, forget, elsewhere=elsewhere, note=note)
         self._begins = ShareBegins(log_provider, contexts)
         self._warnings = Throttled(log, interval=10.0)
 
@@ -164,7 +167,7 @@ class SharedDelivery:
         topic = self._topic_of(share_filter)
         if share_filter not in self._shares and topic in self._partitions:
             self._forget_unused(topic)
-            if self._is_elsewhere(share_filter):
+            if self._elsewhere.has_members(share_filter):
                 self.removals.leave(share_filter, topic)
             else:
                 self.removals.begin(share_filter, topic, None)
@@ -189,9 +192,8 @@ class SharedDelivery:
         topics = sorted({self._topic_of(name) for name in filters} - {""})
         for topic in topics:
             await self.removals.done(topic)
-        if self.before_joining is not None:
-            for first in range(0, len(topics), TOPICS_AT_ONCE):
-                await self.before_joining(topics[first : first + TOPICS_AT_ONCE])
+        for first in range(0, len(topics), TOPICS_AT_ONCE):
+            await self._elsewhere.before_joining(topics[first : first + TOPICS_AT_ONCE])
 
     def _topic_of(self, share_filter: bytes) -> str:
         return self._names.shared_topic(split_share(share_filter)[1]) or ""
@@ -295,7 +297,7 @@ class SharedDelivery:
         feed = self._feeds.get(topic)
         if feed is None:
             feed = self._feeds[topic] = Feed(topic, self._partitions.get(topic, self._settings.shared_partitions))
-        self._hub.feed_group(share_filter, feed)
+        feed_group(self._hub, share_filter, feed)
         share = self._shares.get(share_filter)
         if share is None:
             share = self._shares[share_filter] = self._open(share_filter, self._names.shared_group(name, plain), topic)
@@ -435,28 +437,25 @@ class SharedDelivery:
     def _close(self, share: Share) -> None:
         """Nobody is left here, but elsewhere. What is stored is theirs: it changes, and ends, without this broker."""
         del self._shares[share.share_filter]
-        self._hub.feed_group(share.share_filter, None)
+        feed_group(self._hub, share.share_filter, None)
         self._contexts.give_away(self._contexts.keys(SHARED, share.group))
         self._tasks.spawn(share.reader.stop())
         self._forget_unused(share.topic)
 
     def _end(self, share: Share) -> None:
         """Nobody is left: the contexts go, and the topic with the last group that reads it."""
-        if self._is_elsewhere(share.share_filter):
+        if self._elsewhere.has_members(share.share_filter):
             self._close(share)
             # Those may be DEVICE clients, or leave just now as well: who is the last one is found out later.
             self.removals.leave(share.share_filter, share.topic)
             return
         del self._shares[share.share_filter]
-        self._hub.feed_group(share.share_filter, None)
+        feed_group(self._hub, share.share_filter, None)
         self._contexts.remove(self._contexts.keys(SHARED, share.group))
         self.returns.forget(share.group)
         self._closed.clear()
         self._forget_unused(share.topic)
         self.removals.begin(share.share_filter, share.topic, share.reader.stop())
-
-    def _is_elsewhere(self, share_filter: bytes) -> bool:
-        return self.is_elsewhere is not None and self.is_elsewhere(share_filter)
 
     def _forget_unused(self, topic: str) -> None:
         """Other brokers may remove it from here on: who shares it next looks whether it is there. Who is about to share

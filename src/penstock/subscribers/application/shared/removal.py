@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from penstock._ext.wire.packets import split_share
@@ -13,6 +13,7 @@ from penstock.core.tasks import TaskSet
 from penstock.services.housekeeper import SHARE, Note, Task, Undecided, Use
 from penstock.settings.application import ApplicationSettings
 from penstock.storage.log.base import Log, TopicNotFound
+from penstock.subscribers.application.elsewhere import Elsewhere
 from penstock.subscribers.application.names import ApplicationNames
 
 log = get_logger("penstock.application")
@@ -34,6 +35,9 @@ class ShareRemovals:
         settings: ApplicationSettings,
         use_here: UseHere,
         on_deleted: Callable[[str, str], None],
+        *,
+        elsewhere: Elsewhere,
+        note: Note,
     ) -> None:
         self._log = log_provider
         self._names = names
@@ -45,8 +49,8 @@ class ShareRemovals:
         self._deleting: set[str] = set()
         self._moved: dict[bytes, float] = {}  # filters, until when; those that went first are in front
         self._tasks = TaskSet()
-        self.note: Note | None = None
-        self.use_elsewhere: Callable[[Task], Awaitable[Use]] | None = None
+        self._elsewhere = elsewhere
+        self._note = note
 
     def stop(self) -> None:
         self._tasks.cancel()
@@ -97,8 +101,8 @@ class ShareRemovals:
 
     def leave(self, share_filter: bytes, topic: str) -> None:
         """To the housekeeper, who finds out whether anybody else shares it."""
-        if self._settings.remove_topics == "session-end" and self.note is not None:
-            self.note(SHARE, share_filter.decode(), topic)
+        if self._settings.remove_topics == "session-end":
+            self._note(SHARE, share_filter.decode(), topic)
 
     def _begin(self, share_filter: bytes, topic: str, stop_reader: Coroutine[Any, Any, None] | None) -> None:
         # As it is now: who shares the filter again meanwhile waits, and gets a new group.
@@ -126,7 +130,7 @@ class ShareRemovals:
             if self._settings.remove_topics == "session-end":
                 await self._delete_unused(share_filter, topic, use)
         except (PenstockError, TimeoutError) as error:
-            if self.note is not None and self.use_elsewhere is not None:
+            if not self._elsewhere.is_alone:
                 log.debug("the topic of a share is left to the housekeeper", topic=topic, error=str(error))
                 return
             log.warning(
@@ -178,11 +182,11 @@ class ShareRemovals:
 
     async def _ask_others(self, share_filter: bytes, topic: str) -> Use:
         """Who comes here meanwhile waits. Raises PenstockError: not known, or another broker is about to share it."""
-        if self.use_elsewhere is None:
+        if self._elsewhere.is_alone:
             return Use.NONE
         self._asking[topic] = True
         try:
-            use = await self.use_elsewhere(Task(SHARE, share_filter.decode(), topic))
+            use = await self._elsewhere.use_of(Task(SHARE, share_filter.decode(), topic))
         finally:
             may_go_on = self._asking.pop(topic)
         if not may_go_on:

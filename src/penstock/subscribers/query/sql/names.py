@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MAX_NAME = 192  # bytes, as the group ids of the original
+MAX_NAME = 192  # bytes, as group ids of TDengine
 MAX_FILTER = 65_535
 
 
