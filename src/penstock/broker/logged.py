@@ -8,7 +8,6 @@ from functools import partial
 
 from penstock._ext.hub.connection import Session
 from penstock._ext.wire.packets import split_share
-from penstock.access.base import Identity, Subject
 from penstock.access.refusals import Refusals
 from penstock.broker.clustering import Neighbourhood, Own, make_cluster
 from penstock.broker.features import Features, sessions_part
@@ -103,7 +102,7 @@ def _build_in_cluster(ground: Ground) -> Features:
         settings.cluster,
         kafka=settings.kafka.bootstrap_servers,
         receive_maximum=settings.limits.receive_maximum,
-        program_for=lambda client_id, user: base.access.program_for(Subject(Identity(user), client_id)),
+        program_for=base.access.program_for,
     )
 
     def reload(change: Reload) -> None:

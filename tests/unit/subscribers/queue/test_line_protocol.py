@@ -8,7 +8,9 @@ from pathlib import Path
 
 import uvloop
 
-from penstock.broker.app import Broker
+from penstock.broker.build import build_broker
+from penstock.broker.life import Broker
+from penstock.mqtt.queue_subscriber import QueueSubscriber
 from penstock.settings.address import parse_address
 from penstock.settings.loader import load_settings
 from tests.support.frontends.line_protocol import make_listener
@@ -49,8 +51,8 @@ class Lines:
     """A broker on its directory, with the front-end beside it."""
 
     def __init__(self, broker: Broker) -> None:
-        assert broker.queues is not None
-        self._listener = make_listener(broker.queues)
+        [kind] = [kind for kind in broker.frontend.kinds if isinstance(kind, QueueSubscriber)]
+        self._listener = make_listener(kind._manager)
 
     async def start(self) -> None:
         await self._listener.start()
@@ -76,7 +78,7 @@ def in_broker(directory: Path, work: Callable[[Lines], Awaitable[None]]) -> None
             "sys.interval": "0",
             "logging.level": "error",
         }
-        broker = Broker(load_settings(None, {}, overrides))
+        broker = build_broker(load_settings(None, {}, overrides))
         await broker.start()
         lines = Lines(broker)
         await lines.start()
