@@ -26,8 +26,8 @@ from penstock.subscribers.queue.manager import QueueManager
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """`queues` is empty without a log. `parts` start before the listeners, `late_parts` after them. `listening`: names of listeners of their own, and
-    how to find the address of each."""
+    """`queues` is empty without a log. `parts` start before the listeners, `late_parts` after them. `listening`: names
+    of listeners of their own, and how to find the address of each."""
 
     registry: SessionRegistry
     kinds: Kinds

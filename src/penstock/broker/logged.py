@@ -7,7 +7,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from penstock._ext.hub.connection import Session
+<<<<<<< HEAD
 from penstock.access.base import Identity, Subject
+=======
+from penstock._ext.wire.packets import split_share
+>>>>>>> main
 from penstock.access.refusals import Refusals
 from penstock.broker.clustering import Neighbourhood, Own, make_cluster
 from penstock.broker.features import Features, kind_part, sessions_part
@@ -103,7 +107,7 @@ def _build_in_cluster(ground: Ground) -> Features:
         settings.cluster,
         kafka=settings.kafka.bootstrap_servers,
         receive_maximum=settings.limits.receive_maximum,
-        program_for=lambda client_id, user: base.access.program_for(Subject(Identity(user), client_id)),
+        program_for=base.access.program_for,
     )
 
     def reload(change: Reload) -> None:

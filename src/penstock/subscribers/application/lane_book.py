@@ -42,6 +42,7 @@ class LaneBook:
         self._contexts = contexts
         self._settings = settings
         self._places: dict[Lane, Place] = {}
+        self._has_places = asyncio.Event()
         self._totals = dict.fromkeys(LIVE, 0)
         self._past: dict[str, dict[str, int]] = {}  # of lanes that are closed, by client
         self._uncommitted: dict[Lane, PackReader[Lane]] = {}
@@ -67,6 +68,7 @@ class LaneBook:
     def open(self, lane: Lane, place: Place) -> None:
         """The lane is the session's from here on: PUBRELs first, then its packs."""
         self._places[lane] = place
+        self._has_places.set()
         self._desk.open(lane)
         # A PUBREL says that PUBREC came: it must be durable that it did.
         self._contexts.when_durable(place.key, lane.resume)
@@ -112,6 +114,9 @@ class LaneBook:
     async def _run(self) -> None:
         count = 0
         while True:
+            if not self._places and not self._uncommitted:
+                self._has_places.clear()
+                await self._has_places.wait()
             await asyncio.sleep(SAVE_SECONDS)
             count += 1
             try:
