@@ -7,11 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from penstock._ext.hub.connection import Session
-<<<<<<< HEAD
-from penstock.access.base import Identity, Subject
-=======
-from penstock._ext.wire.packets import split_share
->>>>>>> main
 from penstock.access.refusals import Refusals
 from penstock.broker.clustering import Neighbourhood, Own, make_cluster
 from penstock.broker.features import Features, kind_part, sessions_part
