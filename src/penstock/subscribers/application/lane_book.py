@@ -46,10 +46,12 @@ class LaneBook:
         self._totals = dict.fromkeys(LIVE, 0)
         self._past: dict[str, dict[str, int]] = {}  # of lanes that are closed, by client
         self._uncommitted: dict[Lane, PackReader[Lane]] = {}
-        self.on_denied: Callable[[Lane], None] | None = None
+        self._on_denied: Callable[[Lane], None] = lambda lane: None
         self._ticker: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    def start(self, on_denied: Callable[[Lane], None]) -> None:
+        """`on_denied` is called with lanes that wait at a message the client may not read."""
+        self._on_denied = on_denied
         self._ticker = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
@@ -106,8 +108,8 @@ class LaneBook:
         for lane in lanes:
             # What was sent before the message is acknowledged first: nothing of it changes hands.
             is_denied = lane.is_stale or (lane.denied_topic is not None and not lane.packs)
-            if is_denied and lane in self._places and self.on_denied is not None:
-                self.on_denied(lane)
+            if is_denied and lane in self._places:
+                self._on_denied(lane)
 
     async def _run(self) -> None:
         count = 0

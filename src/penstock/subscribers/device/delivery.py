@@ -19,7 +19,6 @@ from typing import Any
 from penstock._ext.hub.connection import DeviceDesk, DeviceOutlet, Hub, Round, Session, count_trimmed
 from penstock._ext.record.envelope import encode_delivery
 from penstock._ext.record.segment import RecordPack
-from penstock._ext.wire.packets import split_share
 from penstock.core.clock import now_ms
 from penstock.core.logging import Throttled, get_logger
 from penstock.settings.redis import DeviceSettings
@@ -37,6 +36,7 @@ from penstock.subscribers.device.store.base import (
     client_queue,
 )
 from penstock.subscribers.device.waiting import Backlog, Given, Held
+from penstock_schema.topic_filter import split_share
 
 log = get_logger("penstock.device")
 
