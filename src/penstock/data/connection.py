@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -44,6 +45,7 @@ class DataConnection(asyncio.Protocol):
         self._waiting: list[bytes] = []  # frames over the number of requests that may be under way
         self._order = {name: asyncio.Lock() for name in IN_ORDER.values()}
         self._timer: asyncio.TimerHandle | None = None
+        self._expiry: asyncio.TimerHandle | None = None
         self._is_paused = False
         self._written = 0  # bytes of answers
         self._sent = 0  # of them, when it was looked last whether the other end reads
@@ -66,8 +68,9 @@ class DataConnection(asyncio.Protocol):
         self._is_ending = True
         self._transport = None
         self._waiting.clear()
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._expiry):
+            if timer is not None:
+                timer.cancel()
         self._tasks.cancel()
         self._front.release(self)
 
@@ -219,6 +222,9 @@ class DataConnection(asyncio.Protocol):
             self._end(error, number)
             return
         self._identity = Identity.of(subject, "data")
+        if subject.identity.expires_at is not None:
+            left = max(0.0, subject.identity.expires_at - time.time())
+            self._expiry = self._loop.call_later(left, self._end, NotAllowed("the credentials have expired"))
         self._reader.largest = self._front.settings.max_request_bytes
         if self._timer is not None:
             self._timer.cancel()
