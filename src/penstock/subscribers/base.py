@@ -25,6 +25,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
+import msgspec
+
 from penstock._ext.hub.connection import Feed, Session
 from penstock._ext.record.segment import RecordPack
 
@@ -33,8 +35,7 @@ ReadRow = Callable[[str, bytes], bytes | None]
 """Reads a row of a table of the shared state."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(msgspec.Struct, frozen=True):  # a dataclass takes three times as long to make
     """A client that is about to get a session."""
 
     client_id: str
@@ -43,8 +44,7 @@ class Arrival:
     clean_start: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """A subscription that a client asks for. `qos` is the highest that may be granted."""
 
     topic_filter: bytes

@@ -91,7 +91,7 @@ class ApplicationDelivery:
         """Reads the contexts; sessions are restored after it and clients connect after that."""
         await self.contexts.load()
         self._reader.start()
-        self.book.start()
+        self.book.start(self.shared.denials.handle)
         self._tasks.spawn(self._finish_claims())
 
     async def stop(self) -> None:

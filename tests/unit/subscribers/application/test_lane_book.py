@@ -63,7 +63,7 @@ def run(scenario: Callable[[Stage], Awaitable[None]], **settings: Any) -> None:
         log = MemoryLog()
         await log.start()
         stage = Stage(log, **settings)
-        stage.book.start()
+        stage.book.start(lambda lane: None)
         stage.reader.start()
         try:
             async with asyncio.timeout(60):
