@@ -214,3 +214,24 @@ def test_an_error_of_our_own_does_not_end_the_rounds() -> None:
         assert client.is_open
 
     run(scenario)
+
+
+def test_the_book_sleeps_while_it_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker without APPLICATION clients is not woken for them."""
+    monkeypatch.setattr("penstock.subscribers.application.lane_book.SAVE_SECONDS", 0.01)
+    ticks: list[int] = []
+    monkeypatch.setattr(LaneBook, "_tick", lambda _book, count: ticks.append(count))
+
+    async def scenario(stage: Stage) -> None:
+        await asyncio.sleep(0.2)
+        assert not ticks
+        _, lane, _ = await stage.open("a")
+        await stage.until(lambda: len(ticks) > 2)
+        stage.book.close(lane)
+        await stage.until(lambda: not stage.book._uncommitted)
+        await asyncio.sleep(0.1)
+        count = len(ticks)
+        await asyncio.sleep(0.2)
+        assert len(ticks) == count
+
+    run(scenario)
