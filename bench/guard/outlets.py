@@ -14,7 +14,7 @@ from penstock._ext.hub.connection import (
     Feed,
     Hub,
     Lane,
-    QueueConsumer,
+    MqttConsumer,
     QueueGroup,
     Round,
     take_filled,
@@ -136,7 +136,7 @@ class QueueRoom:
         self.publisher, self.client = Client(self.hub, "publisher"), Client(self.hub, "consumer")
         self.group = QueueGroup(self.queue, "workers", "workers", None)
         self.group.is_reading = True
-        QueueConsumer(self.group, self.client.session, prefetch=10 * MESSAGES, settles_by_ack=True).join()
+        MqttConsumer(self.group, self.client.session, prefetch=10 * MESSAGES, settles_by_ack=True).join()
         self.input = packets.build_publish(QUEUE_TOPIC, PAYLOAD, version=4, qos=1, packet_id=7) * MESSAGES
         self.packs, self.acks = packs(QUEUE_TOPIC), Acknowledgements()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock._ext.hub.connection import QueueConsumer, QueueGroup, Session
+from penstock._ext.hub.connection import MqttConsumer, QueueConsumer, QueueGroup, Session
 from penstock._ext.match.trie import Trie
 from penstock.core.logging import get_logger
 from penstock.core.refusal import Refusal, Refused
@@ -39,8 +39,8 @@ class MqttOutlet:
         """Whether that holds for the client's present version of MQTT."""
         return self.settles_by_ack or self.session.version != 5
 
-    def make_consumer(self, group: QueueGroup, *, credit: int, number: int) -> QueueConsumer:
-        return QueueConsumer(
+    def make_consumer(self, group: QueueGroup, *, credit: int, number: int) -> MqttConsumer:
+        return MqttConsumer(
             group,
             self.session,
             qos=self.qos,
@@ -51,6 +51,7 @@ class MqttOutlet:
         )
 
     def attached(self, consumer: QueueConsumer) -> None:
+        assert isinstance(consumer, MqttConsumer)
         consumer.settles_by_ack = self.is_settled_by_ack
 
     def moved(self) -> None:

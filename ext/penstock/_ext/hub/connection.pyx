@@ -116,6 +116,8 @@ include "queue_members.pxi"
 include "queues.pxi"
 include "queue_turn.pxi"
 include "queue_send.pxi"
+include "queue_mqtt.pxi"
+include "queue_batches.pxi"
 include "courier.pxi"
 
 

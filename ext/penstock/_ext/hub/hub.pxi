@@ -262,6 +262,8 @@ cdef class Hub:
                     self.await_log(c)
             except BaseException as error:
                 c.fail_hard(error)
+        if PyList_GET_SIZE(self.queues._confirmations):
+            confirm(self.queues, ticket, failures > 0)
         if self._log_waiters and self.ingest.pending <= self.ingest.limit // 2:
             waiters, self._log_waiters = self._log_waiters, []
             for connection in waiters:

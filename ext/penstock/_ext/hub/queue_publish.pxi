@@ -134,49 +134,70 @@ cdef inline uint8_t code_of(uint8_t text) noexcept:
 
 
 # What the log in memory would refuse, and with it everything else of this iteration.
-cdef inline bint is_out_of_memory(DurableQueue queue, const PublishView* view) noexcept:
+cdef inline bint is_out_of_memory(DurableQueue queue, const EnvelopeView* message) noexcept:
     cdef uint64_t size
     if queue.max_memory == 0:
         return False
-    size = <uint64_t> view.payload_size + view.props_size + 2 * view.topic_size + RECORD_OVERHEAD
+    size = <uint64_t> message.payload_size + message.props_size + 2 * message.topic_size + RECORD_OVERHEAD
     if queue.pack is not None:
         size += buffer_size(&queue.pack._body)
     return queue.memory + size > queue.max_memory
 
 
-# The answer is 0 and *text TEXT_NONE when every queue of the match takes the message.
-cdef uint8_t refusal_of(const PublishView* view, const Match* match, uint8_t* text) noexcept:
+# TEXT_NONE when every queue of the match takes the message.
+cdef uint8_t refusal_of(const EnvelopeView* message, const Match* match) noexcept:
     cdef DurableQueue queue
     cdef uint32_t i
+    cdef uint8_t text
     for i in range(match.target_count):
         queue = <DurableQueue> match.targets[i].owner
         if queue.is_closed:
-            text[0] = TEXT_CLOSED
-            return NOT_AUTHORIZED
+            return TEXT_CLOSED
         if does_without(queue, match):
             continue
-        if view.payload_size > queue.max_message_size:
-            text[0] = TEXT_TOO_LARGE
+        if message.payload_size > queue.max_message_size:
+            text = TEXT_TOO_LARGE
         elif is_full_queue(queue):
-            text[0] = TEXT_FULL
-        elif is_out_of_memory(queue, view):
-            text[0] = TEXT_NO_MEMORY
+            text = TEXT_FULL
+        elif is_out_of_memory(queue, message):
+            text = TEXT_NO_MEMORY
         else:
             continue
         queue.refused += 1
-        return QUOTA_EXCEEDED
-    return SUCCESS
+        return text
+    return TEXT_NONE
 
 
-cdef int enqueue_all(const PublishView* view, const Match* match, Session origin, int64_t expires_at,
-                     bint is_captured) except -1:
+cdef int enqueue_all(EnvelopeView* message, const Match* match, uint64_t mark) except -1:
     cdef uint32_t i
     cdef DurableQueue queue
     for i in range(match.target_count):
         queue = <DurableQueue> match.targets[i].owner
         if not does_without(queue, match):
-            queue.take(view, origin, expires_at, match.target_count == 1 and not is_captured)
+            queue.take(message, mark)
     return 0
+
+
+# The message of a PUBLISH, as the queues keep it: what no message of a publisher is here is retained.
+cdef inline void fill_message(Hub hub, EnvelopeView* message, const PublishView* view, Session origin,
+                              int64_t expires_at) noexcept:
+    fill_envelope(hub, message, view, origin, expires_at)
+    message.retain = 0
+
+
+# The packet id of a QoS 2 message that one queue gets, and no other log: a broker that was killed knows by it whether
+# the message came in. Otherwise 0.
+cdef inline uint64_t mark_of(Hub hub, const PublishView* view, Session origin, const Match* match) noexcept:
+    if (view.qos != 2 or match.target_count != 1 or origin is None or view.packet_id == 0 or not hub.ingest.keeps_state
+            or not origin._keeps):
+        return 0
+    origin.received_sequence += 1
+    return <uint64_t> origin.received_sequence << 16 | view.packet_id
+
+
+# The reason code of a refusal.
+cdef inline uint8_t refused_code(uint8_t text) noexcept:
+    return NOT_AUTHORIZED if text == TEXT_CLOSED else QUOTA_EXCEEDED
 
 
 # 0 (done) or 1 (the connection must wait), as handle_publish, which has checked the packet.
@@ -186,7 +207,7 @@ cdef int handle_queue_publish(QueueDesk desk, Connection c, const PublishView* v
     cdef QueueSlot* slot
     cdef uint8_t verdict = SUCCESS, text = TEXT_NONE
     cdef uint64_t ticket = 0
-    cdef int64_t expires_at = 0
+    cdef EnvelopeView message
     if view.qos == 2 and ids_has(&s.received, view.packet_id):
         return answer(c, PUBREC, view.packet_id, DUPLICATE, hub.ingest.ticket + (1 if has_open(hub) else 0))
     if view.qos and c.version == 5:
@@ -224,13 +245,14 @@ cdef int handle_queue_publish(QueueDesk desk, Connection c, const PublishView* v
         elif is_too_large(hub, view, s):
             verdict, text = QUOTA_EXCEEDED, TEXT_LOG_TOO_LARGE
         else:
-            verdict = refusal_of(view, slot.match, &text)
+            fill_message(hub, &message, view, s, hub.wall + <int64_t> view.expiry * 1000 if view.has_expiry else 0)
+            text = refusal_of(&message, slot.match)
+            if text:
+                verdict = refused_code(text)
             if text == TEXT_FULL:
                 text = explain_full(c, slot.match)
         if verdict == SUCCESS:
-            if view.has_expiry:
-                expires_at = hub.wall + <int64_t> view.expiry * 1000
-            enqueue_all(view, slot.match, s, expires_at, False)
+            enqueue_all(&message, slot.match, mark_of(hub, view, s, slot.match))
             ticket = hub.ingest.ticket + 1
         else:
             hub.counters.dropped[<int> DROP_QUEUE_FULL] += 1
@@ -254,7 +276,9 @@ cdef int publish_to_queues(QueueDesk desk, const PublishView* view, Session orig
     cdef Hub hub = desk.hub
     cdef uint64_t hash = hash_bytes(view.topic, view.topic_size, desk.bindings.seed)
     cdef Match* match = desk.bindings.match(view.topic, view.topic_size, hash)
+    cdef EnvelopeView message
     cdef uint8_t text = 0
+    fill_message(hub, &message, view, origin, expires_at)
     try:
         if verb_of(view.topic, view.topic_size) == VERB_NONE:
             if is_unmatched(match) and desk._find_queue is not None:
@@ -264,8 +288,8 @@ cdef int publish_to_queues(QueueDesk desk, const PublishView* view, Session orig
                 match_unref(match)
                 match = desk.bindings.match(view.topic, view.topic_size, hash)
             if (match.target_count and not text and not is_too_large(hub, view, origin)
-                    and refusal_of(view, match, &text) == SUCCESS):
-                return enqueue_all(view, match, origin, expires_at, False)
+                    and refusal_of(&message, match) == TEXT_NONE):
+                return enqueue_all(&message, match, mark_of(hub, view, origin, match))
         hub.counters.dropped[<int> DROP_QUEUE_FULL] += 1
     finally:
         match_unref(match)
@@ -306,15 +330,18 @@ cdef uint8_t explain_full(Connection c, const Match* match) except 0xFF:
 # An ordinary publish that queues take as well: 1 if one of them does not, and then nobody gets it.
 cdef int capture(QueueDesk desk, const PublishView* view, Session origin, int64_t expires_at, uint64_t* ticket,
                  uint8_t* text) except -1:
+    cdef EnvelopeView message
     cdef Hub hub = desk.hub
     cdef Match* match = desk.bindings.match(view.topic, view.topic_size,
                                            hash_bytes(view.topic, view.topic_size, desk.bindings.seed))
     try:
         if match.target_count == 0:
             return 0
-        if refusal_of(view, match, text):
+        fill_message(hub, &message, view, origin, expires_at)
+        text[0] = refusal_of(&message, match)
+        if text[0]:
             return 1
-        enqueue_all(view, match, origin, expires_at, True)
+        enqueue_all(&message, match, 0)
         ticket[0] = hub.ingest.ticket + 1
         text[0] = TEXT_CAPTURED
     finally:
@@ -465,7 +492,7 @@ cdef inline bint is_exactly(QueueGroup group, const SettleView* found) noexcept:
 cdef uint8_t settle_by_publish(Connection c, Session s, QueueSlot* slot, const PublishView* view) except 0xFF:
     cdef DurableQueue queue
     cdef SettleView found
-    cdef QueueConsumer consumer
+    cdef MqttConsumer consumer
     cdef int64_t offset, wanted
     cdef uint32_t n
     cdef int result
@@ -498,7 +525,7 @@ cdef uint8_t settle_by_publish(Connection c, Session s, QueueSlot* slot, const P
     for item in s.outlets:
         if (<Outlet> item).desk is not s.hub.queues:
             continue
-        consumer = <QueueConsumer> item
+        consumer = <MqttConsumer> item
         if consumer.group.queue is not queue or not is_group(consumer.group, &found):
             continue
         wanted = time_of(&found, slot.verb, consumer.group)

@@ -15,7 +15,7 @@ cdef class ConsumerRights(Outlet):
     cdef bint has_all                   # it may receive everything the group reads
     cdef Verdict* verdicts
     cdef AclProgram held_rules          # for which the sets of held messages hold
-    cdef uint32_t place                 # bit in these sets
+    cdef uint32_t bit                   # in these sets
 
 
 # Messages that no consumer with room may receive.

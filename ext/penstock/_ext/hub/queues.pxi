@@ -110,18 +110,8 @@ cdef class QueueGroup(GroupRights):
     def unacknowledged(self):
         """Of a stream: the lowest offset that was sent and not acknowledged, or the cursor."""
         cdef int64_t lowest = self.pending.cursor
-        cdef QueueConsumer consumer
-        cdef Slot* slot
-        cdef uint32_t i
         for item in self.consumers:
-            consumer = <QueueConsumer> item
-            for i in range(consumer.session.window.capacity):
-                slot = &consumer.session.window.slots[i]
-                if (slot.packet_id and slot.outlet == consumer.place and slot.message != NULL
-                        and slot.message.source_offset < lowest):
-                    lowest = slot.message.source_offset
-            for i in range(consumer.session.queue.count):
-                lowest = min(lowest, queued_offset(&consumer.session.queue, i, consumer.number, lowest))
+            lowest = (<QueueConsumer> item).unacknowledged(lowest)
         return before_barrier(self, lowest)
 
     def review(self):
@@ -261,7 +251,7 @@ cdef class QueueGroup(GroupRights):
                     continue
                 if self.queue.is_stream:
                     self.pending.skip_to(record.offset + 1)
-                    send_record(self, consumer, &record, &view, 1)
+                    consumer.send(&record, &view, 1)
                 else:
                     self.pending.claim(record.offset, consumer.number, due)
                     consumer.unsettled += 1

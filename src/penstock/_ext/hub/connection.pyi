@@ -1,5 +1,5 @@
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock._ext.match.retained import RetainedTree
 from penstock._ext.match.trie import Subscriber, Trie
@@ -424,6 +424,14 @@ class QueueDesk(Desk):
     ) -> None: ...
     def bind(self, queue: DurableQueue, topic_filter: bytes) -> None: ...
     def unbind(self, queue: DurableQueue) -> None: ...
+    def publish(
+        self,
+        client: Subscriber,
+        client_id: bytes,
+        username: bytes | None,
+        entries: list[tuple[bytes, bytes, bytes, int]],
+    ) -> list[int]: ...
+    def when_durable(self, on_done: Callable[[bool], None]) -> None: ...
 
 class DurableQueue(Subscriber):
     @property
@@ -463,13 +471,12 @@ class DurableQueue(Subscriber):
 
 class QueueConsumer(Outlet):
     @property
+    def client(self) -> Subscriber: ...
+    @property
     def group(self) -> QueueGroup: ...
     prefetch: int
     @property
     def unsettled(self) -> int: ...
-    qos: int
-    identifier: int
-    settles_by_ack: bool
     is_owner: bool
     @property
     def may_move(self) -> bool: ...
@@ -477,6 +484,15 @@ class QueueConsumer(Outlet):
     def delivered(self) -> int: ...
     @property
     def is_gone(self) -> bool: ...
+    def join(self) -> None: ...
+    def leave(self) -> None: ...
+    def release(self) -> int: ...
+    def settle(self, offset: int, outcome: int, delay: int = -1, reason: str | None = None) -> int: ...
+
+class MqttConsumer(QueueConsumer):
+    qos: int
+    identifier: int
+    settles_by_ack: bool
     def __init__(
         self,
         group: QueueGroup,
@@ -488,9 +504,33 @@ class QueueConsumer(Outlet):
         settles_by_ack: bool = False,
         number: int = 0,
     ) -> None: ...
-    def join(self) -> None: ...
-    def leave(self) -> None: ...
-    def release(self) -> int: ...
+
+class Delivered(NamedTuple):
+    offset: int
+    topic: bytes
+    payload: bytes
+    properties: bytes
+    deliveries: int
+    timestamp: int
+    expires_at: int
+
+class BatchConsumer(QueueConsumer):
+    @property
+    def credit(self) -> int: ...
+    @property
+    def settles(self) -> bool: ...
+    def __init__(
+        self,
+        group: QueueGroup,
+        client: Subscriber,
+        on_batch: Callable[[BatchConsumer, list[Delivered]], None],
+        *,
+        prefetch: int = 100,
+        number: int = 0,
+        settles: bool = True,
+    ) -> None: ...
+    def grant(self, credit: int) -> None: ...
+    def revoke(self) -> int: ...
 
 class QueueGroup:
     @property
@@ -592,6 +632,14 @@ class Courier(Outlet):
     def close(self) -> None: ...
 
 QUEUE_OFF: int
+QUEUE_NONE: int
+QUEUE_TOO_LARGE: int
+QUEUE_WRONG_WORD: int
+QUEUE_CLOSED: int
+QUEUE_LOG_TOO_LARGE: int
+QUEUE_DENIED: int
+QUEUE_BUSY: int
+QUEUE_BAD_TOPIC: int
 QUEUE_LIMIT: int
 
 def answer_text(number: int) -> str: ...
