@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import uvloop
-
 from penstock.broker.app import Broker
+
 from penstock.settings.address import parse_address
 from penstock.settings.loader import load_settings
 from tests.support.frontends.line_protocol import make_listener
