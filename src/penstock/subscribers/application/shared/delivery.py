@@ -10,7 +10,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
-from penstock._ext.hub.connection import Feed, Hub, Lane, Session, feed_group, read_context, split_context
+from penstock._ext.application.context import read_context, split_context
+from penstock._ext.application.feed import Feed, feed_group
+from penstock._ext.application.lane import Lane
+from penstock._ext.hub.connection import Hub, Session
 from penstock.core.assign import assign
 from penstock.core.logging import Throttled, get_logger
 from penstock.core.tasks import TaskSet
