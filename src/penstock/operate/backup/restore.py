@@ -37,7 +37,7 @@ OLD = ".before-restore-"
 
 
 class Restored(NamedTuple):
-    """What was put back, whose the files are, and where the data is that was there before."""
+    """Result of a restore: the contents, the owner of the files, and where the previous data is now."""
 
     manifest: Manifest
     owner: Owner
@@ -67,7 +67,7 @@ def _check_no_broker(target: Path) -> None:
 
 
 def _occupied(target: Path) -> list[str]:
-    """What lies there, except remains of a restore that did not end, and what every new disk with ext4 has."""
+    """Return the files there, except remains of an unfinished restore and the lost+found of a new disk."""
     passed_over = (RESTORING, LOST_AND_FOUND)
     return sorted(path.name for path in target.iterdir() if path.name not in passed_over) if target.is_dir() else []
 
@@ -89,7 +89,7 @@ class Owner(NamedTuple):
 
     @property
     def is_another(self) -> bool:
-        """Only root can give files away; anybody else can only restore what will be his."""
+        """Return whether the files go to another user, which only root can do."""
         return os.geteuid() == 0 and self.user != 0
 
     @property
@@ -101,7 +101,7 @@ class Owner(NamedTuple):
             return str(user)
 
     def give(self, directory: Path) -> None:
-        """It and everything in it; from within, so that nobody gets in and puts a link there before all is done."""
+        """Give the directory and its contents to their owner; contents first, so that no other user can add a link."""
         if not self.is_another:
             return
         for _, directories, names, fd in os.fwalk(directory, topdown=False):
@@ -119,7 +119,7 @@ def _restore(
     source: Path, target: Path, occupied: list[str], owner: Owner, progress: ShowProgress
 ) -> tuple[Manifest, Path | None]:
     if not source.exists():
-        raise BackupError(f"there is no {source}")
+        raise BackupError(f"{source} does not exist")
     with explain_errors(source):
         _check_room(read_manifest(source), target)
     _make(target, owner)
@@ -240,7 +240,7 @@ def _verify(staging: Path) -> None:
 
 
 def _set_aside(target: Path, restored: set[str], owner: Owner, moves: _Moves) -> Path | None:
-    """What a broker would take for its own; other files stay where they are."""
+    """Return the entries that belong to a broker; other files stay where they are."""
     ours = {"log", *restored, *(path.name for path in find_environments(target))}
     moved = [path for path in sorted(target.iterdir()) if path.name in ours]
     if not moved:
