@@ -305,7 +305,7 @@ def test_files_that_are_shown_to_kafka_and_redis(examine, tmp_path):
         assert "broker expires in" in " ".join(found[area, "warning"])
         assert "may read the key" not in str(found)
         (said,) = look(authority.path, mine.certificate, other.key)[area, "problem"]
-        assert "are no certificate with its key: key values mismatch" in said
+        assert "are not a certificate with its key: key values mismatch" in said
         (said,) = look(authority.path, mine.certificate, "/nope.key")[area, "problem"]
         assert said.startswith("/nope.key: No such file or directory")
         said = look("/nope.pem", mine.certificate, mine.key)[area, "problem"][0]

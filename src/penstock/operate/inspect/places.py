@@ -45,7 +45,7 @@ def parse_place(text: str, flag: str) -> Place:
     except (ValueError, OverflowError):
         raise UsageError(f"{flag} {_shorten(text)} is not a place in a log", f"Write {FORMS}.") from None
     if not _EARLIEST_MS <= time_ms <= _LATEST_MS:
-        raise UsageError(f"{flag} {_shorten(text)} is no time: the years 1 to 9999 can be written")
+        raise UsageError(f"{flag} {_shorten(text)} is not a time: the years 1 to 9999 can be written")
     return Place(time_ms=max(0, time_ms))  # before 1970 is before every record
 
 
