@@ -27,3 +27,12 @@ def matches_levels(topic_filter: str, name: str) -> bool:
         if place == len(levels) or level not in ("+", levels[place]):
             return False
     return len(wanted) == len(levels)
+
+
+def split_share(topic_filter: bytes) -> tuple[bytes | None, bytes]:
+    """Return the group and the filter of `$share/<group>/<filter>`; (None, filter) for any other one. A shared filter
+    without a group or without a filter gives an empty one."""
+    if not topic_filter.startswith(b"$share/"):
+        return None, topic_filter
+    group, _, rest = topic_filter[7:].partition(b"/")
+    return group, rest

@@ -84,6 +84,18 @@ def test_a_change_applies_to_connected_clients(roomy, rooms, connect):
     ada.expect_nothing(0.1)
 
 
+def test_connections_end_when_their_identity_expires(start_file_broker, rooms, connect):
+    """MQTT 5: with 0xA0, maximum connect time."""
+    broker = start_file_broker({"access": {"authenticators": [BADGES], "authorisers": [ROOMS], "anonymous": "deny"}})
+    resident = connect(V5, broker=broker, **LAB)
+    visitor = connect(V5, broker=broker, username="vic", password=b"badge:visitors")
+    consumer = DataClient(broker.find_data_port(), hello=False)
+    consumer.ask("hello", {"protocol": 1, "user": "vera", "password": "badge:visitors"})
+    visitor.expect_disconnect(0xA0)
+    assert consumer.receive()[1]["message"] == "the credentials have expired"
+    resident.ping()
+
+
 def test_grants_of_an_identity_need_no_authoriser(start_broker, connect):
     broker = start_broker({"access.authenticators": f"{BADGES},anonymous", "access.authorisers": ""})
     everybody = connect(V5, broker=broker)

@@ -1,4 +1,4 @@
-"""The ports of access control: who somebody is, and what they may do.
+"""The ports of access control: who a client is, and what it may do.
 
     front-end ── Credentials ─▶ Authenticators, in the order of the settings ─▶ Identity, or Refused
     front-end ── Subject ─────▶ Authorisers, the same ─▶ AclProgram, client type, client ids, query topics
@@ -26,7 +26,7 @@ Surface: TypeAlias = Literal["mqtt", "data", "admin", "amqp"]
 ENHANCED = "enhanced"
 
 
-# ---- who somebody is ----
+# ---- identities ----
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):
@@ -42,12 +42,12 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Somebody who has proved who they are. `source` is the name of the provider that has confirmed it, empty if that
-    is not known.
+    """An authenticated user. `source` is the name of the provider that has authenticated it, empty if unknown.
 
-    `grants` are rules of that provider: they come before those of the authorisers, first match decides, and what no
-    rule allows is denied. None: the provider says nothing about it. `attributes` has limits, and whatever else rules
-    may need. All connections as this identity end at `expires_at` (seconds since the epoch).
+    `grants` are rules of that provider. They come before those of the authorisers, the first match decides, and
+    anything that no rule allows is denied. None: the provider has no rules. `attributes` has limits and other values
+    that rules refer to. Connections of the identity end at `expires_at` (seconds since the epoch), unless the client
+    authenticates again before.
     """
 
     user: str | None = None
@@ -60,7 +60,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """The one whom rules are about. `address` is `host:port` of a connected client, if that is known."""
+    """The client that rules are about. `address` is its `host:port` while it is connected, else empty."""
 
     identity: Identity
     client_id: str = ""
@@ -71,7 +71,7 @@ class Subject(msgspec.Struct, frozen=True):
         return self.identity.user
 
 
-# ---- what they present ----
+# ---- credentials ----
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,8 +90,9 @@ class Entrance:
 
 
 class Credentials(msgspec.Struct):
-    """What a client presents. `certificate` is the verified one (`ssl.getpeercert()`), `peer` its `host:port`, `method`
-    and `data` those of an exchange. `was_examined`: an authenticator has looked for the user and has not found it."""
+    """Everything that a client presents. `certificate` is verified (`ssl.getpeercert()`), `peer` is `host:port`,
+    `method` and `data` belong to an exchange. `was_examined`: an authenticator has looked for the user without finding
+    it."""
 
     entrance: Entrance
     client_id: str = ""
@@ -112,15 +113,15 @@ class Credentials(msgspec.Struct):
 
 
 class No(msgspec.Struct, frozen=True):
-    """The client is refused, whatever others would say."""
+    """The client is refused; no other authenticator is asked."""
 
     refusal: Refusal
     message: str = ""
 
 
 class Next(msgspec.Struct, frozen=True):
-    """The next authenticator decides. `has_examined`: this one has looked at user name and password, and does not know
-    the user; so nobody is let in as if they had presented nothing."""
+    """The next authenticator decides. `has_examined`: this one has looked for the user without finding it, so the
+    client must not be accepted as anonymous either."""
 
     has_examined: bool = False
 
@@ -174,49 +175,48 @@ AuthExchangeFactory: TypeAlias = Callable[[str, str | None], AuthExchange]
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Given to the factory of a provider. `changed` is called by a provider whose users or rules have changed: live
-    sessions get their new rules, and clients of removed users are disconnected."""
+    """Argument of a provider's factory. A provider calls `changed` when its users or rules have changed without a
+    reload: live sessions get their new rules, and clients of removed users are disconnected."""
 
     settings: AccessSettings
     changed: Callable[[], None] = lambda: None
 
 
 class Provider:
-    """Life of a provider. Every method has a default, so that a provider has only what it needs.
-
-    `name` is what `Identity.source`, logs and the settings call it.
-    """
+    """Life cycle of a provider. Every method has a default, so that a provider has only what it needs. `name` appears
+    in logs, and as the source of identities."""
 
     name = ""
 
     async def start(self) -> None:
-        """Before the first client is asked for its credentials."""
+        """Start background work. Called before the listeners open."""
 
     async def stop(self) -> None:
-        """Refuse everything that still waits."""
+        """Stop background work, and refuse clients that are still waiting for an answer."""
 
     def prepare(self, settings: AccessSettings) -> object:
         """Read and check what the settings name, for `apply`. Raises SettingsError; nothing changes yet."""
         return None
 
     def apply(self, prepared: object) -> None:
-        """Use what `prepare` returned: all providers of a reload do, or none. Called after construction as well."""
+        """Use the result of `prepare`. A reload applies the results of all providers, or of none. Also called once
+        after construction."""
 
 
 class Authenticator(Provider):
-    """Knows who somebody is."""
+    """Says who a client is."""
 
     def serves(self, entrance: Entrance) -> bool:
-        """Return whether clients of this listener are worth asking about; asked again after a reload."""
+        """Return whether this authenticator may know clients of the listener. Asked again after a reload."""
         return True
 
     def try_now(self, credentials: Credentials) -> Answer | None:
-        """Answer without waiting, as at the usual reconnect; None: ask `authenticate`. Never blocks."""
+        """Answer without waiting, as at the usual reconnect; None if `authenticate` has to be asked. Never blocks."""
         return None
 
     async def authenticate(self, credentials: Credentials) -> Answer:
-        """Answer after `try_now` could not. Raises Refused with BUSY or UNAVAILABLE; any other exception is logged and
-        keeps the client out."""
+        """Answer when `try_now` could not. Raises Refused with BUSY or UNAVAILABLE; any other exception is logged, and
+        the client is refused."""
         return NEXT
 
     def begin_exchange(self, credentials: Credentials) -> AuthExchange | None:
@@ -233,14 +233,14 @@ class Authenticator(Provider):
 
 
 class Authoriser(Provider):
-    """Knows what somebody may do. Every question is answered from memory: whoever has to ask elsewhere does so once, in
-    `enrich`, and the answer stays with the session."""
+    """Says what a client may do. All methods but `enrich` answer from memory. A remote authoriser asks its server in
+    `enrich`, once per connection; the answer is stored with the session."""
 
     is_remote = False
 
     async def enrich(self, subject: Subject) -> Identity:
-        """Return the identity with what is known of it elsewhere (groups, grants, limits). Only called if `is_remote`,
-        once for each connection. Raises Refused; any other exception is logged and keeps the client out."""
+        """Return the identity with additional groups, grants or limits. Only called if `is_remote`. Raises Refused; any
+        other exception is logged, and the client is refused."""
         return subject.identity
 
     @property

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from penstock.broker.check import check
-from penstock.broker.features import build_without_log
+from penstock.broker.features import Features, build_without_log
 from penstock.broker.foundation import Foundation
 from penstock.broker.health import Readiness, Ticker, checks_of, counters_of
 from penstock.broker.life import Broker
 from penstock.broker.logged import build_with_log
+from penstock.broker.parts import Part
 from penstock.broker.reload import Reloading
 from penstock.broker.surfaces import (
     SysTopics,
@@ -20,13 +23,20 @@ from penstock.broker.surfaces import (
 )
 from penstock.core.data_dir import prepare_data_dir
 from penstock.settings.loader import Loaded
+from penstock.subscribers.base import Subscriber
+
+MakeFrontend = Callable[[Foundation, Features], Part]
+"""Makes a front-end beside MQTT and the data protocol; it starts with the listeners."""
 
 
-def build_broker(loaded: Loaded) -> Broker:
-    """Raises PenstockError where the settings, or the data directory, do not allow it."""
+def build_broker(
+    loaded: Loaded, *, more_kinds: Iterable[Subscriber] = (), more_frontends: Iterable[MakeFrontend] = ()
+) -> Broker:
+    """`more_kinds` are kinds of subscriber beside those that the broker makes itself, `more_frontends` make further
+    front-ends. Raises PenstockError where the settings, or the data directory, do not allow it."""
     settings = loaded.settings
     check(settings)
-    base = Foundation.of(settings)
+    base = Foundation.of(settings, more_kinds)
     prepare_data_dir(settings.server.data_dir)
     features = build_without_log(base) if settings.ingest.log == "none" else build_with_log(base)
     frontend = make_frontend(base, features)
@@ -38,6 +48,7 @@ def build_broker(loaded: Loaded) -> Broker:
         *features.parts,
         *map(listener_part, listeners),
         *features.late_parts,
+        *(make(base, features) for make in more_frontends),
     ]
     readiness = Readiness()
     read_counters = counters_of(features.read_hub, [*parts, ticker])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock._ext.hub.connection import Hub, Session
@@ -14,6 +15,7 @@ from penstock.services.log_names import LogNames
 from penstock.sessions.ownership import Ownership
 from penstock.settings import Settings
 from penstock.settings.hub_limits import hub_limits
+from penstock.subscribers.base import Subscriber
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +28,10 @@ class Foundation:
     names: LogNames
     ownership: Ownership
     sessions: dict[str, Session]  # of the registry, by client id
+    more_kinds: tuple[Subscriber, ...]  # beside those that the broker makes itself
 
     @classmethod
-    def of(cls, settings: Settings) -> Foundation:
+    def of(cls, settings: Settings, more_kinds: Iterable[Subscriber]) -> Foundation:
         loop = asyncio.get_running_loop()
         hub = Hub(loop, match_cache=settings.limits.match_cache, **hub_limits(settings))
 
@@ -48,6 +51,7 @@ class Foundation:
             LogNames(settings),
             Ownership.of(settings),
             {},
+            tuple(more_kinds),
         )
 
     def part(self) -> Part:

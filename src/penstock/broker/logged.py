@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from penstock._ext.hub.connection import Session
-from penstock._ext.wire.packets import split_share
-from penstock.access.base import Identity, Subject
 from penstock.access.refusals import Refusals
 from penstock.broker.clustering import Neighbourhood, Own, make_cluster
-from penstock.broker.features import Features, sessions_part
+from penstock.broker.features import Features, kind_part, sessions_part
 from penstock.broker.foundation import Foundation
 from penstock.broker.ground import Ground
 from penstock.broker.parts import Closing, Part, Reload
@@ -46,6 +44,7 @@ from penstock.subscribers.queue.control import QueueControl
 from penstock.subscribers.queue.definitions import configured
 from penstock.subscribers.queue.manager import QueueManager
 from penstock.subscribers.queue.remote import MakeRemote, NoRemoteQueues
+from penstock_schema.topic_filter import split_share
 
 log = get_logger("penstock.app")
 
@@ -103,7 +102,7 @@ def _build_in_cluster(ground: Ground) -> Features:
         settings.cluster,
         kafka=settings.kafka.bootstrap_servers,
         receive_maximum=settings.limits.receive_maximum,
-        program_for=lambda client_id, user: base.access.program_for(Subject(Identity(user), client_id)),
+        program_for=base.access.program_for,
     )
 
     def reload(change: Reload) -> None:
@@ -142,7 +141,7 @@ def _make(ground: Ground, persistence: Persistence, node: ClusterNode | None, re
     )
     queries = _make_queries(ground, node) if settings.data_subscription.enabled else ()
     query_kinds = tuple(QuerySubscriber(each, QueryTopics(each.service, ground.state)) for each in queries)
-    kinds = Kinds([QueueSubscriber(queues), *persistence.kinds, *query_kinds])
+    kinds = Kinds([QueueSubscriber(queues), *persistence.kinds, *query_kinds, *base.more_kinds])
     registry = SessionRegistry(
         base.hub,
         base.loop,
@@ -188,7 +187,7 @@ def _features(made: Logged, clustered: Clustered) -> Features:
         ground.node_part(),
         _ingest_part(made),
         _sessions_part(made, clustered),
-        *(_kind_part(kind) for kind in made.kinds if kind not in made.query_kinds),
+        *(kind_part(kind) for kind in made.kinds if kind not in made.query_kinds),
         _definitions_part(made.queues),
         *(
             Part(
@@ -216,6 +215,7 @@ def _features(made: Logged, clustered: Clustered) -> Features:
         events=ground.events,
         refusals=made.refusals,
         cluster=clustered.cluster,
+        queues=(made.queues,),
         parts=parts,
         late_parts=[_data_part(each) for each in frontends],
         listening={each.listener_settings.name: partial(getattr, each, "address") for each in frontends},
@@ -223,18 +223,6 @@ def _features(made: Logged, clustered: Clustered) -> Features:
         readings=_readings(made),
         read_hub=lambda: clustered.read_hub(base.hub.counters_now()),
         lesser_checks={"log": ground.log.check_readers},
-    )
-
-
-def _kind_part(kind: Subscriber) -> Part:
-    """Kinds start when sessions are restored."""
-    return Part(
-        name=kind.name,
-        closing=Closing.SUBSCRIBERS,
-        stop=kind.stop,
-        health=kind.health,
-        is_remote=kind.is_remote,
-        counters=kind.counters,
     )
 
 

@@ -158,7 +158,7 @@ class Ingest:
         """Called by the hub with everything that was published or settled since the last call."""
         waiting = int(bool(packs))
         batch = _Batch(ticket, size, waiting)
-        refusal = self._find_refusal()
+        refusal = self._find_refusal() if self._failed_untold else None
         self._batches.append(batch)
         self._logging.append(batch)
         if beside is not None:
@@ -200,12 +200,11 @@ class Ingest:
                 on_done(refusal)
         return waiting
 
-    def _find_refusal(self) -> LogError | None:
+    @staticmethod
+    def _find_refusal() -> LogError:
         """Return why nothing can be appended now: publishers of a failed batch do not know that yet, and would have
         younger messages logged before they send the older ones again."""
-        if self._failed_untold:
-            return LogUnavailable("earlier publishes were not logged")
-        return None
+        return LogUnavailable("earlier publishes were not logged")
 
     def _on_packs(
         self, batch: _Batch, packs: list[tuple[int, RecordPack]], results: Sequence[Appended | LogError] | None
@@ -214,7 +213,14 @@ class Ingest:
         if results is None:
             for partition, pack in packs:
                 self._ends[partition] = pack.next_offset
-            results, packs = (), []
+        else:
+            self._note_results(batch, packs, results)
+        if batch.waiting == 0:
+            self._on_logged(batch)
+
+    def _note_results(
+        self, batch: _Batch, packs: list[tuple[int, RecordPack]], results: Sequence[Appended | LogError]
+    ) -> None:
         for (partition, pack), result in zip(packs, results, strict=True):
             if isinstance(result, LogError):
                 if self._hub.is_spread:
@@ -222,8 +228,6 @@ class Ingest:
                 self._count_failed(batch, pack.count, result)
             elif result.base_offset >= 0:
                 self._ends[partition] = result.base_offset + result.count
-        if batch.waiting == 0:
-            self._on_logged(batch)
 
     def _on_done(self, batch: _Batch, count: int, result: Appended | LogError) -> None:
         batch.waiting -= 1
@@ -252,6 +256,10 @@ class Ingest:
     def _on_logged(self, batch: _Batch) -> None:
         """The packet ids of QoS 2 are stored after their messages: what was not logged must not count as received."""
         batch.is_logged = True
+        if not batch.received and len(self._logging) == 1:
+            self._logging.clear()
+            self._finish()
+            return
         batch.waiting = 1
         # In their order: a batch that has only ids to release is logged at once, and what an earlier one says of the
         # same session must not be stored over it.
@@ -274,7 +282,7 @@ class Ingest:
             done = self._batches.popleft()
             self._failed_untold -= done.has_failed
             self._hub.log_committed(done.ticket, done.size, done.failures)
-            if self._received is not None:
+            if self._received is not None and (self._next_mark is not None or time.monotonic() >= self._mark_at):
                 self._mark(self._received, done.ticket)
 
     def _mark_queue(self, queue: DurableQueue) -> None:

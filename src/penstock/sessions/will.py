@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(slots=True, eq=False)  # not frozen: that would be six times as slow to make
-class Will:
+class Will(msgspec.Struct, eq=False):
     """`props` are the properties of the message as records have them; `delay` is in seconds after the connection ended,
     `expiry` in seconds after the will was published."""
 

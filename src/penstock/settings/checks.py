@@ -130,14 +130,14 @@ def check_settings(settings: Settings, where: Where) -> None:
 
 def _check_providers(access: AccessSettings, where: Where) -> None:
     for method, factory in access.enhanced.items():
-        if not _is_plugin(factory):
+        if not is_plugin(factory):
             raise SettingsError(
                 f"{where('access.enhanced')}: {method} = {factory!r} is not allowed: use module:factory"
             )
     for key, built_in in (("authenticators", AUTHENTICATORS), ("authorisers", AUTHORISERS)):
         names: tuple[str, ...] = getattr(access, key)
         for name in names:
-            if name not in built_in and not _is_plugin(name):
+            if name not in built_in and not is_plugin(name):
                 raise SettingsError(
                     f"{where(f'access.{key}')}: {name!r} is not known: use {', '.join(built_in)} or module:factory"
                 )
@@ -153,7 +153,8 @@ def _check_providers(access: AccessSettings, where: Where) -> None:
             raise SettingsError(f"{where(f'access.{key}')} has no effect: access.{kind} does not name {key}")
 
 
-def _is_plugin(target: str) -> bool:
+def is_plugin(target: str) -> bool:
+    """Return whether the setting names code as `module:factory`."""
     module, colon, name = target.partition(":")
     return bool(colon and module and name.isidentifier())
 

@@ -99,7 +99,7 @@ def _read_one(name: str, environ: Mapping[str, str]) -> Assignment:
 
 def _key(name: str) -> str:
     section, _, rest = name[len(PREFIX) :].partition("__")
-    # The keys of a table of texts are the user's own words and keep their case.
+    # The keys of a table of strings are the user's own words and keep their case.
     parts = rest.split("__", 1)
     if section == "ACCESS" and parts[0] == "ENHANCED" and len(parts) == 2:
         return f"access.enhanced.{parts[1]}"

@@ -257,7 +257,7 @@ def _table_of_texts(key: Key, given: object, where: str) -> dict[str, str]:
     texts = {name: text for name, text in (table or {}).items() if isinstance(text, str)}
     if table is None or len(texts) < len(table):
         shown = without_secrets(key.name, given if table is None else table)
-        raise bad_value(where, shown, f'a table of texts, such as {key.name}.NAME = "text"')
+        raise bad_value(where, shown, f'a table of strings, such as {key.name}.NAME = "text"')
     return texts
 
 

@@ -73,8 +73,8 @@ class Key:
         if self.tables is not None:
             return f"a list of tables, [[{self.name}]] in the settings file"
         if get_origin(self.kind) is tuple:
-            return "a list of texts"
-        return "a table of texts" if get_origin(self.kind) is dict else "a text"
+            return "a list of strings"
+        return "a table of strings" if get_origin(self.kind) is dict else "a string"
 
 
 def describe(section: type[Section], prefix: str = "", path: str = "") -> dict[str, Key]:

@@ -25,7 +25,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
-from penstock._ext.hub.connection import Feed, Session
+import msgspec
+
+from penstock._ext.application.feed import Feed
+from penstock._ext.hub.connection import Session
 from penstock._ext.record.segment import RecordPack
 
 FindSession = Callable[[str], Session | None]
@@ -33,8 +36,7 @@ ReadRow = Callable[[str, bytes], bytes | None]
 """Reads a row of a table of the shared state."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(msgspec.Struct, frozen=True):  # a dataclass takes three times as long to make
     """A client that is about to get a session."""
 
     client_id: str
@@ -43,8 +45,7 @@ class Arrival:
     clean_start: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """A subscription that a client asks for. `qos` is the highest that may be granted."""
 
     topic_filter: bytes

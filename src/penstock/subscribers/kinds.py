@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from penstock._ext.hub.connection import Session
 from penstock.subscribers.base import Arrival, Subscriber
@@ -57,7 +58,7 @@ class Kinds:
         """Return the type that the client is served as. Raises LogError."""
         for kind in reversed(self._having["must_prepare"]):
             if kind.must_prepare(arrival, session):
-                arrival = replace(arrival, client_type=await kind.prepare(arrival, session))
+                arrival = msgspec.structs.replace(arrival, client_type=await kind.prepare(arrival, session))
         return arrival.client_type
 
     def given_up(self, client_id: str) -> None:

@@ -213,7 +213,7 @@ def test_a_provider_in_both_lists_is_made_once() -> None:
         ({"access.authenticators": "certificates"}, "'certificates' is not known: use enhanced, certificate"),
         ({"access.authorisers": "acl_file,acl_file"}, "'acl_file' is there twice"),
         ({"access.authorisers": "", "access.acl_file": "/dev/null"}, "authorisers does not name acl_file"),
-        ({"access.authenticators": "password_file"}, "nobody can connect to listener"),
+        ({"access.authenticators": "password_file"}, "refuses every client"),
     ],
 )
 def test_lists_that_make_no_sense(overrides: dict[str, str], message: str) -> None:

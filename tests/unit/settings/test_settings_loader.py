@@ -250,8 +250,8 @@ def test_messages_that_wait_for_room_have_the_bound_of_the_original():
             "[[listeners]]\n[[listeners]]\nport = 3\n",
             r":3: listeners.1.port is not a setting: did you mean listeners.1.",
         ),
-        ("[access]\nenhanced = 3\n", r":2: access.enhanced = 3 is not allowed: use a table of texts"),
-        ("[access.enhanced]\nSCRAM = 3\n", r":1: access.enhanced = .* is not allowed: use a table of texts"),
+        ("[access]\nenhanced = 3\n", r":2: access.enhanced = 3 is not allowed: use a table of strings"),
+        ("[access.enhanced]\nSCRAM = 3\n", r":1: access.enhanced = .* is not allowed: use a table of strings"),
         ("[server\n", r"is not valid TOML: .*line 1"),
     ],
 )
@@ -371,7 +371,7 @@ def test_secrets_of_kafka_are_not_shown(write, name, table):
     assert shown == {name: "***", "client.id": "seen"}
     with pytest.raises(SettingsError) as refused:
         load_settings(write(f'[kafka.{table}]\n"{name}" = "hidden"\n"client.id" = 7\n'), {})
-    assert "a table of texts" in str(refused.value)
+    assert "a table of strings" in str(refused.value)
     assert "hidden" not in str(refused.value)
 
 

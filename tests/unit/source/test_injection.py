@@ -24,16 +24,6 @@ REVIEWED = {
     "penstock/subscribers/device/delivery.py: backlog.on_drained",
     "penstock/subscribers/query/groups/group.py: member.topics",
     "penstock/subscribers/queue/group.py: core.auto_commit",
-    # To be given to constructors yet.
-    "penstock/storage/log/kafka/log.py: self._admin.on_changed",
-    "penstock/subscribers/application/shared/delivery.py: book.on_denied",
-    "penstock/subscribers/query/assembly.py: parts.book.on_needing_more",
-    "penstock/subscribers/query/assembly.py: self.dead_letters.names_of",
-    "penstock/subscribers/query/groups/forwarding.py: local.on_changed",
-    "penstock/subscribers/query/service.py: catalogue.on_dropped",
-    "penstock/subscribers/query/service.py: catalogue.on_reloaded",
-    "penstock/subscribers/query/service.py: coordinator.on_changed",
-    "penstock/subscribers/query/service.py: privileges.on_changed",
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 from penstock.settings.providers import DEVICE_STORES, LOGS
 
 SOURCE = Path(__file__).resolve().parents[3] / "src"
-# The factory; app.py still compares names, and leaves this list when it does not.
+# Provider names are compared here only.
 FACTORY = {"penstock/broker/providers.py"}
 NAMES = {*LOGS, *DEVICE_STORES}
 SETTINGS = {"provider", "store"}  # attributes that hold a name: settings.log.provider, settings.device.store

@@ -47,10 +47,22 @@ cdef uint8_t verb_of(const uint8_t* topic, uint32_t size) noexcept:
 
 
 # As find_topic, for topics of queues. NULL with the connection closing.
-cdef QueueSlot* find_queue_topic(Connection c, const PublishView* view) except? NULL:
+cdef inline QueueSlot* find_queue_topic(Hub hub, Connection c, const PublishView* view) except? NULL:
+    cdef uint64_t hash = hash_bytes(view.topic, view.topic_size, hub.queues.bindings.seed)
+    cdef QueueSlot* slot
+    cdef Match* match
+    if c.queue_topics != NULL:
+        slot = &c.queue_topics[hash & (QUEUE_SLOTS - 1)]
+        match = slot.match
+        if (match != NULL and match.hash == hash and match.version == hub.queues.bindings.version
+                and match.topic_size == view.topic_size and memcmp(match.topic, view.topic, view.topic_size) == 0):
+            return slot
+    return look_up_queue_topic(hub.queues, c, view, hash)
+
+
+# The same for a topic that is not remembered.
+cdef QueueSlot* look_up_queue_topic(QueueDesk desk, Connection c, const PublishView* view, uint64_t hash) except? NULL:
     cdef Hub hub = c.hub
-    cdef QueueDesk desk = hub.queues
-    cdef uint64_t hash = hash_bytes(view.topic, view.topic_size, desk.bindings.seed)
     cdef QueueSlot* slot
     cdef Match* match
     cdef int reason
@@ -59,10 +71,6 @@ cdef QueueSlot* find_queue_topic(Connection c, const PublishView* view) except? 
         if c.queue_topics == NULL:
             raise MemoryError()
     slot = &c.queue_topics[hash & (QUEUE_SLOTS - 1)]
-    match = slot.match
-    if (match != NULL and match.hash == hash and match.version == desk.bindings.version
-            and match.topic_size == view.topic_size and memcmp(match.topic, view.topic, view.topic_size) == 0):
-        return slot
     reason = check_topic_name(view.topic, view.topic_size, hub.limits.max_topic_levels)
     if reason == 0 and view.topic_size > hub.limits.max_topic_length:
         reason = TOPIC_NAME_INVALID
@@ -144,37 +152,41 @@ cdef inline bint is_out_of_memory(DurableQueue queue, const EnvelopeView* messag
     return queue.memory + size > queue.max_memory
 
 
+# TEXT_NONE when the queue takes the message.
+cdef inline uint8_t refusal_by(DurableQueue queue, const EnvelopeView* message, const Match* match) noexcept:
+    cdef uint8_t text
+    if queue.is_closed:
+        return TEXT_CLOSED
+    if does_without(queue, match):
+        return TEXT_NONE
+    if message.payload_size > queue.max_message_size:
+        text = TEXT_TOO_LARGE
+    elif is_full_queue(queue):
+        text = TEXT_FULL
+    elif is_out_of_memory(queue, message):
+        text = TEXT_NO_MEMORY
+    else:
+        return TEXT_NONE
+    queue.refused += 1
+    return text
+
+
 # TEXT_NONE when every queue of the match takes the message.
-cdef uint8_t refusal_of(const EnvelopeView* message, const Match* match) noexcept:
-    cdef DurableQueue queue
+cdef inline uint8_t refusal_of(const EnvelopeView* message, const Match* match) noexcept:
     cdef uint32_t i
     cdef uint8_t text
     for i in range(match.target_count):
-        queue = <DurableQueue> match.targets[i].owner
-        if queue.is_closed:
-            return TEXT_CLOSED
-        if does_without(queue, match):
-            continue
-        if message.payload_size > queue.max_message_size:
-            text = TEXT_TOO_LARGE
-        elif is_full_queue(queue):
-            text = TEXT_FULL
-        elif is_out_of_memory(queue, message):
-            text = TEXT_NO_MEMORY
-        else:
-            continue
-        queue.refused += 1
-        return text
+        text = refusal_by(<DurableQueue> match.targets[i].owner, message, match)
+        if text:
+            return text
     return TEXT_NONE
 
 
-cdef int enqueue_all(EnvelopeView* message, const Match* match, uint64_t mark) except -1:
+cdef inline int enqueue_all(EnvelopeView* message, const Match* match, uint64_t mark) except -1:
     cdef uint32_t i
-    cdef DurableQueue queue
     for i in range(match.target_count):
-        queue = <DurableQueue> match.targets[i].owner
-        if not does_without(queue, match):
-            queue.take(message, mark)
+        if not does_without(<DurableQueue> match.targets[i].owner, match):
+            (<DurableQueue> match.targets[i].owner).take(message, mark)
     return 0
 
 
@@ -201,9 +213,7 @@ cdef inline uint8_t refused_code(uint8_t text) noexcept:
 
 
 # 0 (done) or 1 (the connection must wait), as handle_publish, which has checked the packet.
-cdef int handle_queue_publish(QueueDesk desk, Connection c, const PublishView* view) except -1:
-    cdef Hub hub = c.hub
-    cdef Session s = c.session
+cdef int handle_queue_publish(Hub hub, Session s, Connection c, const PublishView* view) except -1:
     cdef QueueSlot* slot
     cdef uint8_t verdict = SUCCESS, text = TEXT_NONE
     cdef uint64_t ticket = 0
@@ -213,10 +223,10 @@ cdef int handle_queue_publish(QueueDesk desk, Connection c, const PublishView* v
     if view.qos and c.version == 5:
         if s.received.count + c.acks_qos1 >= hub.limits.receive_maximum:  # [MQTT-3.3.4-7]
             return c.violation(RECEIVE_MAXIMUM_EXCEEDED, "more unacknowledged messages than the receive maximum")
-    slot = find_queue_topic(c, view)
+    slot = find_queue_topic(hub, c, view)
     if slot == NULL:
         return 0
-    if desk._find_queue is None:
+    if hub.queues._find_queue is None:
         verdict, text = UNSPECIFIED_ERROR, TEXT_NO_QUEUES
     elif slot.verb == VERB_WRONG:
         verdict, text = UNSPECIFIED_ERROR, TEXT_WRONG_WORD
@@ -225,7 +235,7 @@ cdef int handle_queue_publish(QueueDesk desk, Connection c, const PublishView* v
     elif slot.verb:
         text = settle_by_publish(c, s, slot, view)
         verdict = UNSPECIFIED_ERROR if text else SUCCESS
-        ticket = hub.ingest.ticket + 1 if text == TEXT_NONE and desk._changed else 0
+        ticket = hub.ingest.ticket + 1 if text == TEXT_NONE and hub.queues._changed else 0
     elif not slot.allowed:
         verdict = NOT_AUTHORIZED
         note_denied(c, view)

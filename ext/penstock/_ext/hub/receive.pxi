@@ -155,7 +155,7 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
     if reason:
         return c.violation(reason, "bad PUBLISH")
     if is_queue_topic(view.topic, view.topic_size):
-        return handle_queue_publish(hub.queues, c, &view)
+        return handle_queue_publish(hub, s, c, &view)
     topic = find_topic(c, &view)
     if topic == NULL:
         return c.blocked

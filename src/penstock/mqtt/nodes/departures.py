@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from penstock.access.base import Identity
 from penstock.core.logging import get_logger
 from penstock.mqtt.nodes.link import Link, LinkError
 from penstock.subscribers.queue.abandoned import client_left
@@ -60,7 +61,7 @@ async def _report(node: ClusterNode, owner: str, membership: Membership) -> None
     if door is None:
         raise LinkError("its address is not known")
     client = membership.client
-    link = Link(door, node.service_id, client.client_id, user=client.username)
+    link = Link(door, node.service_id, client.client_id, identity=Identity(client.username))
     try:
         await link.open()
         properties = [

@@ -19,16 +19,18 @@ from collections.abc import Callable, Iterable
 from typing import cast
 
 from penstock._ext.wire.packets import Reason, reason_name
+from penstock.access.base import Identity
 from penstock.core.errors import PenstockError
 from penstock.core.refusal import Refusal
+from penstock.mqtt.nodes.clients import describe_client
 from penstock.services.membership import Door
 from penstock.settings.address import parse_address
 from penstock_client.mqtt import packets
 from penstock_client.mqtt.packets import AUTH, CONNACK, DISCONNECT, LARGEST_PACKET_ID, PUBACK, PUBLISH, SUBACK
 
 METHOD = "penstock-node"
-USER = "user"  # user property of CONNECT: the user name of the client; a client without one has none
 CHALLENGE_BYTES = 32
+NOBODY = Identity()
 AWAY = b"the node that serves the queue cannot be reached now"
 REFUSED = 0x80
 OPEN_SECONDS = 5.0
@@ -70,7 +72,7 @@ class Link(asyncio.Protocol):
         node: str,
         client_id: str = "",
         *,
-        user: str | None = None,
+        identity: Identity = NOBODY,
         receive_maximum: int = 1,
         maximum_packet_size: int = 0,
         on_publish: Callable[[int, bytes], None] | None = None,
@@ -80,7 +82,7 @@ class Link(asyncio.Protocol):
         self._door = door
         self._node = node
         self._client_id = client_id
-        self._user = user
+        self._identity = identity
         self._receive_maximum = receive_maximum
         self._maximum_packet_size = maximum_packet_size
         self._on_publish = on_publish
@@ -170,7 +172,7 @@ class Link(asyncio.Protocol):
                 self._client_id,
                 keep_alive=KEEP_ALIVE,
                 username=self._node,
-                user_properties=[] if self._user is None else [(USER, self._user)],
+                user_properties=describe_client(self._identity),
                 receive_maximum=self._receive_maximum,
                 maximum_packet_size=self._maximum_packet_size or None,
                 authentication_method=METHOD,

@@ -29,13 +29,15 @@ from penstock._ext.wire.packets import (
     parse_connect,
     parse_subscribe,
 )
+from penstock.access.base import Subject
 from penstock.core.errors import PenstockError
 from penstock.core.logging import Throttled, get_logger
 from penstock.core.refusal import Refused
 from penstock.core.tasks import TaskSet
 from penstock.listen.listener import Listener, ListenerError
+from penstock.mqtt.nodes.clients import read_client
 from penstock.mqtt.nodes.departures import end_groups, has_left
-from penstock.mqtt.nodes.link import CHALLENGE_BYTES, METHOD, USER, prove
+from penstock.mqtt.nodes.link import CHALLENGE_BYTES, METHOD, prove
 from penstock.mqtt.queue_consumers import subscribe
 from penstock.mqtt.refusals import SUBACK_REASONS
 from penstock.services.membership import Door
@@ -50,7 +52,7 @@ log = get_logger("penstock.cluster")
 
 RETRY_SECONDS = 5.0
 MOST_UNKNOWN = 1_000
-ProgramFor = Callable[[str, str | None], AclProgram | None]
+ProgramFor = Callable[[Subject], AclProgram | None]
 EVERYWHERE = ("", "0.0.0.0", "::")
 QOS = 0x03
 
@@ -85,7 +87,7 @@ class NodeListener:
         self._kafka = kafka
         self.receive_maximum = receive_maximum
         self._program_for = program_for
-        self._clients: dict[Session, tuple[str, str | None]] = {}
+        self._clients: dict[Session, Subject] = {}
         self._secret = secrets.token_urlsafe(32)
         self._listener: Listener | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -140,8 +142,8 @@ class NodeListener:
     def reload(self, receive_maximum: int) -> None:
         """Apply changed settings and access rules."""
         self.receive_maximum = receive_maximum
-        for session, (client_id, user) in self._clients.items():
-            session.acl = self._program_for(client_id, user)
+        for session, subject in self._clients.items():
+            session.acl = self._program_for(subject)
 
     # ---- called by Connection ----
 
@@ -177,11 +179,12 @@ class NodeListener:
             self._refuse(connection, 5)
             return
         # Nobody else's subscriptions may be taken for the client's, not even those it has here a moment later.
-        user = dict(packet.user_properties).get(USER)
-        session = Session(self._hub, f"{packet.client_id}{RELAYED_BY}{packet.username}", user)
+        identity = read_client(packet.user_properties)
+        session = Session(self._hub, f"{packet.client_id}{RELAYED_BY}{packet.username}", identity.user)
+        session.identity = identity
         if packet.client_id:  # else it is for the node itself: it consumes nothing
-            self._clients[session] = (packet.client_id, user)
-            session.acl = self._program_for(packet.client_id, user)
+            subject = self._clients[session] = Subject(identity, packet.client_id)
+            session.acl = self._program_for(subject)
         session.attach(
             connection,
             version=5,

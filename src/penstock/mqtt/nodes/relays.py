@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock._ext.hub.connection import Connection, Courier, Session
 from penstock._ext.wire.packets import Reason, decode_publish_properties
+from penstock.access.identities import identity_of
 from penstock.core.logging import Throttled, get_logger
 from penstock.core.refusal import Refusal, Refused
 from penstock.mqtt.nodes.departures import must_report, report_left
@@ -139,7 +140,7 @@ class Relay:
             door,
             self._relays.node.service_id,
             session.client_id,
-            user=session.username,
+            identity=identity_of(session),
             receive_maximum=min(session.quota, MOST_UNDER_WAY),
             maximum_packet_size=max(limit - FOR_IDENTIFIER, FOR_IDENTIFIER) if limit else 0,
             on_publish=self._on_publish,

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Container, Iterable, Mapping
 from typing import Literal, Protocol
 
-from penstock._ext.record.segment import RecordPack
+from penstock._ext.record.segment import RecordPack, find_active
 from penstock.core.logging import get_logger
 from penstock.storage.log.base import (
     EARLIEST,
@@ -69,19 +69,14 @@ class Watchers:
         of_topic = self._of.get(topic)
         if of_topic is None:
             return False
-        return any(
-            not (place.is_paused and place.is_queued) for number in partitions for place in of_topic.get(number, ())
-        )
+        return bool(find_active(of_topic, partitions))
 
     def wake(self, topic: str, partitions: Iterable[int]) -> None:
         of_topic = self._of.get(topic)
         if of_topic is None:
             return
-        for number in partitions:
-            for place in of_topic.get(number, ()):
-                # one that is paused and in the queue has nothing to learn
-                if not (place.is_paused and place.is_queued):
-                    place.consumer.look_at(place)
+        for place in find_active(of_topic, partitions):
+            place.consumer.look_at(place)
 
 
 class LocalSource(Protocol):

@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from penstock._ext.hub.connection import Session, read_context
-from penstock._ext.wire.packets import split_share
+from penstock._ext.application.context import read_context
+from penstock._ext.hub.connection import Session
 from penstock.core.errors import ConflictError, NotFoundError
 from penstock.core.logging import get_logger
 from penstock.core.metrics import ClientSample, ShareSample
 from penstock.storage.log.base import Consumer, Log, LogError, TopicPartition, Watermarks
 from penstock.subscribers.application.delivery import ApplicationDelivery
 from penstock.subscribers.application.shared.shares import Share
+from penstock_schema.topic_filter import split_share
 
 log = get_logger("penstock.application")
 

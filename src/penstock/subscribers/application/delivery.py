@@ -15,7 +15,10 @@ import asyncio
 from collections.abc import Iterable
 from functools import partial
 
-from penstock._ext.hub.connection import Feed, Hub, Lane, Session, read_context, write_context
+from penstock._ext.application.context import read_context, write_context
+from penstock._ext.application.feed import Feed
+from penstock._ext.application.lane import Lane
+from penstock._ext.hub.connection import Hub, Session
 from penstock.core.errors import PenstockError
 from penstock.core.logging import get_logger
 from penstock.core.tasks import TaskSet
@@ -91,7 +94,7 @@ class ApplicationDelivery:
         """Reads the contexts; sessions are restored after it and clients connect after that."""
         await self.contexts.load()
         self._reader.start()
-        self.book.start()
+        self.book.start(self.shared.denials.handle)
         self._tasks.spawn(self._finish_claims())
 
     async def stop(self) -> None:

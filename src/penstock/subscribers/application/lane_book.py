@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from penstock._ext.hub.connection import ApplicationDesk, Hub, Lane, Session
+from penstock._ext.application.lane import ApplicationDesk, Lane
+from penstock._ext.hub.connection import Hub, Session
 from penstock.core.logging import get_logger
 from penstock.settings.application import ApplicationSettings
 from penstock.storage.log.pack_reader import PackReader
@@ -42,13 +43,16 @@ class LaneBook:
         self._contexts = contexts
         self._settings = settings
         self._places: dict[Lane, Place] = {}
+        self._has_places = asyncio.Event()
         self._totals = dict.fromkeys(LIVE, 0)
         self._past: dict[str, dict[str, int]] = {}  # of lanes that are closed, by client
         self._uncommitted: dict[Lane, PackReader[Lane]] = {}
-        self.on_denied: Callable[[Lane], None] | None = None
+        self._on_denied: Callable[[Lane], None] = lambda lane: None
         self._ticker: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    def start(self, on_denied: Callable[[Lane], None]) -> None:
+        """`on_denied` is called with lanes that wait at a message the client may not read."""
+        self._on_denied = on_denied
         self._ticker = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
@@ -65,6 +69,7 @@ class LaneBook:
     def open(self, lane: Lane, place: Place) -> None:
         """The lane is the session's from here on: PUBRELs first, then its packs."""
         self._places[lane] = place
+        self._has_places.set()
         self._desk.open(lane)
         # A PUBREL says that PUBREC came: it must be durable that it did.
         self._contexts.when_durable(place.key, lane.resume)
@@ -104,12 +109,15 @@ class LaneBook:
         for lane in lanes:
             # What was sent before the message is acknowledged first: nothing of it changes hands.
             is_denied = lane.is_stale or (lane.denied_topic is not None and not lane.packs)
-            if is_denied and lane in self._places and self.on_denied is not None:
-                self.on_denied(lane)
+            if is_denied and lane in self._places:
+                self._on_denied(lane)
 
     async def _run(self) -> None:
         count = 0
         while True:
+            if not self._places and not self._uncommitted:
+                self._has_places.clear()
+                await self._has_places.wait()
             await asyncio.sleep(SAVE_SECONDS)
             count += 1
             try:

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
-from penstock._ext.hub.connection import DeviceDesk, DeviceOutlet, Hub, Round, Session, count_trimmed
+from penstock._ext.device.outlet import DeviceDesk, DeviceOutlet
+from penstock._ext.dispatch.desk import Round
+from penstock._ext.hub.connection import Hub, Session, count_trimmed
 from penstock._ext.record.envelope import encode_delivery
 from penstock._ext.record.segment import RecordPack
-from penstock._ext.wire.packets import split_share
 from penstock.core.clock import now_ms
 from penstock.core.logging import Throttled, get_logger
 from penstock.settings.redis import DeviceSettings
@@ -37,6 +38,7 @@ from penstock.subscribers.device.store.base import (
     client_queue,
 )
 from penstock.subscribers.device.waiting import Backlog, Given, Held
+from penstock_schema.topic_filter import split_share
 
 log = get_logger("penstock.device")
 
@@ -65,6 +67,7 @@ class DeviceDelivery:
         self._drains = GroupDrains(hub, store, is_current=self._is_current, on_moved=self._step, on_error=self._warn)
         self._started_ms = 0
         self._known: set[Session] = set()  # those that may have something in the store
+        self._has_known = asyncio.Event()
         self._sent_before: dict[str, int] = {}  # what came until then (ms) an earlier process may have sent
 
     # ---- life ----
@@ -104,7 +107,7 @@ class DeviceDelivery:
                 if session.feed is None:
                     self._desk.of(session).open()
                     count += 1
-                self._known.add(session)
+                self._know(session)
                 self._sent_before[session.client_id] = connected_until(session.client_id) or self._started_ms
         return count
 
@@ -113,11 +116,15 @@ class DeviceDelivery:
         outlet = self._desk.of(session)
         outlet.open()
         outlet.live = False
-        self._known.add(session)
+        self._know(session)
         if is_new:
             # Nothing of an earlier session of the client, though the store was away when that one ended
             # [MQTT-3.1.2-4] [MQTT3-3.1.2-6].
             self._clear(client_queue(session.client_id), session)
+
+    def _know(self, session: Session) -> None:
+        self._known.add(session)
+        self._has_known.set()
 
     def becomes_application(self, session: Session) -> None:
         """Messages go to its own topic from now on; what is stored for it, it gets from here."""
@@ -401,6 +408,9 @@ class DeviceDelivery:
     async def _sweep(self) -> None:
         pause = max(self._settings.persist_after / 2, SHORTEST_SWEEP)
         while True:
+            if not self._known:
+                self._has_known.clear()
+                await self._has_known.wait()
             await asyncio.sleep(pause)
             try:
                 self._desk.sweep()

@@ -82,12 +82,12 @@ class DataSubscription:
             errors_of=self.fetching.errors_of,
             is_taken=is_taken,
             on_table=Announcer(self.source),
+            on_needing_more=self.retention.look_now,
         )
         self.service, self._progress, self._stored = parts.service, parts.progress, parts.stored
-        parts.book.on_needing_more = self.retention.look_now
         self._is_first = (lambda: True) if node is None else (lambda: node.owns(CATALOGUE))
         catalogue = self.service.catalogue
-        self.dead_letters.names_of = lambda key: [one.name for one in catalogue.topics() if one.plan.key == key]
+        self.dead_letters.name_topics(lambda key: [one.name for one in catalogue.topics() if one.plan.key == key])
         self._has_begun = asyncio.Event()
         self._starting: asyncio.Task[None] | None = None
         self.metrics = DataMetrics(self.source, self.fetching, self.dead_letters, parts, catalogue)

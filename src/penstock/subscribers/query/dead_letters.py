@@ -50,11 +50,14 @@ class DeadLetterLog:
         self._warnings = Throttled(log, interval=10.0)
         self.reported = 0
         self.lost = 0
-        # The names of the topics with a plan, by its key.
-        self.names_of: NamesOf = lambda key: ()
+        self._names_of: NamesOf = lambda key: ()
+
+    def name_topics(self, names_of: NamesOf) -> None:
+        """`names_of` returns the names of the topics with a plan, by its key."""
+        self._names_of = names_of
 
     def report(self, plan: Plan, partition: int, errors: Sequence[RowError]) -> None:
-        names = sorted(self.names_of(plan.key))
+        names = sorted(self._names_of(plan.key))
         room = MOST_PENDING - self._pending
         self.lost += max(0, len(errors) - room)
         pack = RecordPack()

@@ -8,13 +8,14 @@ front-ends ─▶ DataService (service.py) ─┬─▶ Catalogue, Privileges
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from penstock.access import base as access
 from penstock.access.base import Grant, Subject
+from penstock.core.signal import Signal
 from penstock_client import wire
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ class Coordinator(Protocol):
     """Consumer groups. Everything raises DataError: NotAMember, StaleEpoch, NotFound, NotAllowed, Unavailable,
     BadRequest. `on_changed` hears of each consumer, by its group and id, whose partitions are others than before."""
 
-    on_changed: Callable[[str, str], None]
+    @property
+    def on_changed(self) -> Signal[[str, str]]: ...
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...

@@ -10,13 +10,14 @@ Who has no right on a topic hears the same words whether it is there or not: nam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import msgspec
 
 from penstock._ext.match.acl import SUBSCRIBE, AclProgram, filter_covers, filters_intersect
 from penstock.access.base import Subject
+from penstock.core.signal import Signal
 from penstock.storage.state.base import Change
 from penstock.subscribers.query.ports import Identity
 from penstock.subscribers.query.stored import GRANTS, Stored
@@ -47,7 +48,7 @@ class Privileges:
         self._stored = stored
         self._given: dict[tuple[str, str], Given] = {}
         # Hears which topic's privileges have changed, None for every one's.
-        self.on_changed: Callable[[str | None], None] = lambda _: None
+        self.on_changed = Signal[[str | None]]()
         stored.listen(GRANTS, self._on_change)
 
     def may(self, who: Identity, action: str, topic: str, owner: str | None = None) -> bool:

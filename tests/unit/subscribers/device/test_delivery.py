@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock._ext.hub.connection import Feed
+from penstock._ext.application.feed import Feed
 from penstock._ext.record.envelope import encode, encode_delivery
 from penstock._ext.record.segment import RecordPack
 from penstock.core.clock import now_ms
@@ -357,5 +357,30 @@ def test_a_client_may_get_a_message_and_leave_within_one_millisecond(
         found: list[bool] = []
         await node.until(lambda: bool(found.extend(packet.dup for packet in client.take()) or found))
         assert found == [dup]
+
+    run(tmp_path, scenario)
+
+
+def test_nothing_is_swept_without_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker without DEVICE clients is not woken for them."""
+    sweeps: list[int] = []
+    real = module.DeviceDelivery._store_sent
+
+    def counted(delivery: module.DeviceDelivery) -> None:
+        sweeps.append(1)
+        real(delivery)
+
+    monkeypatch.setattr(module.DeviceDelivery, "_store_sent", counted)
+
+    async def scenario(node: DeviceNode) -> None:
+        await asyncio.sleep(0.2)
+        assert not sweeps
+        client = await subscribed(node, "device")
+        await node.until(lambda: len(sweeps) > 2)
+        node.end(client.session)
+        await asyncio.sleep(0.1)
+        count = len(sweeps)
+        await asyncio.sleep(0.2)
+        assert len(sweeps) == count
 
     run(tmp_path, scenario)

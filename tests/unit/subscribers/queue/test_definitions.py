@@ -115,7 +115,7 @@ def test_a_queue_from_the_environment_and_flags(load):
         ),
         ("[[queues]]\nname = 'a'\ntype = 'quorum'", r'use one of "classic", "stream"'),
         ("[[queues]]\nname = 'a'\ntopics = 'a/#,b'", None),
-        ("[[queues]]\nname = 'a'\ntopics = [1]", "use a list of texts"),
+        ("[[queues]]\nname = 'a'\ntopics = [1]", "use a list of strings"),
         ("[[queues]]\ntype = 'stream'", r"queues\.0\.name is missing"),
         ("[[queues]]\nname = 'a'\n[[queues]]\nname = 'a'", r":4: queues\.1\.name = 'a' is the name of queue 0 too"),
         ("[[queues]]\nname = 'a/b'", "use one topic level"),
@@ -203,7 +203,7 @@ def test_a_table_of_a_command_is_read_like_the_file():
         ({"name": "a", "origin": "auto"}, "'origin' is no setting of a queue"),
         ({"name": "a", "retry": {"speed": 1}}, r"'retry\.speed' is no setting"),
         ({"name": "a", "durable": "perhaps"}, "use true or false"),
-        ({"name": 7}, "use a text"),
+        ({"name": 7}, "use a string"),
         ({"name": "a", "limits": 7}, "'limits' is no setting"),
         ({}, "use one topic level"),
     ):

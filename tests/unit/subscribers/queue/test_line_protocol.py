@@ -8,7 +8,10 @@ from pathlib import Path
 
 import uvloop
 
-from penstock.broker.app import Broker
+from penstock.broker.build import build_broker
+from penstock.broker.features import Features
+from penstock.broker.foundation import Foundation
+from penstock.broker.parts import Closing, Part
 from penstock.settings.address import parse_address
 from penstock.settings.loader import load_settings
 from tests.support.frontends.line_protocol import make_listener
@@ -46,20 +49,21 @@ class LineClient:
 
 
 class Lines:
-    """A broker on its directory, with the front-end beside it."""
+    """The front-end of a broker that it is a part of."""
 
-    def __init__(self, broker: Broker) -> None:
-        assert broker.queues is not None
-        self._listener = make_listener(broker.queues)
-
-    async def start(self) -> None:
-        await self._listener.start()
-
-    async def close(self) -> None:
-        await self._listener.close()
+    def make(self, _: Foundation, features: Features) -> Part:
+        (queues,) = features.queues
+        self.listener = make_listener(queues)
+        return Part(
+            name="lines",
+            closing=Closing.LISTENERS,
+            start=self.listener.start,
+            drain=self.listener.stop_accepting,
+            stop=self.listener.close,
+        )
 
     async def connect(self, client_id: str) -> LineClient:
-        address = parse_address(self._listener.address)
+        address = parse_address(self.listener.address)
         client = LineClient(*await asyncio.open_connection(address.host, address.port))
         assert await client.ask(f"HELLO {client_id}") == "OK"
         return client
@@ -76,14 +80,12 @@ def in_broker(directory: Path, work: Callable[[Lines], Awaitable[None]]) -> None
             "sys.interval": "0",
             "logging.level": "error",
         }
-        broker = Broker(load_settings(None, {}, overrides))
+        lines = Lines()
+        broker = build_broker(load_settings(None, {}, overrides), more_frontends=[lines.make])
         await broker.start()
-        lines = Lines(broker)
-        await lines.start()
         try:
             await work(lines)
         finally:
-            await lines.close()
             await broker.close()
 
     uvloop.run(run())

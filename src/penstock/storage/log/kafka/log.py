@@ -84,13 +84,14 @@ class KafkaLog:
             groups = GroupRequests(lambda: AdminClient(quiet), self._executor)
             if (listener := self._listener(admin_statistics)) is not None:
                 config["stats_cb"] = listener
-            self._admin = KafkaAdmin(settings, AdminClient(config), groups, self.consumer, self._executor)
+            self._admin = KafkaAdmin(
+                settings, AdminClient(config), groups, self.consumer, self._executor, on_changed=self._forget_topic
+            )
             self._producer = KafkaProducer(settings, self._new_producer, self._admin.open, self._health, self._executor)
         except KafkaException as error:
             raise settings_error(error) from None
         self._producer.copied_topic = copied_topic
         self._patient: KafkaProducer | None = None  # made when it is asked for
-        self._admin.on_changed = self._forget_topic
         self._consumers: set[KafkaConsumer] = set()
         self._recreations = Recreations(self._admin, copied_topic)
         self._watch: asyncio.Task[None] | None = None

@@ -6,7 +6,7 @@ import asyncio
 import weakref
 from functools import partial
 
-from penstock._ext.hub.connection import read_context
+from penstock._ext.application.context import read_context
 from penstock.core.logging import get_logger
 from penstock.storage.log.base import Committed, Log, LogError, TopicPartition
 from penstock.subscribers.application.contexts import SHARED, Contexts, make_key

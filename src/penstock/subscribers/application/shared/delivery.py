@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
-from penstock._ext.hub.connection import Feed, Hub, Lane, Session, feed_group, read_context, split_context
-from penstock._ext.wire.packets import split_share
+from penstock._ext.application.context import read_context, split_context
+from penstock._ext.application.feed import Feed, feed_group
+from penstock._ext.application.lane import Lane
+from penstock._ext.hub.connection import Hub, Session
 from penstock.core.assign import assign
 from penstock.core.logging import Throttled, get_logger
 from penstock.core.tasks import TaskSet
@@ -43,6 +45,7 @@ from penstock.subscribers.application.shared.denials import ShareDenials
 from penstock.subscribers.application.shared.removal import ShareRemovals
 from penstock.subscribers.application.shared.returns import RETURNED, ShareReturns, returned_key
 from penstock.subscribers.application.shared.shares import Member, Share
+from penstock_schema.topic_filter import split_share
 
 log = get_logger("penstock.application")
 
@@ -102,14 +105,13 @@ class SharedDelivery:
         self._closed: dict[bytes, set[int]] = {}  # partitions that change hands now: packet ids not sent on it
         self._reserved: dict[bytes, int] = {}  # filters that are being prepared, and for how many clients
         self._elsewhere = elsewhere
-        self._denials = ShareDenials(
+        self.denials = ShareDenials(
             contexts,
             self.claims,
             self.shares,
             is_online=lambda session: self._is_online(session) and session is not self._leaving,
             restart=self._restart,
         )
-        book.on_denied = self._denials.handle
         use_of, forget = self.use_of, self._forget_contexts
         self.removals = ShareRemovals(log_provider, names, settings, use_of, forget, elsewhere=elsewhere, note=note)
         self._begins = ShareBegins(log_provider, contexts)

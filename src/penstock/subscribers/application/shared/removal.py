@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from penstock._ext.wire.packets import split_share
 from penstock.core.errors import PenstockError
 from penstock.core.logging import get_logger
 from penstock.core.tasks import TaskSet
@@ -15,6 +14,7 @@ from penstock.settings.application import ApplicationSettings
 from penstock.storage.log.base import Log, TopicNotFound
 from penstock.subscribers.application.elsewhere import Elsewhere
 from penstock.subscribers.application.names import ApplicationNames
+from penstock_schema.topic_filter import split_share
 
 log = get_logger("penstock.application")
 

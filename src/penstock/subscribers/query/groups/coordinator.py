@@ -14,6 +14,7 @@ from typing import Protocol
 
 from penstock.core.logging import Throttled, get_logger
 from penstock.core.ports import Scheduler, Timer
+from penstock.core.signal import Signal
 from penstock.core.tasks import TaskSet
 from penstock.subscribers.query.catalogue import QueryTopic
 from penstock.subscribers.query.groups import views
@@ -97,7 +98,7 @@ class GroupCoordinator:
         self._tasks = TaskSet()
         self._warnings = Throttled(log, interval=10.0)
         self.rebalances = self.removed = self.commits = self.fenced = 0
-        self.on_changed: Callable[[str, str], None] = lambda *_: None
+        self.on_changed = Signal[[str, str]]()
 
     # ---- life ----
 

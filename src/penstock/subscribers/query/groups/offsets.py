@@ -68,6 +68,9 @@ class _Wanted:
     done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
+OnNeedingMore = Callable[[], Awaitable[None]]
+
+
 class OffsetBook:
     """Of all groups; those of others as they were heard last. `is_mine`: groups whose coordinator is this node."""
 
@@ -78,7 +81,10 @@ class OffsetBook:
         node: str = "",
         is_mine: Callable[[str], bool] | None = None,
         wall_clock: Callable[[], float] = time.time,
+        on_needing_more: OnNeedingMore | None = None,
     ) -> None:
+        """`on_needing_more` is awaited before a group learns that a place is its own: what it needs must not go between
+        two looks at it."""
         self._stored = stored
         self._wall_clock = wall_clock
         self._node = node
@@ -88,8 +94,7 @@ class OffsetBook:
         self._waiting: dict[str, list[_Wanted]] = {}
         self._under_way: set[Key] = set()
         self._tasks = TaskSet()
-        self.on_needing_more: Callable[[], Awaitable[None]] = _nothing
-        """Before a group is told that a place is its own: what it needs must not go between two looks at it."""
+        self._on_needing_more = on_needing_more or _nothing
         stored.listen(OFFSETS, self._on_change)
 
     def of(self, group: str, topic: str) -> Offsets:
@@ -229,7 +234,7 @@ class OffsetBook:
                 self._write_later([(OFFSETS, key_of(group, topic), None)])
         self._under_way -= keys
         if needs_more:
-            await self.on_needing_more()
+            await self._on_needing_more()
         for wanted in allowed:
             if not wanted.done.done():
                 wanted.done.set_result(None)
