@@ -483,7 +483,7 @@ def test_a_file_system_that_is_read_only(examine, tmp_path, monkeypatch):
     ("certificate", "key", "said"),
     [
         ("", "", "no certificate is named"),
-        ("chain.pem", "locked.pem", "one of them is no pem file, or the key has a pass phrase"),
+        ("chain.pem", "locked.pem", "one of them is not a pem file, or the key has a pass phrase"),
         ("none.pem", "none.pem", "none.pem: No such file or directory"),
         ("chain.pem", "folder", "folder: Is a directory"),
     ],
