@@ -27,7 +27,7 @@ class Target:
 
 
 class Stream:
-    """What the client reads from and writes to."""
+    """The connection that the client reads from and writes to."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, websocket: WebSocketReader | None

@@ -134,7 +134,7 @@ def test_queues_of_the_settings_are_shown_and_made(run, tmp_path):
     assert sum(row["there"] for row in unmade) == 0
     assert not (tmp_path / "nowhere").exists(), "a look must not leave anything behind"
     assert "write KIND=ID" in run("queues", "--service", "x=1", where=where, fails=2)
-    assert "is not a UUID" in run("queues", "--tenant", "x", where=where, fails=2)
+    assert "is no UUID" in run("queues", "--tenant", "x", where=where, fails=2)
 
 
 @pytest.mark.parametrize(
@@ -471,7 +471,7 @@ def test_repair(run, data):
         *((command, 2, "is not UTF-8") for command in (["repair", NO_TEXT], ["verify", NO_TEXT], ["lag", NO_TEXT])),
         (["read", TOPIC, "--filter", f"t/{NO_TEXT}"], 2, r"--filter 't/\udcff' is not UTF-8"),
         *(
-            (["read", TOPIC, flag, place], 2, f"{flag} '{place}' is not a time: the years 1 to 9999 can be written")
+            (["read", TOPIC, flag, place], 2, f"{flag} '{place}' is not a time between the years 1 and 9999")
             for flag in ("--from", "--to")
             for place in ("99999999999999999d", "@99999999999999999999")
         ),

@@ -37,7 +37,7 @@ OLD = ".before-restore-"
 
 
 class Restored(NamedTuple):
-    """Result of a restore: the contents, the owner of the files, and where the previous data is now."""
+    """The manifest of the backup, the owner of the files, and the directory with the data that was there before."""
 
     manifest: Manifest
     owner: Owner
@@ -67,7 +67,7 @@ def _check_no_broker(target: Path) -> None:
 
 
 def _occupied(target: Path) -> list[str]:
-    """Return the files there, except remains of an unfinished restore and the lost+found of a new disk."""
+    """Return the names of what is in the directory, without remains of an unfinished restore and ext4's lost+found."""
     passed_over = (RESTORING, LOST_AND_FOUND)
     return sorted(path.name for path in target.iterdir() if path.name not in passed_over) if target.is_dir() else []
 
@@ -89,7 +89,7 @@ class Owner(NamedTuple):
 
     @property
     def is_another(self) -> bool:
-        """Return whether the files go to another user, which only root can do."""
+        """Return whether the files go to another user: only root can do that."""
         return os.geteuid() == 0 and self.user != 0
 
     @property
@@ -101,7 +101,8 @@ class Owner(NamedTuple):
             return str(user)
 
     def give(self, directory: Path) -> None:
-        """Give the directory and its contents to their owner; contents first, so that no other user can add a link."""
+        """Change the owner of a directory and everything in it. The directory comes last: until then its new owner
+        cannot put a link into it."""
         if not self.is_another:
             return
         for _, directories, names, fd in os.fwalk(directory, topdown=False):
@@ -240,7 +241,7 @@ def _verify(staging: Path) -> None:
 
 
 def _set_aside(target: Path, restored: set[str], owner: Owner, moves: _Moves) -> Path | None:
-    """Return the entries that belong to a broker; other files stay where they are."""
+    """Move the data that a broker would use into a directory of its own; other files stay where they are."""
     ours = {"log", *restored, *(path.name for path in find_environments(target))}
     moved = [path for path in sorted(target.iterdir()) if path.name in ours]
     if not moved:

@@ -99,7 +99,7 @@ async def add_lag(log: Log, rows: list[dict[str, Any]], on_each: Callable[[], No
         if isinstance(marks, LogError):
             kept.append({**row, "end": None, "lag": None, "problem": in_one_line(marks)})
         elif marks is not None:
-            # what was deleted meanwhile cannot be behind any more
+            # deleted records no longer count as lag
             kept.append({**row, "end": marks.end, "lag": max(0, marks.end - max(row["offset"], marks.first))})
     return kept
 
