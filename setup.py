@@ -39,6 +39,11 @@ MODULES = (
     "queue.pending",
     "services.calls",
     "hub.connection",
+    "application.context",
+    "application.feed",
+    "application.lane",
+    "device.outlet",
+    "dispatch.desk",
     "load.generator",
 )
 COVERAGE = bool(os.environ.get("PENSTOCK_COVERAGE"))

@@ -6,19 +6,11 @@ from __future__ import annotations
 import time
 
 from bench.guard.room import MESSAGES, PAYLOAD, TOPIC, Acknowledgements, Client, Loop
-from penstock._ext.hub.connection import (
-    ApplicationDesk,
-    DeviceDesk,
-    DispatchDesk,
-    DurableQueue,
-    Feed,
-    Hub,
-    Lane,
-    MqttConsumer,
-    QueueGroup,
-    Round,
-    take_filled,
-)
+from penstock._ext.application.feed import Feed, take_filled
+from penstock._ext.application.lane import ApplicationDesk, Lane
+from penstock._ext.device.outlet import DeviceDesk
+from penstock._ext.dispatch.desk import DispatchDesk, Round
+from penstock._ext.hub.connection import DurableQueue, Hub, MqttConsumer, QueueGroup
 from penstock._ext.record.envelope import encode
 from penstock._ext.record.segment import RecordPack
 from penstock._ext.wire import packets

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock._ext.hub.connection import DispatchDesk, Hub, Round
+from penstock._ext.dispatch.desk import DispatchDesk, Round
+from penstock._ext.hub.connection import Hub
 from penstock._ext.record.segment import RecordPack
 
 TOPICS = ("a", "b", "c/d")

@@ -9,7 +9,9 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock._ext.hub.connection import ApplicationDesk, Hub, Lane, Session, read_context, write_context
+from penstock._ext.application.context import read_context, write_context
+from penstock._ext.application.lane import ApplicationDesk, Lane
+from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.record.segment import RecordPack
 from tests.support.worlds.lanes import (
     PAST,

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tests.support.clients.data_client import DataClient, DataFailure
-from tests.support.clients.packets import V5, Reason
+from tests.support.clients.packets import V5, PacketType, Reason, pack_auth
 from tests.support.toys.access import BADGES, FILE, REMOTE, ROOMS
 
 DENIED = Reason.NOT_AUTHORIZED
@@ -84,6 +84,18 @@ def test_a_change_applies_to_connected_clients(roomy, rooms, connect):
     ada.expect_nothing(0.1)
 
 
+def test_connections_end_when_their_identity_expires(start_file_broker, rooms, connect):
+    """MQTT 5: with 0xA0, maximum connect time."""
+    broker = start_file_broker({"access": {"authenticators": [BADGES], "authorisers": [ROOMS], "anonymous": "deny"}})
+    resident = connect(V5, broker=broker, **LAB)
+    visitor = connect(V5, broker=broker, username="vic", password=b"badge:visitors")
+    consumer = DataClient(broker.find_data_port(), hello=False)
+    consumer.ask("hello", {"protocol": 1, "user": "vera", "password": "badge:visitors"})
+    visitor.expect_disconnect(0xA0)
+    assert consumer.receive()[1]["message"] == "the credentials have expired"
+    resident.ping()
+
+
 def test_grants_of_an_identity_need_no_authoriser(start_broker, connect):
     broker = start_broker({"access.authenticators": f"{BADGES},anonymous", "access.authorisers": ""})
     everybody = connect(V5, broker=broker)
@@ -107,6 +119,21 @@ def test_a_remote_authoriser_is_asked_once(start_broker, open_client, connect):
     client = open_client(V5, broker=broker)
     client.send_connect("c", username="barred", password=b"badge:lab")
     client.expect_refused_connect(DENIED)
+
+
+@pytest.mark.parametrize("authoriser", [ROOMS, REMOTE])
+def test_groups_change_with_another_authentication(start_broker, rooms, connect, authoriser):
+    """An exchange of AUTH packets, at CONNECT and later: the rules of the identity apply at once."""
+    settings = {"access.authorisers": authoriser, "access.enhanced.knock": "tests.support.toys.access:Knock"}
+    broker = start_broker(settings)
+    knock = {"authentication_method": "knock", "authentication_data": b"lab"}
+    ada = connect(V5, broker=broker, properties=knock)
+    assert ada.publish("room/lab/1", b"x", qos=1).reason != DENIED
+    assert ada.publish("room/office/1", b"x", qos=1).reason == DENIED
+    ada.send_raw(pack_auth(Reason.REAUTHENTICATE, {**knock, "authentication_data": b"office"}))
+    ada.expect(PacketType.AUTH, reason=0)
+    assert ada.publish("room/lab/1", b"x", qos=1).reason == DENIED
+    assert ada.publish("room/office/1", b"x", qos=1).reason != DENIED
 
 
 def test_a_restored_session_keeps_its_groups(start_log_broker, rooms, connect):

@@ -46,7 +46,8 @@ class Identity(msgspec.Struct, frozen=True):
 
     `grants` are rules of that provider. They come before those of the authorisers, the first match decides, and
     anything that no rule allows is denied. None: the provider has no rules. `attributes` has limits and other values
-    that rules refer to. `expires_at` is in seconds since the epoch.
+    that rules refer to. Connections of the identity end at `expires_at` (seconds since the epoch), unless the client
+    authenticates again before.
     """
 
     user: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -34,7 +35,6 @@ class DataConnection(asyncio.Protocol):
 
     def __init__(self, front: DataFrontend) -> None:
         self._front = front
-        self._loop = asyncio.get_running_loop()
         self._reader = frames.FrameReader(min(LARGEST_HELLO, front.settings.max_request_bytes))
         self._transport: asyncio.Transport | None = None
         self._identity: Identity | None = None
@@ -44,6 +44,7 @@ class DataConnection(asyncio.Protocol):
         self._waiting: list[bytes] = []  # frames over the number of requests that may be under way
         self._order = {name: asyncio.Lock() for name in IN_ORDER.values()}
         self._timer: asyncio.TimerHandle | None = None
+        self._expiry: asyncio.TimerHandle | None = None
         self._is_paused = False
         self._written = 0  # bytes of answers
         self._sent = 0  # of them, when it was looked last whether the other end reads
@@ -60,14 +61,15 @@ class DataConnection(asyncio.Protocol):
         if refusal := self._front.admit(self, 0 if sock is None else sock.fileno()):
             self._end(Unavailable(refusal))
             return
-        self._timer = self._loop.call_later(self._front.settings.hello_timeout, self._on_silence)
+        self._timer = asyncio.get_running_loop().call_later(self._front.settings.hello_timeout, self._on_silence)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_ending = True
         self._transport = None
         self._waiting.clear()
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._expiry):
+            if timer is not None:
+                timer.cancel()
         self._tasks.cancel()
         self._front.release(self)
 
@@ -93,7 +95,7 @@ class DataConnection(asyncio.Protocol):
         self._front.paused(self, is_paused=True)
         self._hold_or_read()
         if self._timer is None:
-            self._timer = self._loop.call_later(self._front.settings.write_timeout, self._on_stall)
+            self._timer = asyncio.get_running_loop().call_later(self._front.settings.write_timeout, self._on_stall)
 
     def resume_writing(self) -> None:
         self._is_paused = False
@@ -125,7 +127,7 @@ class DataConnection(asyncio.Protocol):
         sent = self._written - self._transport.get_write_buffer_size()
         if sent > self._sent:  # slow is not silent
             self._sent = sent
-            self._timer = self._loop.call_later(self._front.settings.write_timeout, self._on_stall)
+            self._timer = asyncio.get_running_loop().call_later(self._front.settings.write_timeout, self._on_stall)
         else:
             log.warning("a consumer does not read its answers", peer=self.peer)
             self._front.count("stalled")
@@ -219,6 +221,11 @@ class DataConnection(asyncio.Protocol):
             self._end(error, number)
             return
         self._identity = Identity.of(subject, "data")
+        if subject.identity.expires_at is not None:
+            left = max(0.0, subject.identity.expires_at - time.time())
+            self._expiry = asyncio.get_running_loop().call_later(
+                left, self._end, NotAllowed("the credentials have expired")
+            )
         self._reader.largest = self._front.settings.max_request_bytes
         if self._timer is not None:
             self._timer.cancel()

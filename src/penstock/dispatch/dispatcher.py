@@ -14,7 +14,9 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
-from penstock._ext.hub.connection import DispatchDesk, Feed, Hub, Round, refill, take_filled
+from penstock._ext.application.feed import Feed, refill, take_filled
+from penstock._ext.dispatch.desk import DispatchDesk, Round
+from penstock._ext.hub.connection import Hub
 from penstock._ext.record.segment import RecordPack
 from penstock.core.logging import Throttled, get_logger
 from penstock.services.log_names import DISPATCH_GROUP

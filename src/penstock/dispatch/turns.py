@@ -16,7 +16,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from itertools import islice
 
-from penstock._ext.hub.connection import Hub, count_group, forget_turns, give_turns
+from penstock._ext.dispatch.desk import count_group, forget_turns, give_turns
+from penstock._ext.hub.connection import Hub
 from penstock._ext.record.segment import RecordPack
 from penstock.core.logging import Throttled, get_logger
 from penstock.storage.log.base import Appended, Log, LogError

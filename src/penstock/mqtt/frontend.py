@@ -17,6 +17,7 @@ from penstock.core.tasks import TaskSet
 from penstock.listen.admission import MORE_DESCRIPTORS, NO_DESCRIPTORS, Admission
 from penstock.mqtt import handle_auth, handle_connect, handle_disconnect, handle_subscribe, handle_unsubscribe
 from penstock.mqtt.answers import DurableAnswers
+from penstock.mqtt.expiry import Expiries
 from penstock.mqtt.removed_users import disconnect_removed
 from penstock.sessions.access_changes import apply_access
 from penstock.sessions.events import SessionEvents
@@ -74,6 +75,7 @@ class MqttFrontend:
         self.cluster = cluster
         self.answers = DurableAnswers(hub, registry, kinds)
         self.refusals = refusals
+        self.expiries = Expiries(asyncio.get_running_loop())
         self.is_draining = False
         self.retained_turn = asyncio.Lock()
         self._tasks = TaskSet()
@@ -136,6 +138,7 @@ class MqttFrontend:
                 client_id=session.client_id,
                 reason=connection.close_reason,
             )
+        self.expiries.forget(connection)
         self.events.disconnected(session, connection)
         is_clean = self.answers.close(connection) or connection.is_clean
         self.registry.leave(session, keep_will=not is_clean)
@@ -206,6 +209,8 @@ class MqttFrontend:
     def identity_changed(self, session: Session, identity: Identity) -> None:
         """A connected client has authenticated again, as the same user."""
         before, session.identity = session.identity, identity
+        if session.connection is not None:
+            self.expiries.watch(session.connection, identity)
         if rights_of(before) != rights_of(identity):
             session.acl = self.access.program_for(subject_of(session))
             self.hub.trie.bump()

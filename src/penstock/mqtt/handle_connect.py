@@ -290,7 +290,7 @@ async def _claim(front: MqttFrontend, connection: Connection, candidate: Candida
         return
     except (LogError, StoreError, RecordError, TimeoutError) as error:
         if expiry or not candidate.packet.clean_start:
-            log.warning("the session of a client cannot be had", client_id=candidate.client_id, error=str(error))
+            log.warning("cannot take over the client's session", client_id=candidate.client_id, error=str(error))
             refuse(connection, candidate.packet, Reason.SERVER_UNAVAILABLE, client_id=candidate.client_id)
             return
         # Who neither has a session nor wants one is served while nobody can be asked.
@@ -462,6 +462,8 @@ def _join(front: MqttFrontend, connection: Connection, joining: Joining) -> None
         front.kinds.returned(session)
     handle_auth.remember(connection, candidate)
     connection.accept(session, _build_connack(front, candidate, present, expiry, keep_alive))
+    if candidate.subject.identity.expires_at is not None:
+        front.expiries.watch(connection, candidate.subject.identity)
     front.kinds.attached(session)
     front.events.connected(session, connection)
     if log.is_enabled(20):

@@ -27,7 +27,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from penstock._ext.hub.connection import Feed, Session
+from penstock._ext.application.feed import Feed
+from penstock._ext.hub.connection import Session
 from penstock._ext.record.segment import RecordPack
 
 FindSession = Callable[[str], Session | None]

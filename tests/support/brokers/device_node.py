@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from penstock._ext.hub.connection import DispatchDesk, Hub, Round, Session
+from penstock._ext.dispatch.desk import DispatchDesk, Round
+from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.record.envelope import encode
 from penstock._ext.record.segment import RecordPack
 from penstock.core.clock import now_ms

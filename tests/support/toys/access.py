@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from pathlib import Path
 
 from penstock._ext.match.acl import PUBLISH, SUBSCRIBE, AclProgram
@@ -18,6 +19,7 @@ from penstock.access.base import (
     Answer,
     Authenticator,
     Authoriser,
+    AuthStep,
     Credentials,
     Grant,
     Identity,
@@ -33,6 +35,7 @@ ROOMS = "tests.support.toys.access:Rooms"
 REMOTE = "tests.support.toys.access:RemoteRooms"
 FILE = "TOY_ROOMS"
 BOTH = PUBLISH | SUBSCRIBE
+VISIT_SECONDS = 0.5
 
 
 class Badges(Authenticator):
@@ -61,7 +64,14 @@ class Badges(Authenticator):
         if badge != "badge" or not colon:
             return No(Refusal.BAD_CREDENTIALS, "that is not a badge")
         grants = (Grant(True, BOTH, "own/%u/#"),) if "granted" in groups else None
-        identity = Identity(user, self.name, tuple(filter(None, groups.split(","))), grants, self._type_of(groups))
+        identity = Identity(
+            user,
+            self.name,
+            tuple(filter(None, groups.split(","))),
+            grants,
+            self._type_of(groups),
+            expires_at=time.time() + VISIT_SECONDS if "visitors" in groups else None,
+        )
         self._known[user, password] = identity
         return identity
 
@@ -71,6 +81,15 @@ class Badges(Authenticator):
 
     def client_type(self, user: str) -> ClientType | None:
         return "application" if user.startswith("app-") else None
+
+
+class Knock:
+    """An exchange of one step: the data names the groups of the client."""
+
+    def __init__(self, client_id: str, username: str | None) -> None: ...
+
+    def step(self, data: bytes | None) -> AuthStep:
+        return AuthStep.success(Identity("ada", "knock", tuple((data or b"").decode().split(","))))
 
 
 class Rooms(Authoriser):

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from penstock._ext.hub.connection import Feed, Hub, Session
+from penstock._ext.application.feed import Feed
+from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.record.envelope import decode, encode
 from penstock._ext.record.segment import RecordPack
 from penstock.core.clock import now_ms

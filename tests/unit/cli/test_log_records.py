@@ -9,7 +9,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from penstock._ext.hub.connection import Hub, Session, write_context
+from penstock._ext.application.context import write_context
+from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.record.segment import RecordPack
 from penstock.ingest.received import ReceivedIds
 from penstock.operate.inspect.decoders import describe_own, find_decoder, render_own

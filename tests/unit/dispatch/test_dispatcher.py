@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from penstock._ext.hub.connection import DeviceDesk, Feed, Round, Session, feed_group
+from penstock._ext.application.feed import Feed, feed_group
+from penstock._ext.device.outlet import DeviceDesk
+from penstock._ext.dispatch.desk import Round
+from penstock._ext.hub.connection import Session
 from penstock._ext.record.envelope import decode, encode
 from penstock._ext.record.segment import RecordPack
 from penstock.core.clock import now_ms

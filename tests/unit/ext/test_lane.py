@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock._ext.hub.connection import ApplicationDesk, Hub, Lane, Session, read_context, split_context, write_context
+from penstock._ext.application.context import read_context, split_context, write_context
+from penstock._ext.application.lane import ApplicationDesk, Lane
+from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.record.segment import RecordPack
 from tests.support.worlds.lanes import (
     PAST,

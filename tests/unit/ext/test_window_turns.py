@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock._ext.hub.connection import Courier, Lane
+from penstock._ext.application.lane import Lane
+from penstock._ext.hub.connection import Courier
 from tests.support.worlds.lanes import PUBACK, PUBLISH, TOPIC, numbered
 from tests.unit.ext.test_lane import SHARED, Stage, save
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock._ext.hub.connection import DeviceDesk
+from penstock._ext.device.outlet import DeviceDesk
 from penstock._ext.record.segment import RecordPack
 from penstock.core.errors import ConflictError, NotFoundError, UsageError
 from penstock.operate import sessions as control

@@ -3,21 +3,21 @@
 #
 # Who may change what: everything here belongs to the event loop's thread. Routing a message (route.pxi) never calls a
 # handler and never closes a connection, so subscriptions and sessions stand still while a match is walked.
+from cpython.list cimport PyList_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from penstock._ext.match.acl cimport AclProgram
-from penstock._ext.wire.buffer cimport Buffer
+from penstock._ext.wire.buffer cimport Buffer, buffer_free
 from penstock._ext.wire.codec cimport AckView, PublishView
 from penstock._ext.record.envelope cimport EnvelopeView
 from penstock._ext.hub.gathering cimport Gathering
-from penstock._ext.hub.message cimport Message
-from penstock._ext.hub.inflight cimport SLOT_OUTLET_1, SLOT_OUTLET_2, Hold, IdSet, Queue, Queued, Slot, Window, WindowPart
+from penstock._ext.hub.message cimport Message, message_unref
+from penstock._ext.hub.inflight cimport Extras, Hold, IdSet, Queue, Queued, Slot, Window, WindowPart, extras_new
 from penstock._ext.match.partition cimport HashFunction
-from penstock._ext.application.pack cimport PackTracker
 from penstock._ext.queue.pending cimport PendingList
 from penstock._ext.match.retained cimport RetainedTree
 from penstock._ext.record.segment cimport RecordPack, RecordView
-from penstock._ext.match.trie cimport Match, ShareGroup, Subscriber, Trie
+from penstock._ext.match.trie cimport Match, Member, ShareGroup, Subscriber, Trie
 from penstock._ext.wire.websocket cimport WsReader
 
 
@@ -64,7 +64,5 @@ include "hub_declarations.pxi"
 include "outlet_declarations.pxi"
 include "session_declarations.pxi"
 include "connection_declarations.pxi"
-include "dispatch_declarations.pxi"
-include "device_declarations.pxi"
-include "lane_declarations.pxi"
 include "queue_declarations.pxi"
+include "call_declarations.pxi"

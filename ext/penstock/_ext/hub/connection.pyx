@@ -73,7 +73,6 @@ cdef enum:
     FLUSH_SIZE = 131_072        # output that is sent before the end of the iteration
     OUTPUT_GROWN = 2_048        # a connection that usually sends more at once gets room for all of it at once
     ROOM_AT_ONCE = 16_777_216   # so much of it for all connections of an iteration; the buffers of others grow in steps
-    TEMPLATES_KEPT = 65_536     # scratch memory not given back
     PARTIAL_KEPT = 4_096
     TOPIC_SLOTS = 8             # recent topics of a publisher
     LINGER = 5_000              # ms a closing connection has to take its last bytes
@@ -97,17 +96,11 @@ include "give_back.pxi"
 include "rate.pxi"
 include "route.pxi"
 include "turns.pxi"
+include "topic_counts.pxi"
 include "retain.pxi"
 include "ingest.pxi"
 include "receive.pxi"
-include "cluster.pxi"
-include "dispatch.pxi"
-include "feed.pxi"
-include "device.pxi"
-include "context.pxi"
 include "window_parts.pxi"
-include "lanes.pxi"
-include "lane_send.pxi"
 include "queue_depth.pxi"
 include "queue_times.pxi"
 include "queue_publish.pxi"

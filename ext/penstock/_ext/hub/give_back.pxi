@@ -71,7 +71,7 @@ cdef int redeliver(Hub hub, Message* m, uint8_t qos, Extras* extras, bint is_lat
             if (group.node != extras.group_node or group.name_size != extras.group_name_size
                     or memcmp(group.name, extras_group_name(extras), group.name_size) != 0):
                 continue
-            member = choose_member(hub, group, hash, 0, message_topic(m), m.topic_size, qos)
+            member = choose_member(hub, group, hash, 0, message_topic(m), m.topic_size, qos, False)
             if member == NULL:
                 continue
             s = <Session> member.owner

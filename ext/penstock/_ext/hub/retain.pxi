@@ -147,3 +147,29 @@ cdef list send_retained_to(Hub hub, Session session, bytes topic_filter, uint8_t
         free(found.items)
     session.pump()
     return session.intake.take_filled(hub) if session.intake is not None else []
+
+
+# A retained message as it was logged; none, or one that has expired, removes what is there.
+cdef int put_retained(Hub hub, const EnvelopeView* view) except -1:
+    cdef Message* m
+    cdef const uint8_t* user = NULL
+    if view.payload_size == 0 or (view.expires_at and view.expires_at <= hub.wall):
+        hub.retained.remove(view.topic, view.topic_size)
+        return 0
+    if view.client_id_size:
+        user = view.username if view.username_size else <const uint8_t*> b""
+    # its user had room when it was published
+    if retained_room(hub, view.topic, view.topic_size, <uint64_t> view.props_size + view.payload_size, NULL, 0):
+        hub.counters.dropped[<int> DROP_RETAINED_FULL] += 1
+        if view.qos == 0:       # with QoS 1 and 2 the old message stays
+            hub.retained.remove(view.topic, view.topic_size)
+        return 0
+    m = message_new(view.topic, view.topic_size, view.props, view.props_size, view.payload, view.payload_size,
+                    view.qos, 1, view.received_at, view.expires_at)
+    try:
+        if user != NULL:
+            m.source_partition = hub.retained.take_share(user, view.username_size)
+        hub.retained.store(m)
+    finally:
+        message_unref(m)
+    return 0

@@ -2,41 +2,10 @@
 # changes a subscription.
 
 
-# One publish on its way. The first subscriber of each shape (MQTT 3 or 5, QoS 0, 1, 2) has it written right into its
-# output; for the others the shape is encoded once and copied. It becomes a counted message only when somebody must keep
-# it.
-cdef struct Routing:
-    const PublishView* view
-    Message* kept
-    int64_t expires_at
-    uint64_t hash
-    uint32_t seen               # shapes that somebody got: a bit for each
-    uint32_t offset[6]          # of the encoded shape in hub._templates
-    uint32_t size[6]            # 0 = not encoded yet
-    uint32_t id_at[6]           # where the packet id goes
-
-
 cdef inline uint8_t* out_reserve(Connection c, uint32_t size) except NULL:
     if c.out.end == 0:
         c.hub.open_output(c)
     return buffer_reserve(&c.out, size)
-
-
-# Everything a PUBLISH sent to one client consists of.
-cdef struct Copy:
-    const uint8_t* topic
-    const uint8_t* props
-    const uint8_t* payload
-    const uint32_t* ids         # subscription identifiers
-    uint32_t topic_size
-    uint32_t props_size
-    uint32_t payload_size
-    uint32_t expiry             # seconds left, valid if has_expiry
-    uint16_t id_count
-    uint16_t alias              # 0 = none
-    uint8_t first               # first byte: type, DUP, QoS, RETAIN
-    bint has_expiry
-    bint v5
 
 
 cdef inline uint32_t copy_props_size(const Copy* copy) noexcept:
@@ -215,29 +184,11 @@ cdef int send_copy(Connection c, Session s, Copy* copy, uint64_t hash, uint16_t 
     return 1
 
 
-cdef inline void count_sent(Hub hub, uint8_t qos, uint32_t payload_size) noexcept:
-    hub.counters.sent[qos] += 1
-    hub.counters.payload_sent += payload_size
-    hub.counters.packets_sent += 1
-
-
-cdef inline void count_drop(Session s, DropCause cause) noexcept:
-    s.hub.counters.dropped[<int> cause] += 1
-    s._dropped[<int> cause] += 1
-
-
 cdef inline Message* keep(Hub hub, Routing* r) except NULL:
     if r.kept == NULL:
         r.kept = message_new(r.view.topic, r.view.topic_size, r.view.props, r.view.props_size, r.view.payload,
                              r.view.payload_size, r.view.qos, r.view.retain, hub.wall, r.expires_at)
     return r.kept
-
-
-# Extras of a copy that is kept, NULL when it has none.
-cdef inline Extras* make_extras(const uint32_t* ids, uint16_t id_count, const ShareGroup* group) except? NULL:
-    if group != NULL:
-        return extras_new(ids, id_count, group.node, group.name, group.name_size)
-    return extras_new(ids, id_count, 0, NULL, 0) if id_count else NULL
 
 
 # One subscriber's share of the publish.
@@ -305,7 +256,7 @@ cdef inline int fitness(const Member* member, uint8_t qos) noexcept:
 # The member of a share group that gets the message: the strategy's choice among those who can take it at once, else
 # the strategy's choice among those who keep it, else NULL.
 cdef Member* choose_member(Hub hub, ShareGroup* group, uint64_t topic_hash, uint64_t client_hash, const uint8_t* topic,
-                           uint32_t topic_size, uint8_t qos, bint with_log=False) except? NULL:
+                           uint32_t topic_size, uint8_t qos, bint with_log) except? NULL:
     cdef uint32_t start, i, n = group.count
     cdef Member* member
     cdef Member* fallback = NULL
@@ -355,7 +306,7 @@ cdef bint is_logged_group(const ShareGroup* group) noexcept:
 
 cdef int deliver_to_group(Hub hub, ShareGroup* group, Routing* r, Session origin) except -1:
     cdef Member* member = choose_member(hub, group, r.hash, origin._client_hash if origin is not None else 0,
-                                        r.view.topic, r.view.topic_size, r.view.qos)
+                                        r.view.topic, r.view.topic_size, r.view.qos, False)
     # A group with persistent members gets messages with QoS > 0 from the log.
     if member != NULL and (r.view.qos == 0 or not hub.groups_from_log or not is_logged_group(group)):
         deliver_to_member(hub, group, member, r)
@@ -377,27 +328,6 @@ cdef int deliver_to_member(Hub hub, ShareGroup* group, Member* member, Routing* 
     # [MQTT-4.8.2-3]
     return deliver(hub, <Session> member.owner, r, min(r.view.qos, member.qos), flags, &member.identifier,
                    1 if member.identifier else 0, group)
-
-
-# A publish begins its way.
-cdef inline void start_routing(Hub hub, Routing* r, const PublishView* view, uint64_t hash,
-                               int64_t expires_at) noexcept:
-    cdef int i
-    r.view = view
-    r.kept = NULL
-    r.expires_at = expires_at
-    r.hash = hash
-    r.seen = 0
-    for i in range(6):
-        r.size[i] = 0
-    hub._templates.start = hub._templates.end = 0
-
-
-cdef inline void end_routing(Hub hub, Routing* r) noexcept:
-    if r.kept != NULL:
-        message_unref(r.kept)
-    if hub._templates.capacity > TEMPLATES_KEPT:
-        buffer_free(&hub._templates)
 
 
 # To every subscriber of the match. `origin` is the publisher's session, None for the broker's own messages.

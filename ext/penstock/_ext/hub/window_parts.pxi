@@ -9,11 +9,6 @@ cdef enum:
     ROUND_HOPS = 3              # iterations of the loop in which a courier's task notices that it has room
 
 
-# Outlets that compete for places one by one: all but those that read the log.
-cdef inline Py_ssize_t others_of(Session s) noexcept:
-    return PyList_GET_SIZE(s.outlets) - <Py_ssize_t> s.log_outlets if s.outlets is not None else 0
-
-
 # Divide the window again, after a part was added or removed, or the first or the last queue or query topic.
 cdef int divide_window(Session s) except -1:
     cdef uint32_t count = <uint32_t> len(s.parts) if s.parts is not None else 0
@@ -53,47 +48,10 @@ cdef int drop_unused(Session s, WindowPart part) except -1:
     return 0
 
 
-# Whether the part may have another unacknowledged message [MQTT-3.3.4-9] [MQTT-4.9.0-2].
-cdef inline bint has_place(Session s, WindowPart part) noexcept:
-    if part.outstanding < s.reserve_each:
-        return s.outstanding < s.limit
-    return s.outstanding + s.kept_free < s.limit and s.log_round != s.round
-
-
-cdef inline void take_place(Session s, WindowPart part) noexcept:
-    s.outstanding += 1
-    s.in_parts += 1
-    if part.outstanding < s.reserve_each:
-        s.kept_free -= 1
-    else:
-        end_turn(s, &s.log_round)
-    part.outstanding += 1
-
-
-cdef inline void free_place(Session s, WindowPart part) noexcept:
-    s.outstanding -= 1
-    s.in_parts -= 1
-    part.outstanding -= 1
-    if part.outstanding < s.reserve_each:
-        s.kept_free += 1
-
-
 # ---- rounds ----
 # The log (lanes and the store), each consumer of a queue and each courier compete for the places that are not reserved.
 # Each of them may take the last free place once per round. The round ends when a place stays free for some iterations
 # of the loop: all that have not had their turn have nothing to send.
-
-
-# The caller took a place; if it was the last one, its turn in this round is over.
-cdef inline void end_turn(Session s, uint32_t* turn) noexcept:
-    if s.outstanding + s.kept_free >= s.limit and has_rivals(s):
-        turn[0] = s.round
-        s.is_contended = True
-
-
-cdef bint has_rivals(Session s) noexcept:
-    cdef Py_ssize_t others = others_of(s)
-    return others > 1 or (others == 1 and s.log_outlets != 0)
 
 
 cdef inline void start_round(Session s) noexcept:

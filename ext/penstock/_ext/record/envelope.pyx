@@ -599,6 +599,18 @@ cdef int check_props(bytes props) except -1:
     return 0
 
 
+cdef uint16_t read_ids(const uint8_t* p, uint32_t size, uint32_t* ids) noexcept:
+    cdef const uint8_t* end = p + size
+    cdef uint64_t value = 0
+    cdef uint16_t n = 0
+    while p != NULL and p < end and n < MOST_IDS:
+        p = get_varint64(p, end, &value)
+        if p != NULL:
+            ids[n] = <uint32_t> value
+            n += 1
+    return n
+
+
 def encode(topic, payload, int qos=0, bint retain=False, client_id="", username=None, int64_t received_at=0,
            int64_t expires_at=0, bytes props not None=b""):
     """A record; `props` are properties in MQTT's encoding, without their length."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from penstock._ext.hub.connection import Lane
+from penstock._ext.application.lane import Lane
 from penstock.core.logging import Throttled, get_logger
 from penstock.core.ports import Scheduler
 from penstock.storage.state.base import Change, StateStore, StoreError

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from penstock._ext.hub.connection import Session, read_context
+from penstock._ext.application.context import read_context
+from penstock._ext.hub.connection import Session
 from penstock.core.errors import ConflictError, NotFoundError
 from penstock.core.logging import get_logger
 from penstock.core.metrics import ClientSample, ShareSample

@@ -15,7 +15,10 @@ import asyncio
 from collections.abc import Iterable
 from functools import partial
 
-from penstock._ext.hub.connection import Feed, Hub, Lane, Session, read_context, write_context
+from penstock._ext.application.context import read_context, write_context
+from penstock._ext.application.feed import Feed
+from penstock._ext.application.lane import Lane
+from penstock._ext.hub.connection import Hub, Session
 from penstock.core.errors import PenstockError
 from penstock.core.logging import get_logger
 from penstock.core.tasks import TaskSet
@@ -404,7 +407,7 @@ class ApplicationDelivery:
             return False
         log.warning("the topic of a client was removed by somebody, it is made again", client_id=client_id, topic=topic)
         await self._log.admin.create(topic, 1, self._properties)
-        # Its offsets begin anew: what the context says is of the old one.
+        # Its offsets start at 0 again: what the context says is of the old one.
         session = self._sessions[client_id]
         lane = self.lane_of(session)
         if lane is not None:

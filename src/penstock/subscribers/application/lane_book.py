@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from penstock._ext.hub.connection import ApplicationDesk, Hub, Lane, Session
+from penstock._ext.application.lane import ApplicationDesk, Lane
+from penstock._ext.hub.connection import Hub, Session
 from penstock.core.logging import get_logger
 from penstock.settings.application import ApplicationSettings
 from penstock.storage.log.pack_reader import PackReader

@@ -8,7 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Protocol
 
-from penstock._ext.hub.connection import Feed, Session
+from penstock._ext.application.feed import Feed
+from penstock._ext.hub.connection import Session
 from penstock._ext.record.segment import RecordPack
 from penstock.core.logging import get_logger
 from penstock.core.refusal import Refusal, Refused

@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
-from penstock._ext.hub.connection import DeviceDesk, DeviceOutlet, Hub, Round, Session, count_trimmed
+from penstock._ext.device.outlet import DeviceDesk, DeviceOutlet
+from penstock._ext.dispatch.desk import Round
+from penstock._ext.hub.connection import Hub, Session, count_trimmed
 from penstock._ext.record.envelope import encode_delivery
 from penstock._ext.record.segment import RecordPack
 from penstock.core.clock import now_ms

@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from penstock._ext.hub.connection import FOR_CLIENT, FOR_NOBODY, Hub, count_denied, count_trimmed, share_stored
+from penstock._ext.device.outlet import FOR_CLIENT, FOR_NOBODY, share_stored
+from penstock._ext.hub.connection import Hub, count_denied, count_trimmed
 from penstock.storage.state.base import StoreError
 from penstock.subscribers.device.store.base import DeviceStore, Moved, Page, Queue, group_queue
 from penstock.subscribers.device.waiting import Backlog

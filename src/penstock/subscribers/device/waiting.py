@@ -7,7 +7,9 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock._ext.hub.connection import DeviceOutlet, Round, Session
+from penstock._ext.device.outlet import DeviceOutlet
+from penstock._ext.dispatch.desk import Round
+from penstock._ext.hub.connection import Session
 from penstock.subscribers.device.store.base import Addition, Queue
 
 

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from penstock._ext.hub.connection import ApplicationDesk, Hub, Lane, Session
+from penstock._ext.application.lane import ApplicationDesk, Lane
+from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.record.segment import RecordPack
 from penstock.core.logging import Throttled
 from penstock.storage.log import pack_reader as module

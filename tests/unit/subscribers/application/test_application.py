@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock._ext.hub.connection import read_context, write_context
+from penstock._ext.application.context import read_context, write_context
 from penstock.services.housekeeper import CLIENT, DELETED, SHARE, Task, Undecided, Use
 from penstock.storage.log.base import LogError, LogUnavailable
 from penstock.storage.state.memory import MemoryStateStore

@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
-from penstock._ext.hub.connection import ApplicationDesk, Hub, Lane, Session, read_context
+from penstock._ext.application.context import read_context
+from penstock._ext.application.lane import ApplicationDesk, Lane
+from penstock._ext.hub.connection import Hub, Session
 from penstock.storage.state.memory import MemoryStateStore
 from penstock.subscribers.application.contexts import (
     CLAIMED,

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock._ext.hub.connection import Hub, Lane, Session, read_context
+from penstock._ext.application.context import read_context
+from penstock._ext.application.lane import Lane
+from penstock._ext.hub.connection import Hub, Session
 from penstock.settings.application import ApplicationSettings
 from penstock.storage.log.base import Committed, TopicPartition
 from penstock.storage.log.memory import MemoryLog

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock._ext.hub.connection import write_context
+from penstock._ext.application.context import write_context
 from penstock.services.housekeeper import SHARE, Task, Use
 from penstock.storage.log.base import Committed, TopicPartition
 from penstock.storage.state.memory import MemoryStateStore

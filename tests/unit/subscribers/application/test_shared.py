@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from penstock._ext.hub.connection import read_context, write_context
+from penstock._ext.application.context import read_context, write_context
 from penstock.services.housekeeper import JOIN, SHARE, Task, Undecided, Use
 from penstock.storage.log.base import LogUnavailable
 from penstock.storage.state.memory import MemoryStateStore

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock._ext.hub.connection import read_context, write_context
+from penstock._ext.application.context import read_context, write_context
 from penstock.storage.log.base import Committed, TopicPartition
 from penstock.storage.state.base import Change, OnStored
 from penstock.storage.state.memory import MemoryStateStore

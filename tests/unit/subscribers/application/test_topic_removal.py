@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock._ext.hub.connection import read_context
+from penstock._ext.application.context import read_context
 from penstock.services.housekeeper import CLIENT, Task, Undecided, Use
 from penstock.subscribers.application.contexts import TABLE
 from tests.support.brokers.app_node import Node, run

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock._ext.hub.connection import Feed
+from penstock._ext.application.feed import Feed
 from penstock._ext.record.envelope import encode, encode_delivery
 from penstock._ext.record.segment import RecordPack
 from penstock.core.clock import now_ms

@@ -10,7 +10,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
-from penstock._ext.hub.connection import Feed, Hub, Lane, Session, feed_group, read_context, split_context
+from penstock._ext.application.context import read_context, split_context
+from penstock._ext.application.feed import Feed, feed_group
+from penstock._ext.application.lane import Lane
+from penstock._ext.hub.connection import Hub, Session
 from penstock.core.assign import assign
 from penstock.core.logging import Throttled, get_logger
 from penstock.core.tasks import TaskSet
@@ -232,7 +235,7 @@ class SharedDelivery:
             return  # it is there by now
         log.warning("the topic of a shared subscription was removed by somebody, it is made again", topic=topic)
         await self.make_topic(topic)
-        # Its offsets begin anew: what the contexts say is of the old one.
+        # Its offsets start at 0 again: what the contexts say is of the old one.
         self.claims.forget_topic(topic)
         self._contexts.remove(self._contexts.keys_of_topic(topic, IN_GROUP))
         for share in [one for one in self._shares.values() if one.topic == topic]:

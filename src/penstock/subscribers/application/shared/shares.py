@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock._ext.hub.connection import Lane, Session
+from penstock._ext.application.lane import Lane
+from penstock._ext.hub.connection import Session
 from penstock.storage.log.pack_reader import PackReader
 
 

@@ -1,4 +1,11 @@
-# Part of connection.pxd: persistent DEVICE clients.
+# Persistent DEVICE clients: their messages, live or through a store.
+from libc.stdint cimport int64_t, uint16_t, uint32_t
+
+from penstock._ext.hub.connection cimport Delivery, Desk, Outlet
+from penstock._ext.hub.inflight cimport SLOT_OUTLET_1, SLOT_OUTLET_2
+from penstock._ext.record.segment cimport RecordPack
+from penstock._ext.wire.buffer cimport Buffer
+
 
 cdef enum:
     SLOT_STORED = SLOT_OUTLET_1     # the store has the message under this packet id

@@ -1,4 +1,9 @@
-# Part of connection.pxd: records of the log on their way to the outlets of persistent clients.
+# Records of the log on their way to the outlets of persistent clients.
+from libc.stdint cimport int64_t, uint64_t
+
+from penstock._ext.hub.connection cimport Desk, Session
+from penstock._ext.hub.inflight cimport Hold
+
 
 cdef class Round:
     cdef Hold hold

@@ -1,5 +1,22 @@
-# The topics of APPLICATION clients, and of filters that they share: each record that is to be in one is written there
-# when it is dispatched, with what the subscriber is to get of it.
+"""The topics of APPLICATION clients, and of filters that they share: each record that is to be in one is written there
+when it is dispatched, with what the subscriber is to get of it."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from cython cimport final
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy, memset
+
+from penstock._ext.hub.connection cimport Delivery, Hub, Outlet
+from penstock._ext.hub.message cimport Message, message_payload, message_props, message_topic
+from penstock._ext.match.trie cimport ShareGroup
+from penstock._ext.record.envelope cimport (NO_DELIVERY_QOS, EnvelopeView, delivery_size, envelope_size, get_envelope,
+                                            put_delivery, put_envelope)
+from penstock._ext.record.segment cimport NO_VALUE, RecordPack, RecordView
+
+cdef extern from "topic_filter.h" nogil:
+    bint filter_matches(const uint8_t* f, size_t f_size, const uint8_t* t, size_t t_size)
 
 
 @final

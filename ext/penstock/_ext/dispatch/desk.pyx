@@ -1,6 +1,22 @@
-# From the log of all messages to the outlets of persistent clients: each record is matched again, when it is durable, and
-# handed to every session that takes its messages from there.
+"""From the log of all messages to the outlets of persistent clients: each record is matched again, when it is durable, and
+handed to every session that takes its messages from there. What another broker took is routed to all others, too."""
 
+from cython cimport final
+from libc.stdint cimport UINT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memset
+
+from penstock._ext.hub.connection cimport (SHARE_HASH_CLIENT, SHARE_HASH_TOPIC, SHARE_STICKY, Delivery, Desk, Hub,
+                                           Outlet, Routing, Session, choose_member, counts_has, counts_take, deliver,
+                                           deliver_to_member, end_routing, find_congested, is_logged_group,
+                                           put_retained, start_routing)
+from penstock._ext.hub.inflight cimport DELIVERY_RETAIN, Hold
+from penstock._ext.hub.message cimport message_unref
+from penstock._ext.match.trie cimport (QOS_NONE, TARGET_NO_LOCAL, TARGET_RETAIN_AS_PUBLISHED, Match, Member, ShareGroup,
+                                       Target, match_unref)
+from penstock._ext.record.envelope cimport EnvelopeView, get_envelope
+from penstock._ext.record.segment cimport NO_VALUE, RecordPack, RecordView
+from penstock._ext.wire.codec cimport PublishView
+from penstock._ext.wire.numbers cimport hash_bytes
 
 @final
 cdef class Round:
@@ -113,7 +129,7 @@ cdef int dispatch_to_shares(DispatchDesk desk, Match* match, Delivery* d) except
 cdef int dispatch_to_group(Hub hub, ShareGroup* group, uint64_t hash, Delivery* d) except -1:
     cdef const EnvelopeView* view = d.view
     cdef uint64_t client_hash = hash_bytes(view.client_id, view.client_id_size, hub.trie.seed)
-    cdef Member* member = choose_member(hub, group, hash, client_hash, view.topic, view.topic_size, view.qos)
+    cdef Member* member = choose_member(hub, group, hash, client_hash, view.topic, view.topic_size, view.qos, False)
     cdef Session s
     cdef Routing r
     cdef PublishView published
@@ -189,3 +205,6 @@ cdef uint32_t dispatch_pack(DispatchDesk desk, RecordPack pack, uint32_t partiti
                     route_foreign(hub, &view, match)
         finally:
             match_unref(match)
+
+
+include "cluster.pxi"

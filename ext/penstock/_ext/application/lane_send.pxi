@@ -227,19 +227,6 @@ cdef inline uint16_t take_ids(Lane lane, const EnvelopeView* view, uint32_t* ids
     return read_ids(view.ids, view.ids_size, ids)
 
 
-# Identifiers as they lie in a record, MOST_IDS of them at most.
-cdef uint16_t read_ids(const uint8_t* p, uint32_t size, uint32_t* ids) noexcept:
-    cdef const uint8_t* end = p + size
-    cdef uint64_t value = 0
-    cdef uint16_t n = 0
-    while p != NULL and p < end and n < MOST_IDS:
-        p = get_varint64(p, end, &value)
-        if p != NULL:
-            ids[n] = <uint32_t> value
-            n += 1
-    return n
-
-
 # PUBACK, PUBREC or PUBCOMP for a record of a pack.
 cdef int ack_entry(Connection c, Session s, Slot* slot, uint8_t packet_type, const AckView* ack) except -1:
     cdef PackTracker tracker

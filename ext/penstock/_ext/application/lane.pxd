@@ -1,18 +1,11 @@
-# Part of connection.pxd: APPLICATION clients. Records of their topics, and from there to their connections.
+# The log of an APPLICATION client, or its part of a shared one, on its way to the client's connection.
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-
-# A topic that is filled with the messages of one APPLICATION client, or of one filter that such clients share.
-cdef class Feed(Outlet):
-    cdef readonly str topic
-    cdef readonly uint32_t partitions
-    cdef void** _packs              # the pack being filled of each partition, or NULL: strong references
-    cdef bint _is_open
-    # the record it got last: one that several share groups match is written once
-    cdef int64_t _last_offset
-    cdef uint32_t _last_partition
-    cdef uint64_t _round
-
-    cdef RecordPack open(self, Hub hub, uint32_t partition)
+from penstock._ext.application.pack cimport PackTracker
+from penstock._ext.hub.connection cimport Desk, Outlet
+from penstock._ext.hub.inflight cimport WindowPart
+from penstock._ext.record.segment cimport RecordView
+from penstock._ext.wire.buffer cimport Buffer
 
 
 # What a client had in flight when its last connection ended, until the record is read again.

@@ -1,6 +1,30 @@
-# Persistent DEVICE clients: messages with QoS > 0 come from the log. A connected client gets them at once, and they are
-# stored only if it does not acknowledge them soon; everything else is stored first and sent from the store. The log is
-# committed behind a round of dispatch when nothing of the round is neither acknowledged nor stored.
+"""Persistent DEVICE clients: messages with QoS > 0 come from the log. A connected client gets them at once, and they are
+stored only if it does not acknowledge them soon; everything else is stored first and sent from the store. The log is
+committed after a round of dispatch when everything of the round is acknowledged or stored."""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cython cimport final
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free
+from libc.string cimport memcpy, memset
+
+from penstock._ext.hub.connection cimport (CONNECTED, DROP_DENIED, DROP_EXPIRED, DROP_STORED_RATE, DROP_TOO_LARGE,
+                                           Connection, Copy, Delivery, Desk, Hub, Outlet, Session, add_outlet,
+                                           count_drop, count_sent, end_turn, is_logged_group, make_extras, may_pass,
+                                           release_slot, send_ack, send_copy)
+from penstock._ext.hub.inflight cimport (AWAIT_PUBACK, AWAIT_PUBCOMP, AWAIT_PUBREC, DELIVERY_RETAIN, DELIVERY_SHARED,
+                                         SLOT_COUNTED, SLOT_RELEASING, Extras, Slot, window_add, window_find,
+                                         window_order, window_put, window_release)
+from penstock._ext.hub.message cimport (Message, message_new, message_payload, message_props, message_ref,
+                                        message_topic)
+from penstock._ext.match.acl cimport ACL_RECEIVE
+from penstock._ext.match.trie cimport ShareGroup
+from penstock._ext.record.envelope cimport (MOST_IDS, EnvelopeView, delivery_size, envelope_size, get_envelope,
+                                            put_delivery, put_envelope, read_ids)
+from penstock._ext.record.segment cimport RecordPack
+from penstock._ext.wire.buffer cimport Buffer, buffer_free, buffer_reserve, buffer_size
+from penstock._ext.wire.codec cimport PUBLISH, PUBREL, SUCCESS
+from penstock._ext.wire.numbers cimport hash_bytes
 
 cdef enum:
     SOURCE_SIZE = 26            # subscribers/device/store/base.py, SOURCE: partition, via, offset, expiry, packet id
@@ -70,7 +94,7 @@ cdef class DeviceDesk(Desk):
         cdef DeviceOutlet outlet
         cdef uint32_t age = <uint32_t> self.persist_after if waits else 0
         self._unsaved = []
-        self.hub.now = clock_ms(CLOCK_MONOTONIC)
+        self.hub.update_clock()
         for item in unsaved:
             outlet = <DeviceOutlet> item
             outlet.is_unsaved = not outlet.session._ended and stash_window(outlet, age)

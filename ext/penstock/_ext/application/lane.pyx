@@ -1,12 +1,38 @@
-# A client's log, or its part of a shared one, on its way to the client: packs are planned (each record gets its packet
-# id), their context is made durable by the caller, then they are sent, acknowledged and committed from the lowest
-# offset on. What is sent before is known after a crash, so that it can be sent again under the same packet ids.
+"""A client's log, or its part of a shared one, on its way to the client: packs are planned (each record gets its packet
+id), their context is made durable by the caller, then they are sent, acknowledged and committed from the lowest offset
+on. What is sent before is known after a crash, so that it can be sent again under the same packet ids."""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.list cimport PyList_GET_ITEM
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from cython cimport final
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memmove, memset
+
+from penstock._ext.application.context cimport (CONTEXT_VERSION, MOST_PARTITIONS, RUN_READY, RUN_READY_2, RUN_SENT_2, Run, put_number,
+                                                run_add, run_end)
+from penstock._ext.application.pack cimport (ENTRY_DONE, ENTRY_DUP, ENTRY_NEW, ENTRY_PLANNED, ENTRY_RECEIVED,
+                                             ENTRY_RELEASED, ENTRY_SENT, ENTRY_UNSURE, Entry, PackTracker)
+from penstock._ext.hub.connection cimport (CONNECTED, DROP_DENIED, DROP_EXPIRED, DROP_TOO_LARGE, MOST_PLANNED,
+                                           PLANNED_AHEAD, Connection, Copy, Desk, Hub, Outlet, Session, add_outlet, count_drop, count_sent, drop_unused,
+                                           find_part, free_place, has_place, remove_outlet, send_ack, send_copy,
+                                           take_place)
+from penstock._ext.hub.inflight cimport (AWAIT_PUBCOMP, SLOT_BORROWED, SLOT_COUNTED, SLOT_RELEASING, SLOT_RESERVED,
+                                         Extras, Slot, WindowPart, window_add, window_find, window_put, window_release)
+from penstock._ext.hub.message cimport Message
+from penstock._ext.match.acl cimport ACL_RECEIVE
+from penstock._ext.record.envelope cimport MOST_IDS, NO_DELIVERY_QOS, EnvelopeView, get_envelope, read_ids
+from penstock._ext.record.segment cimport NO_VALUE, RecordPack, RecordView
+from penstock._ext.wire.buffer cimport Buffer, buffer_free, buffer_reserve, buffer_size
+from penstock._ext.wire.codec cimport (PACKET_IDENTIFIER_NOT_FOUND, PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, SUCCESS,
+                                       AckView)
+from penstock._ext.wire.numbers cimport hash_bytes
+
+from penstock._ext.application.context import RUN_STATES, read_context
 
 cdef enum:
-    MOST_IDS = 64               # subscription identifiers of a copy that are sent
-    MOST_PLANNED = 60_000       # packet ids of a session that lanes may have
     MOST_HELD = 30_000          # from so many on, no more are held for messages that were given up
-    PLANNED_AHEAD = 4           # windows of what may be in flight that are planned: contexts are durable in time
     PACK_BYTES = 1_048_576      # of each pack in flight and of one behind it: large messages are planned less far ahead
 
 
@@ -695,3 +721,6 @@ cdef class Lane(Outlet):
         for i in range(self.tracker_count):
             n += (<PackTracker> self.trackers[i]).open_count
         return n
+
+
+include "lane_send.pxi"

@@ -5,63 +5,6 @@ cdef enum:
     RETAINED_OVERLAP = 10_000   # ms before this broker's start: what was retained then may not be in its topic yet
 
 
-cdef inline uint32_t counts_find(const TopicCounts* t, uint64_t hash) noexcept:
-    cdef uint32_t i = <uint32_t> hash & (t.capacity - 1)
-    while t.items[i].hash and t.items[i].hash != hash:
-        i = (i + 1) & (t.capacity - 1)
-    return i
-
-
-cdef int counts_add(TopicCounts* t, uint64_t hash) except -1:
-    cdef TopicCounts larger
-    cdef uint32_t i
-    hash |= 1
-    if t.used * 2 >= t.capacity:
-        larger.capacity = t.capacity * 2 if t.capacity else 64
-        larger.used = t.used
-        larger.items = <TopicCount*> calloc(larger.capacity, sizeof(TopicCount))
-        if larger.items == NULL:
-            raise MemoryError()
-        for i in range(t.capacity):
-            if t.items[i].hash:
-                larger.items[counts_find(&larger, t.items[i].hash)] = t.items[i]
-        free(t.items)
-        t[0] = larger
-    i = counts_find(t, hash)
-    if t.items[i].hash == 0:
-        t.items[i].hash = hash
-        t.used += 1
-    t.items[i].count += 1
-    return 0
-
-
-cdef inline bint counts_has(const TopicCounts* t, uint64_t hash) noexcept:
-    return t.used != 0 and t.items[counts_find(t, hash | 1)].hash != 0
-
-
-cdef void counts_take(TopicCounts* t, uint64_t hash) noexcept:
-    cdef uint32_t i, j, mask = t.capacity - 1
-    if t.used == 0:
-        return
-    i = counts_find(t, hash | 1)
-    if t.items[i].hash == 0:
-        return
-    t.items[i].count -= 1
-    if t.items[i].count:
-        return
-    # what was pushed aside by it moves up
-    j = i
-    while True:
-        j = (j + 1) & mask
-        if t.items[j].hash == 0:
-            break
-        if ((j - <uint32_t> t.items[j].hash) & mask) >= ((j - i) & mask):
-            t.items[i] = t.items[j]
-            i = j
-    memset(&t.items[i], 0, sizeof(TopicCount))
-    t.used -= 1
-
-
 # The publish in a record. False if it has expired [MQTT-3.3.2-5].
 cdef bint publish_again(Hub hub, const EnvelopeView* view, PublishView* published) noexcept:
     memset(published, 0, sizeof(PublishView))
@@ -218,29 +161,3 @@ cdef int take_logged_retained(DispatchDesk desk, const EnvelopeView* view, uint6
     elif counts_has(&hub.own_retained, hash):
         return 0
     return put_retained(hub, view)
-
-
-# A retained message as it was logged; none, or one that has expired, removes what is there.
-cdef int put_retained(Hub hub, const EnvelopeView* view) except -1:
-    cdef Message* m
-    cdef const uint8_t* user = NULL
-    if view.payload_size == 0 or (view.expires_at and view.expires_at <= hub.wall):
-        hub.retained.remove(view.topic, view.topic_size)
-        return 0
-    if view.client_id_size:
-        user = view.username if view.username_size else <const uint8_t*> b""
-    # its user had room when it was published
-    if retained_room(hub, view.topic, view.topic_size, <uint64_t> view.props_size + view.payload_size, NULL, 0):
-        hub.counters.dropped[<int> DROP_RETAINED_FULL] += 1
-        if view.qos == 0:       # with QoS 1 and 2 the old message stays
-            hub.retained.remove(view.topic, view.topic_size)
-        return 0
-    m = message_new(view.topic, view.topic_size, view.props, view.props_size, view.payload, view.payload_size,
-                    view.qos, 1, view.received_at, view.expires_at)
-    try:
-        if user != NULL:
-            m.source_partition = hub.retained.take_share(user, view.username_size)
-        hub.retained.store(m)
-    finally:
-        message_unref(m)
-    return 0
