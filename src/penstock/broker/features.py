@@ -15,8 +15,7 @@ from penstock.mqtt.refusals import disconnect
 from penstock.operate.http.server import Check, Commands, Readings
 from penstock.operate.retained import RetainedControl
 from penstock.operate.sessions import SessionControl
-from penstock.sessions.event_log import EventRecorder
-from penstock.sessions.events import SessionEvents
+from penstock.sessions.events import NoEvents, SessionEvents
 from penstock.sessions.keeper import SessionKeeper
 from penstock.sessions.registry import SessionRegistry
 from penstock.subscribers.base import Subscriber
@@ -72,7 +71,7 @@ def build_without_log(base: Foundation) -> Features:
     settings = base.settings
     state = providers.make_local_state(settings, base.loop)
     keeper = SessionKeeper(state, base.hub.trie, base.loop)
-    events = SessionEvents(EventRecorder(), base.sessions)
+    events = NoEvents()
     kinds = Kinds(base.more_kinds)
     registry = SessionRegistry(
         base.hub, base.loop, keeper, disconnect=disconnect, followers=[kinds, events], sessions=base.sessions

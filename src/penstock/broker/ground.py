@@ -11,8 +11,8 @@ from penstock.broker.providers import OpenedLog
 from penstock.ingest.received import ReceivedIds
 from penstock.services.housekeeper import Housekeeper
 from penstock.services.node import ClusterNode
-from penstock.sessions.event_log import EventLog, EventRecorder
-from penstock.sessions.events import SessionEvents
+from penstock.sessions.event_log import EventLog
+from penstock.sessions.events import NoEvents, SessionEvents
 from penstock.sessions.keeper import SessionKeeper
 from penstock.storage.log.base import Log
 from penstock.storage.state.base import StateStore
@@ -36,16 +36,17 @@ class Ground:
         state = providers.make_state_store(settings, opened.log, base.loop)
         name = settings.server.node_id if opened.log.is_shared else ""
         node = providers.make_node(settings, opened.log, base.loop)
-        recorder = EventRecorder()
+        events: SessionEvents = NoEvents()
         if settings.ingest.events:
             recorder = EventLog(opened.log, node=settings.server.node_id, topic=base.names.events_topic)
+            events = SessionEvents(recorder, base.sessions)
         return cls(
             base,
             opened,
             state,
             SessionKeeper(state, base.hub.trie, base.loop, node=name),
             ReceivedIds(state, is_shared=opened.log.is_shared, node=name),
-            SessionEvents(recorder, base.sessions),
+            events,
             node,
             providers.make_housekeeper(settings, opened.log, node),
         )

@@ -226,7 +226,8 @@ def complete(front: MqttFrontend, connection: Connection, candidate: Candidate, 
         identity.warn_forbidden(front, connection, client_id, username)
         refuse(connection, packet, NOT_VALID, client_id=client_id, is_reported=True)
         return
-    if _refuse_foreign(front, connection, candidate):
+    previous = front.registry.get(client_id)
+    if previous is not None and _refuse_foreign(front, connection, candidate, previous):
         return
     candidate.client_type = front.access.client_type(subject)
     will = packet.will
@@ -243,7 +244,7 @@ def complete(front: MqttFrontend, connection: Connection, candidate: Candidate, 
         refuse(connection, packet, Reason.NOT_AUTHORIZED, client_id=client_id, is_reported=True)
         return
     limits = front.settings.limits
-    if len(front.registry) >= limits.max_sessions and front.registry.get(candidate.client_id) is None:
+    if previous is None and len(front.registry) >= limits.max_sessions:
         refuse(connection, packet, Reason.QUOTA_EXCEEDED, client_id=candidate.client_id)
         return
     expiry = _session_expiry(packet, limits.max_session_expiry)
@@ -264,14 +265,15 @@ def complete(front: MqttFrontend, connection: Connection, candidate: Candidate, 
     if not candidate.is_assigned and front.cluster.must_claim(candidate.client_id):
         connection.decide()
         front.spawn(_claim(front, connection, candidate, expiry))
-    elif not _admit(front, connection, candidate, expiry):
+    elif not _admit(front, connection, candidate, expiry, previous):
         connection.decide()
         front.spawn(_prepare(front, connection, candidate, expiry))
 
 
-def _refuse_foreign(front: MqttFrontend, connection: Connection, candidate: Candidate) -> bool:
+def _refuse_foreign(
+    front: MqttFrontend, connection: Connection, candidate: Candidate, session: Session | None
+) -> bool:
     """Refuse a client that would end the persistent session of another user; return False if it may continue."""
-    session = front.registry.get(candidate.client_id)
     if not front.ownership.is_protected(session, candidate.username):
         return False
     identity.warn_refused(front, connection, candidate.client_id, candidate.username, session)
@@ -299,31 +301,32 @@ async def _claim(front: MqttFrontend, connection: Connection, candidate: Candida
         refuse(connection, candidate.packet, Reason.UNSPECIFIED_ERROR, client_id=candidate.client_id)
         return
     try:
-        if connection.is_open and not _admit(front, connection, candidate, expiry):
-            await _prepare(front, connection, candidate, expiry)
+        if connection.is_open:
+            previous = front.registry.get(candidate.client_id)
+            is_refused = _refuse_foreign(front, connection, candidate, previous)
+            if not is_refused and not _admit(front, connection, candidate, expiry, previous):
+                await _prepare(front, connection, candidate, expiry)
     finally:
         if claim is not None:
             front.cluster.settle(claim)
 
 
-def _admit(front: MqttFrontend, connection: Connection, candidate: Candidate, expiry: int) -> bool:
-    """Opens the session, or refuses it; False if something has to be prepared first."""
-    packet = candidate.packet
-    if _refuse_foreign(front, connection, candidate):
-        return True
-    previous = front.registry.get(candidate.client_id)
-    is_foreign = front.ownership.is_foreign(previous, candidate.username)
-    if is_foreign and previous is not None and front.kinds.keep(previous):
+def _admit(
+    front: MqttFrontend, connection: Connection, candidate: Candidate, expiry: int, previous: Session | None
+) -> bool:
+    """Open the session, or refuse it; return False if something has to be prepared first. The client may end the
+    `previous` session."""
+    if previous is not None and front.ownership.is_foreign(previous, candidate.username) and front.kinds.keep(previous):
         return False
     arrival = candidate.arrival(expiry)
     try:
         front.kinds.check_arrival(arrival)
     except Refused as refused:
-        refuse(connection, packet, CONNACK_REASONS[refused.refusal], client_id=candidate.client_id)
+        refuse(connection, candidate.packet, CONNACK_REASONS[refused.refusal], client_id=candidate.client_id)
         return True
     if front.kinds.must_prepare(arrival, previous):
         return False
-    _open(front, connection, candidate, expiry)
+    _open(front, connection, candidate, expiry, previous)
     return True
 
 
@@ -343,7 +346,7 @@ async def _prepare(front: MqttFrontend, connection: Connection, candidate: Candi
         return
     candidate.client_type = "application" if served_as == "application" else "device"
     if connection.is_open:
-        _open(front, connection, candidate, expiry)
+        _open(front, connection, candidate, expiry, front.registry.get(candidate.client_id))
     elif candidate.claim is None or not candidate.claim.is_lost:  # else another broker has the client, and its topic
         front.kinds.given_up(candidate.client_id)
 
@@ -352,10 +355,10 @@ async def _try_to_prepare(front: MqttFrontend, connection: Connection, candidate
     """Return the type the client is served as, None if it was refused. Raises LogError."""
     client_id, registry = candidate.client_id, front.registry
     while True:
-        if _refuse_foreign(front, connection, candidate):
+        session = registry.get(client_id)
+        if _refuse_foreign(front, connection, candidate, session):
             front.kinds.given_up(client_id)
             return None
-        session = registry.get(client_id)
         if session is not None and front.ownership.is_foreign(session, candidate.username):
             identity.warn_taken_over(front, connection, client_id, candidate.username, session)
             await front.kinds.evict(session, partial(_evict, front, session))
@@ -372,16 +375,17 @@ def _evict(front: MqttFrontend, session: Session) -> None:
         front.registry.end(session)
 
 
-def _open(front: MqttFrontend, connection: Connection, candidate: Candidate, expiry: int) -> None:
+def _open(
+    front: MqttFrontend, connection: Connection, candidate: Candidate, expiry: int, previous: Session | None
+) -> None:
     packet = candidate.packet
     if candidate.claim is not None and candidate.claim.is_lost:
         connection.shutdown("connected at another broker meanwhile")
         return
-    if _is_removed(front, candidate):
+    if not front.access.chain.knows(candidate.subject.identity):  # see _is_removed
         front.kinds.given_up(candidate.client_id)
         refuse(connection, packet, Reason.NOT_AUTHORIZED, client_id=candidate.client_id)
         return
-    previous = front.registry.get(candidate.client_id)
     if previous is not None and front.ownership.is_foreign(previous, candidate.username):
         identity.warn_taken_over(front, connection, candidate.client_id, candidate.username, previous)
     previous_expiry = 0 if previous is None else previous.expiry_interval
@@ -391,7 +395,7 @@ def _open(front: MqttFrontend, connection: Connection, candidate: Candidate, exp
             candidate.username,
             packet.clean_start,
             expiry,
-            _will_of(packet),
+            None if packet.will is None else _will_of(packet.will),
             packet.version,
             candidate.client_type,
         )
@@ -478,10 +482,7 @@ def _join(front: MqttFrontend, connection: Connection, joining: Joining) -> None
         )
 
 
-def _will_of(packet: ConnectPacket) -> Will | None:
-    will = packet.will
-    if will is None:
-        return None
+def _will_of(will: WillPacket) -> Will:
     return Will(will.topic, will.payload, will.qos, will.retain, will.props, will.delay, will.expiry)
 
 

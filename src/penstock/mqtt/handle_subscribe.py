@@ -264,8 +264,7 @@ async def _send_retained_later(
 
 def _send_retained(front: MqttFrontend, session: Session, topic_filter: bytes, granted: int, identifier: int) -> None:
     for feed, _, pack in front.hub.send_retained(session, topic_filter, granted, identifier):
-        for kind in front.kinds:
-            kind.take_retained(session, feed, pack)
+        front.kinds.take_retained(session, feed, pack)
 
 
 def _refusal(
@@ -290,6 +289,10 @@ def _refusal(
         ruled = _ruled(topic_filter, kind)
         if ruled is not None and not session.acl.may_subscribe(ruled):
             return Reason.NOT_AUTHORIZED
+    try:
+        front.kinds.check_quota(session, topic_filter)
+    except Refused as refused:
+        return SUBACK_REASONS[refused.refusal]
     return _quota_refusal(front, session, topic_filter)
 
 

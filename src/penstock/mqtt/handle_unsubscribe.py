@@ -10,6 +10,9 @@ from penstock._ext.wire.packets import Reason, build_unsuback, parse_unsubscribe
 if TYPE_CHECKING:
     from penstock.mqtt.frontend import MqttFrontend
 
+SUCCESS = int(Reason.SUCCESS)
+NO_SUBSCRIPTION_EXISTED = int(Reason.NO_SUBSCRIPTION_EXISTED)
+
 
 def handle_unsubscribe(front: MqttFrontend, connection: Connection, flags: int, body: bytes) -> None:
     limits = front.settings.limits
@@ -25,14 +28,14 @@ def handle_unsubscribe(front: MqttFrontend, connection: Connection, flags: int, 
         if error:
             reasons.append(error)
         elif front.kinds.unsubscribe(session, topic_filter):
-            reasons.append(int(Reason.SUCCESS))
+            reasons.append(SUCCESS)
         elif trie.unsubscribe(session, topic_filter):
             # window and queue keep what they have [MQTT-3.10.4-2] [MQTT-3.10.4-3] [MQTT3-3.10.4-2] [MQTT3-3.10.4-3]
-            reasons.append(int(Reason.SUCCESS))
+            reasons.append(SUCCESS)
             front.kinds.unsubscribed(session, topic_filter)
             front.events.unsubscribed(session, topic_filter)
         else:
-            reasons.append(int(Reason.NO_SUBSCRIPTION_EXISTED))
+            reasons.append(NO_SUBSCRIPTION_EXISTED)
 
     def answer(is_stored: bool) -> None:
         if not is_stored and connection.version != 5:
@@ -40,7 +43,7 @@ def handle_unsubscribe(front: MqttFrontend, connection: Connection, flags: int, 
             connection.shutdown("the subscriptions cannot be stored now")
             return
         if is_stored:
-            front.kinds.left([topic_filter for topic_filter, error in packet.entries if not error])
+            front.kinds.left(packet.entries)
         told = reasons if is_stored else [max(reason, int(Reason.UNSPECIFIED_ERROR)) for reason in reasons]
         # Answered even if nothing matched, in the order of the filters [MQTT-3.10.4-4] [MQTT-3.10.4-5] [MQTT-3.11.3-1]
         # [MQTT3-3.10.4-4] [MQTT3-3.10.4-5].

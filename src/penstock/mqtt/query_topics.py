@@ -140,9 +140,9 @@ class QueryTopics:
 
     def unsubscribe(self, session: Session, topic_filter: bytes) -> bool:
         """Whether there was such a subscription."""
-        of_client = self._members.get(session.client_id, {})
-        member = of_client.pop(topic_filter, None)
-        if member is None:
+        of_client = self._members.get(session.client_id)
+        member = None if of_client is None else of_client.pop(topic_filter, None)
+        if of_client is None or member is None:
             return False
         if not of_client:
             del self._members[session.client_id]
@@ -151,7 +151,9 @@ class QueryTopics:
         return True
 
     def ended(self, session: Session) -> None:
-        for topic_filter, member in list(self._members.get(session.client_id, {}).items()):
+        if session.client_id not in self._members:
+            return
+        for topic_filter, member in list(self._members[session.client_id].items()):
             if member.session is session:
                 self.unsubscribe(session, topic_filter)
 

@@ -123,3 +123,25 @@ class SessionEvents:
 
     def counters(self) -> dict[str, int]:
         return {"events_recorded": self._events.recorded, "events_lost": self._events.lost}
+
+
+class NoEvents(SessionEvents):
+    """Where no events are recorded: clients come, subscribe and go without paying for them."""
+
+    def __init__(self) -> None:
+        super().__init__(EventRecorder(), {})
+
+    def connected(self, session: Session, connection: Connection) -> None:
+        pass
+
+    def disconnected(self, session: Session, connection: Connection) -> None:
+        pass
+
+    def subscribed(self, session: Session, topic_filter: bytes, qos: int) -> None:
+        pass
+
+    def unsubscribed(self, session: Session, topic_filter: bytes) -> None:
+        pass
+
+    def ended(self, session: Session) -> None:
+        pass

@@ -115,7 +115,10 @@ class Subscriptions:
         return topic_filter
 
     def check(self, session: Session, topic_filter: bytes) -> None:
-        """Raise Refused for a filter that the session cannot have now, whichever kind serves it."""
+        """Raise Refused for a filter that no session can have, whatever its rights and whichever kind serves it."""
+
+    def check_quota(self, session: Session, topic_filter: bytes) -> None:
+        """Raise Refused for a filter that the session may have by its rights, but not now."""
 
     def claims(self, topic_filter: bytes) -> bool:
         """Return whether this kind serves the filter, instead of the topic tree."""

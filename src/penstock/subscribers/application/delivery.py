@@ -253,7 +253,7 @@ class ApplicationDelivery:
 
     def ended(self, session: Session) -> None:
         """The session is over: what was kept for it goes, unless the client has a new one already."""
-        if not self._is_current(session):
+        if self._sessions.get(session.client_id) is not session:
             return
         del self._sessions[session.client_id]
         self.shared.ended(session)

@@ -21,6 +21,7 @@ from penstock.subscribers.base import Arrival, Moved, Subscriber
 
 log = get_logger("penstock.application")
 
+APPLICATION = "application"  # the other type is asked about at every CONNECT, and found out without a call
 SHARE = b"$share/"
 
 Sharing = Callable[[Sequence[bytes]], AbstractAsyncContextManager[None]]
@@ -57,15 +58,17 @@ class ApplicationSubscriber(Subscriber):
     # ---- a client arrives ----
 
     def check_arrival(self, arrival: Arrival) -> None:
-        if self._serves(arrival) and self._delivery.is_full(arrival.client_id):
+        if arrival.client_type == APPLICATION and self._serves(arrival) and self._delivery.is_full(arrival.client_id):
             raise Refused(Refusal.QUOTA_EXCEEDED, "there are as many APPLICATION clients as the settings allow")
 
     def _serves(self, arrival: Arrival) -> bool:
         return self._delivery.serves(arrival.client_id, arrival.client_type, arrival.expiry_interval)
 
     def must_prepare(self, arrival: Arrival, session: Session | None) -> bool:
+        if arrival.client_type != APPLICATION or arrival.expiry_interval == 0:
+            return False
         if not self._serves(arrival):
-            return arrival.client_type == "application" and arrival.expiry_interval > 0  # it is served as a DEVICE
+            return True  # it is served as a DEVICE
         is_new = session is None or arrival.clean_start or session.feed is None
         return is_new or not self._delivery.is_ready(arrival.client_id)
 
@@ -94,6 +97,8 @@ class ApplicationSubscriber(Subscriber):
         await self._delivery.cleared(session.client_id)
 
     def opened(self, session: Session, *, is_present: bool) -> None:
+        if session.client_type != APPLICATION:
+            return
         if not self._delivery.serves(session.client_id, session.client_type, session.expiry_interval):
             return
         seen = None
@@ -103,12 +108,13 @@ class ApplicationSubscriber(Subscriber):
         self._delivery.opened(session, is_new=not is_present or session.feed is None, seen=seen)
 
     def attached(self, session: Session, go_on: Callable[[], None]) -> bool:
-        self._delivery.attached(session)
+        if session.feed is not None:
+            self._delivery.attached(session)
         return True
 
     # ---- it subscribes ----
 
-    def check(self, session: Session, topic_filter: bytes) -> None:
+    def check_quota(self, session: Session, topic_filter: bytes) -> None:
         if session.feed is not None and self._delivery.retained.is_full:
             # Its retained messages could not be kept: those of others wait for the log.
             raise Refused(Refusal.QUOTA_EXCEEDED)
@@ -130,7 +136,8 @@ class ApplicationSubscriber(Subscriber):
         self._delivery.subscribed(session, topic_filter, options, identifier)
 
     def unsubscribed(self, session: Session, topic_filter: bytes) -> None:
-        self._delivery.unsubscribed(session, topic_filter)
+        if session.feed is not None:
+            self._delivery.unsubscribed(session, topic_filter)
 
     def take_retained(self, session: Session, feed: Feed, pack: RecordPack) -> None:
         self._delivery.retained.add(session, feed.topic, pack)

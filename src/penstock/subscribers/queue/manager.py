@@ -497,8 +497,9 @@ class QueueManager:
 
     def ended(self, client: Client) -> None:
         """Its subscriptions are gone with it."""
-        for membership in self.memberships_of(client):
-            self.unsubscribe(client, membership.name)
+        for membership in self._memberships.of(client.client_id):
+            if membership.client is client:
+                self.unsubscribe(client, membership.name)
 
     def withdraw(self, client: Client, name: str) -> None:
         """As `unsubscribe`, of this client only: another one with the same id may have subscribed since."""

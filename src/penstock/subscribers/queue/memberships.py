@@ -103,7 +103,8 @@ class Memberships:
         return self._of.get(membership.client.client_id, {}).get(membership.name) is membership
 
     def of(self, client_id: str) -> list[Membership]:
-        return list(self._of.get(client_id, {}).values())
+        of_client = self._of.get(client_id)
+        return [] if of_client is None else list(of_client.values())
 
     def remove(self, client_id: str, name: str) -> Membership | None:
         of_client = self._of.get(client_id)
