@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
+from bench.guard.arrivals import CLIENTS, steps
 from bench.guard.outlets import DeviceRoom, DirectRoom, FeedRoom, LaneRoom, QueueRoom
 from bench.guard.room import MESSAGES, PAYLOAD, TOPIC, Client, Loop
 from penstock._ext.application.pack import PackTracker
@@ -108,6 +109,10 @@ def outlet_jobs() -> dict[str, Job]:
     }
 
 
+def client_jobs() -> dict[str, Job]:
+    return {name: Job(step.run, CLIENTS) for name, step in steps().items()}
+
+
 def track_pack() -> None:
     tracker = PackTracker([], PACK)
     for offset in range(PACK):
@@ -156,6 +161,7 @@ PARTS: dict[str, Callable[[], dict[str, Job]]] = {
     "trie": trie_jobs,
     "fan-out": fan_out_jobs,
     "delivery": outlet_jobs,
+    "client": client_jobs,
     "pack tracker": tracker_jobs,
     "in-flight window": window_jobs,
     "pending entries": pending_jobs,

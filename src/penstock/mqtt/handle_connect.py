@@ -270,9 +270,7 @@ def complete(front: MqttFrontend, connection: Connection, candidate: Candidate, 
         front.spawn(_prepare(front, connection, candidate, expiry))
 
 
-def _refuse_foreign(
-    front: MqttFrontend, connection: Connection, candidate: Candidate, session: Session | None
-) -> bool:
+def _refuse_foreign(front: MqttFrontend, connection: Connection, candidate: Candidate, session: Session | None) -> bool:
     """Refuse a client that would end the persistent session of another user; return False if it may continue."""
     if not front.ownership.is_protected(session, candidate.username):
         return False

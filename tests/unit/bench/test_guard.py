@@ -10,7 +10,7 @@ from bench import check
 from bench.guard.jobs import all_jobs
 
 ONE = "codec: PUBACK"
-PARTS = ("codec", "trie", "fan-out", "delivery", "pack tracker", "partitioner")
+PARTS = ("codec", "trie", "fan-out", "delivery", "client", "pack tracker", "partitioner")
 
 
 def baseline() -> dict[str, float]:
