@@ -10,7 +10,7 @@ from typing import Any
 
 import uvloop
 
-from bench.guard.room import Sink
+from bench.guard.room import CLIENTS, Sink
 from penstock._ext.hub.connection import Connection
 from penstock._ext.wire import packets
 from penstock.access.base import Entrance
@@ -20,7 +20,6 @@ from penstock.broker.life import Broker
 from penstock.mqtt.frontend import ListenerContext
 from penstock.settings.loader import load_settings
 
-CLIENTS = 200
 RULES = '[[rules]]\neffect = "allow"\nusers = ["alice"]\ntopics = ["own/%u/#"]\n'
 SETTINGS = {
     "listeners.0.address": "127.0.0.1:0",
@@ -127,7 +126,7 @@ def say(connection: Connection, data: bytes) -> None:
     connection.buffer_updated(len(data))
 
 
-def steps() -> dict[str, Step]:
+def steps() -> dict[str, Callable[[], None]]:
     plain, ruled = Reception(), Reception(has_rules=True)
     user: dict[str, Any] = {"username": "alice", "password": b"secret"}
 
@@ -148,9 +147,9 @@ def steps() -> dict[str, Step]:
 
     ruled.remember(connect_as_user)
     return {
-        "client: CONNECT, anonymous": Step(plain, connect),
-        "client: CONNECT 5, password and rules": Step(ruled, connect_as_user),
-        "client: SUBSCRIBE": Step(plain, subscribe, [connect]),
-        "client: UNSUBSCRIBE": Step(plain, unsubscribe, [connect, subscribe]),
-        "client: DISCONNECT": Step(plain, disconnect, [connect, subscribe], answered=False),
+        "client: CONNECT, anonymous": Step(plain, connect).run,
+        "client: CONNECT 5, password and rules": Step(ruled, connect_as_user).run,
+        "client: SUBSCRIBE": Step(plain, subscribe, [connect]).run,
+        "client: UNSUBSCRIBE": Step(plain, unsubscribe, [connect, subscribe]).run,
+        "client: DISCONNECT": Step(plain, disconnect, [connect, subscribe], answered=False).run,
     }

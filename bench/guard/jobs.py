@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, NamedTuple
 
-from bench.guard.arrivals import CLIENTS, steps
 from bench.guard.outlets import DeviceRoom, DirectRoom, FeedRoom, LaneRoom, QueueRoom
-from bench.guard.room import MESSAGES, PAYLOAD, TOPIC, Client, Loop
+from bench.guard.room import CLIENTS, MESSAGES, PAYLOAD, TOPIC, Client, Loop
 from penstock._ext.application.pack import PackTracker
 from penstock._ext.hub.connection import Hub
 from penstock._ext.hub.inflight import InflightWindow
@@ -21,6 +21,13 @@ from penstock._ext.wire import codec, packets
 BATCH = 2_000
 FILTERS = 1_000
 PACK = 200
+CLIENT_STEPS = (
+    "client: CONNECT, anonymous",
+    "client: CONNECT 5, password and rules",
+    "client: SUBSCRIBE",
+    "client: UNSUBSCRIBE",
+    "client: DISCONNECT",
+)
 
 
 class Job(NamedTuple):
@@ -109,10 +116,6 @@ def outlet_jobs() -> dict[str, Job]:
     }
 
 
-def client_jobs() -> dict[str, Job]:
-    return {name: Job(step.run, CLIENTS) for name, step in steps().items()}
-
-
 def track_pack() -> None:
     tracker = PackTracker([], PACK)
     for offset in range(PACK):
@@ -155,18 +158,32 @@ def envelope_jobs() -> dict[str, Job]:
     }
 
 
+def client_jobs() -> dict[str, Job]:
+    """Prepared by their first call, and counted last: a whole broker in memory changes the figures of the others."""
+    made: dict[str, Callable[[], None]] = {}
+
+    def run(name: str) -> None:
+        if not made:
+            from bench.guard.arrivals import steps  # noqa: PLC0415 - the whole broker
+
+            made.update(steps())
+        made[name]()
+
+    return {name: Job(partial(run, name), CLIENTS) for name in CLIENT_STEPS}
+
+
 # By what their names begin with, so that one figure can be counted without preparing the others.
 PARTS: dict[str, Callable[[], dict[str, Job]]] = {
     "codec": codec_jobs,
     "trie": trie_jobs,
     "fan-out": fan_out_jobs,
     "delivery": outlet_jobs,
-    "client": client_jobs,
     "pack tracker": tracker_jobs,
     "in-flight window": window_jobs,
     "pending entries": pending_jobs,
     "partitioner": partition_jobs,
     "envelope": envelope_jobs,
+    "client": client_jobs,
 }
 
 

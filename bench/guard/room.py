@@ -11,6 +11,7 @@ from penstock._ext.wire import packets
 TOPIC = b"sensors/building-7/floor-3/temperature"
 PAYLOAD = b"x" * 66
 MESSAGES = 100
+CLIENTS = 200
 
 
 class Loop:
