@@ -48,7 +48,7 @@ class Span:
 
 
 def ticks_to(value: float, most: int) -> list[float]:
-    """Round numbers from 0 on, at most so many steps, the last of them at the value or the next above it."""
+    """Return round numbers from 0 on in at most `most` steps, the last of them at the value or the next above it."""
     if value <= 0:
         return [0.0, 1.0]
     power = 10 ** math.floor(math.log10(value / most))

@@ -60,9 +60,7 @@ def parse_broker(text: str) -> Broker:
         raise UsageError(f"--broker {text!r}: {HOW_TO_NAME}")
     # Our file for mosquitto has the port in it.
     if "{port}" not in command and "{dir}/mosquitto.conf" not in command:
-        raise UsageError(
-            f"--broker {text!r}: there is no {{port}} in the command: it has to listen where it is told to"
-        )
+        raise UsageError(f"--broker {text!r}: the command lacks {{port}}: the broker has to listen on that port")
     try:
         shlex.split(command)
     except ValueError as error:
@@ -95,7 +93,7 @@ def measurement_of(request: Request) -> Measurement:
 def run_of(outcome: Outcome) -> Run:
     """The figures of the last stage, which the scenario is about, and what went wrong in any."""
     if outcome.is_interrupted:
-        raise KeyboardInterrupt  # half a run is no figure, and the next one was not wanted either
+        raise KeyboardInterrupt  # half a run gives no figures, and the user does not want the next one either
     return {**outcome.figures, "faults": outcome.faults()}
 
 
@@ -171,7 +169,7 @@ def summarise(runs: Sequence[Run], brokers: Sequence[str]) -> list[dict[str, Any
 
 
 def circumstances_of(document: dict[str, Any]) -> str:
-    """What was done to which brokers, a line each."""
+    """Describe the loads and the brokers, a line each."""
     lines = [
         f"{scenario}: {settings_line({'scenario': scenario, 'settings': settings})}"
         for scenario, settings in document["loads"].items()
@@ -227,7 +225,7 @@ def _cell(cell: dict[str, Any], is_base: bool) -> str:
 
 
 def remarks_of(document: dict[str, Any]) -> list[str]:
-    """What makes a figure doubtful: faults of every run, other programs once per scenario and broker."""
+    """Return what makes figures doubtful: faults of every run, other programs once per scenario and broker."""
     said: dict[str, None] = {}
     runs = document["runs"]
     for run in runs:

@@ -33,7 +33,7 @@ _QUEUE = 1_000
 
 @dataclass(frozen=True)
 class ConnectRequest:
-    """What goes into CONNECT."""
+    """The fields of CONNECT."""
 
     client_id: str
     version: int = 4
@@ -66,8 +66,8 @@ class ConnectionClosed(PenstockError):
 class Client:
     """One connection. Made by `connect`; `messages` must be read, or the broker is slowed down.
 
-    A message is acknowledged when `acknowledge` is called, not when it arrives: what nobody has looked at stays with
-    the broker, for the next connection of the session.
+    A message is acknowledged when `acknowledge` is called, not when it arrives: messages that were not processed stay
+    with the broker, for the next connection of the session.
     """
 
     def __init__(self, stream: Stream, request: ConnectRequest, *, max_inflight: int, debug: bool) -> None:
@@ -300,7 +300,7 @@ class Client:
         if message.qos == 2:
             self._incomplete[message.packet_id] = False
         self._messages.put_nowait(message)
-        # Whoever waits for an answer does not read messages, and the answer may come behind them.
+        # A caller that waits for an answer does not read messages, and the answer may come after them.
         while self._messages.qsize() >= _QUEUE and not self._answers:
             self._room.clear()
             await self._room.wait()
@@ -328,7 +328,7 @@ class Client:
 
 
 def _hint_at_transport(target: Target) -> str:
-    """What to try when something answers there, but not with CONNACK."""
+    """Return what to try when a server answers there, but not with CONNACK."""
     if target.unix:
         return ""
     hints = ["does a broker listen for MQTT there?"]

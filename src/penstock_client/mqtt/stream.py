@@ -27,7 +27,7 @@ class Target:
 
 
 class Stream:
-    """What the client reads from and writes to."""
+    """The connection that the client reads from and writes to."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, websocket: WebSocketReader | None
@@ -93,7 +93,7 @@ async def open_stream(target: Target) -> Stream:
     except OSError as error:
         raise PenstockError(f"cannot connect to {where}: {_reason(error)}", _hint(error)) from None
     except UnicodeError:
-        raise PenstockError(f"cannot connect to {where}: {target.host!r} is no host name") from None
+        raise PenstockError(f"cannot connect to {where}: {target.host!r} is not a host name") from None
     return Stream(reader, writer, websocket)
 
 

@@ -77,7 +77,7 @@ class WebSocketReader:
             elif opcode in (_BINARY, _CONTINUATION) and payload:
                 return payload
             elif opcode not in (_BINARY, _CONTINUATION, _PONG):
-                raise PenstockError("the broker sent a WebSocket frame that is no MQTT")
+                raise PenstockError("the broker sent a WebSocket frame that does not carry MQTT")
 
     async def _read_frame(self) -> tuple[int, bytes]:
         first, second = await self._reader.readexactly(2)

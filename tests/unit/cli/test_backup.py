@@ -200,7 +200,7 @@ def test_half_an_archive_and_none(data, tmp_path, capsys):
     assert main(["restore", "saved.tar.gz", "--data-dir", "again"]) == 1
     assert "not whole" in capsys.readouterr().err
     assert main(["restore", "nothing.tar", "--data-dir", "again"]) == 1
-    assert "there is no nothing.tar" in capsys.readouterr().err
+    assert "nothing.tar does not exist" in capsys.readouterr().err
     (tmp_path / "letter.txt").write_text("Dear operator,\n")
     assert main(["restore", "letter.txt", "--data-dir", "again"]) == 1
     assert capsys.readouterr().err == "penstock: letter.txt is not a backup: it is not an archive\n"

@@ -471,7 +471,7 @@ def test_repair(run, data):
         *((command, 2, "is not UTF-8") for command in (["repair", NO_TEXT], ["verify", NO_TEXT], ["lag", NO_TEXT])),
         (["read", TOPIC, "--filter", f"t/{NO_TEXT}"], 2, r"--filter 't/\udcff' is not UTF-8"),
         *(
-            (["read", TOPIC, flag, place], 2, f"{flag} '{place}' is no time: the years 1 to 9999 can be written")
+            (["read", TOPIC, flag, place], 2, f"{flag} '{place}' is not a time between the years 1 and 9999")
             for flag in ("--from", "--to")
             for place in ("99999999999999999d", "@99999999999999999999")
         ),

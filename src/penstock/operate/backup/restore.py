@@ -37,7 +37,7 @@ OLD = ".before-restore-"
 
 
 class Restored(NamedTuple):
-    """What was put back, whose the files are, and where the data is that was there before."""
+    """The manifest of the backup, the owner of the files, and the directory with the data that was there before."""
 
     manifest: Manifest
     owner: Owner
@@ -67,7 +67,7 @@ def _check_no_broker(target: Path) -> None:
 
 
 def _occupied(target: Path) -> list[str]:
-    """What lies there, except remains of a restore that did not end, and what every new disk with ext4 has."""
+    """Return the names of what is in the directory, without remains of an unfinished restore and ext4's lost+found."""
     passed_over = (RESTORING, LOST_AND_FOUND)
     return sorted(path.name for path in target.iterdir() if path.name not in passed_over) if target.is_dir() else []
 
@@ -89,7 +89,7 @@ class Owner(NamedTuple):
 
     @property
     def is_another(self) -> bool:
-        """Only root can give files away; anybody else can only restore what will be his."""
+        """Return whether the files go to another user: only root can do that."""
         return os.geteuid() == 0 and self.user != 0
 
     @property
@@ -101,7 +101,8 @@ class Owner(NamedTuple):
             return str(user)
 
     def give(self, directory: Path) -> None:
-        """It and everything in it; from within, so that nobody gets in and puts a link there before all is done."""
+        """Change the owner of a directory and everything in it. The directory comes last: until then its new owner
+        cannot put a link into it."""
         if not self.is_another:
             return
         for _, directories, names, fd in os.fwalk(directory, topdown=False):
@@ -119,7 +120,7 @@ def _restore(
     source: Path, target: Path, occupied: list[str], owner: Owner, progress: ShowProgress
 ) -> tuple[Manifest, Path | None]:
     if not source.exists():
-        raise BackupError(f"there is no {source}")
+        raise BackupError(f"{source} does not exist")
     with explain_errors(source):
         _check_room(read_manifest(source), target)
     _make(target, owner)
@@ -240,7 +241,7 @@ def _verify(staging: Path) -> None:
 
 
 def _set_aside(target: Path, restored: set[str], owner: Owner, moves: _Moves) -> Path | None:
-    """What a broker would take for its own; other files stay where they are."""
+    """Move the data that a broker would use into a directory of its own; other files stay where they are."""
     ours = {"log", *restored, *(path.name for path in find_environments(target))}
     moved = [path for path in sorted(target.iterdir()) if path.name in ours]
     if not moved:

@@ -1,4 +1,4 @@
-"""Places in a log as a person writes them: an offset, `begin`, `end`, a time, so many before the end, so long ago."""
+"""Places in a log as a person writes them: an offset, `begin`, `end`, a time, N before the end, a time ago."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EARLIEST_MS, _LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One of the three: an offset (negative: so many before the end), the end, or a time in ms."""
+    """One of the three: an offset (negative: counted from the end), the end, or a time in ms."""
 
     offset: int | None = None
     time_ms: int | None = None
@@ -45,7 +45,7 @@ def parse_place(text: str, flag: str) -> Place:
     except (ValueError, OverflowError):
         raise UsageError(f"{flag} {_shorten(text)} is not a place in a log", f"Write {FORMS}.") from None
     if not _EARLIEST_MS <= time_ms <= _LATEST_MS:
-        raise UsageError(f"{flag} {_shorten(text)} is no time: the years 1 to 9999 can be written")
+        raise UsageError(f"{flag} {_shorten(text)} is not a time between the years 1 and 9999")
     return Place(time_ms=max(0, time_ms))  # before 1970 is before every record
 
 
@@ -83,7 +83,7 @@ def name_partitions(numbers: Collection[int]) -> str:
 
 
 def describe_ends(topic: str, marks: Mapping[TopicPartition, Watermarks]) -> str:
-    """Where a topic ends, in one line: for a reader that asked for what lies behind it."""
+    """Describe in one line where a topic ends, for a reader that asked for a later offset."""
     ends = {partition.partition: mark.end for partition, mark in marks.items()}
     if len(ends) == 1:
         [(number, end)] = ends.items()

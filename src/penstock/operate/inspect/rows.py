@@ -99,7 +99,7 @@ async def add_lag(log: Log, rows: list[dict[str, Any]], on_each: Callable[[], No
         if isinstance(marks, LogError):
             kept.append({**row, "end": None, "lag": None, "problem": in_one_line(marks)})
         elif marks is not None:
-            # what was deleted meanwhile cannot be behind any more
+            # deleted records no longer count as lag
             kept.append({**row, "end": marks.end, "lag": max(0, marks.end - max(row["offset"], marks.first))})
     return kept
 
@@ -146,7 +146,7 @@ def render_report(report: RepairReport) -> str:
     lines = []
     if report.described_partitions is not None:
         partitions = f"{report.described_partitions} partition{'s' if report.described_partitions > 1 else ''}"
-        lines.append(f"topic.json made anew, {partitions}; the topic's properties are not known, it keeps everything")
+        lines.append(f"topic.json rebuilt, {partitions}; the topic's properties are not known, it keeps everything")
     if report.missing_segments:
         is_one = report.missing_segments == 1
         lines.append(f"{report.missing_segments:,} {'segment is' if is_one else 'segments are'} missing")

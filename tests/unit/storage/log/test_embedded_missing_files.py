@@ -140,7 +140,7 @@ def test_a_description_that_is_missing(
     assert "topic.json" in capsys.readouterr().out
     assert main(["log", "repair", "--data-dir", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert "t: topic.json made anew, 2 partitions" in printed
+    assert "t: topic.json rebuilt, 2 partitions" in printed
     assert "properties are not known" in printed
     assert [path.read_bytes() for path in segments_of(tmp_path, "t")] == before
     numbers = list(range(packs // 2 * 20))
