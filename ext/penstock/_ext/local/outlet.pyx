@@ -1,6 +1,7 @@
-"""Subscribers inside the broker, such as a rule or a link to another broker. Their messages with QoS > 0 come from the log,
-like those of persistent clients: a batch for each iteration of the loop, at least once, and the log is not committed
-before a message is settled. If more wait than the subscriber has credit for, publishers to its topics wait."""
+"""Subscribers inside the broker, such as a rule or a link to another broker. Their messages with QoS > 0 come from the
+log, like those of persistent clients: a batch for each iteration of the loop, at least once, and the log is not
+committed before a message is settled. If more wait than the subscriber has credit for, publishers to its topics
+wait."""
 
 from cython cimport final
 from libc.stdint cimport uint8_t, uint32_t
