@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tests.support.clients.data_client import DataClient, DataFailure
-from tests.support.clients.packets import V5, Reason
+from tests.support.clients.packets import V5, PacketType, Reason, pack_auth
 from tests.support.toys.access import BADGES, FILE, REMOTE, ROOMS
 
 DENIED = Reason.NOT_AUTHORIZED
@@ -119,6 +119,21 @@ def test_a_remote_authoriser_is_asked_once(start_broker, open_client, connect):
     client = open_client(V5, broker=broker)
     client.send_connect("c", username="barred", password=b"badge:lab")
     client.expect_refused_connect(DENIED)
+
+
+@pytest.mark.parametrize("authoriser", [ROOMS, REMOTE])
+def test_groups_change_with_another_authentication(start_broker, rooms, connect, authoriser):
+    """An exchange of AUTH packets, at CONNECT and later: the rules of the identity apply at once."""
+    settings = {"access.authorisers": authoriser, "access.enhanced.knock": "tests.support.toys.access:Knock"}
+    broker = start_broker(settings)
+    knock = {"authentication_method": "knock", "authentication_data": b"lab"}
+    ada = connect(V5, broker=broker, properties=knock)
+    assert ada.publish("room/lab/1", b"x", qos=1).reason != DENIED
+    assert ada.publish("room/office/1", b"x", qos=1).reason == DENIED
+    ada.send_raw(pack_auth(Reason.REAUTHENTICATE, {**knock, "authentication_data": b"office"}))
+    ada.expect(PacketType.AUTH, reason=0)
+    assert ada.publish("room/lab/1", b"x", qos=1).reason == DENIED
+    assert ada.publish("room/office/1", b"x", qos=1).reason != DENIED
 
 
 def test_a_restored_session_keeps_its_groups(start_log_broker, rooms, connect):

@@ -35,7 +35,9 @@ async def close_parts(parts: Sequence[Part], seconds: float, find_away: Callable
         if is_left:
             closing.cancel()
             await asyncio.wait([closing], timeout=LEAST_SECONDS)
-            log.warning("a part is left as it is, to end in time", part=part.name, reason=find_away() or "no answer")
+            log.warning(
+                "shutdown deadline reached, skipping component", part=part.name, reason=find_away() or "no answer"
+            )
         elif time.monotonic() - started > 1.0:
             log.info("a part took long to close", part=part.name, seconds=_since(started), reason=find_away())
         if not is_left:

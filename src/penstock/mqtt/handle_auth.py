@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from penstock._ext.hub.connection import Connection
 from penstock._ext.wire.packets import Reason, build_auth, parse_auth
-from penstock.access.base import AuthExchange, AuthStep, Credentials, Identity
+from penstock.access.base import AuthExchange, AuthStep, Credentials, Identity, Subject
+from penstock.core.refusal import Refused
 from penstock.mqtt import handle_connect
 
 if TYPE_CHECKING:
@@ -124,7 +125,30 @@ def _answer(front: MqttFrontend, connection: Connection, exchange: Exchange, ste
         connection.disconnect(Reason.NOT_AUTHORIZED, "re-authentication as another user")
     else:
         assert step.identity is not None
-        _succeed_again(front, connection, exchange, step.identity, step.data)
+        if front.access.chain.is_remote:
+            exchange.is_deciding = True
+            front.spawn(_enrich_again(front, connection, exchange, step.identity, step.data))
+        else:
+            _succeed_again(front, connection, exchange, step.identity, step.data)
+
+
+async def _enrich_again(
+    front: MqttFrontend, connection: Connection, exchange: Exchange, found: Identity, data: bytes | None
+) -> None:
+    """Ask remote authorisers what the identity may do from now on."""
+    try:
+        subject = Subject(found, connection.session.client_id, connection.peer or "")
+        found = await front.access.chain.enrich(subject)
+    except Refused:
+        connection.disconnect(Reason.NOT_AUTHORIZED, "re-authentication failed")
+        return
+    except Exception as error:  # a client whose rules are unknown must not stay
+        front.on_error(connection, error)
+        connection.disconnect(Reason.UNSPECIFIED_ERROR, "re-authentication failed")
+        return
+    exchange.is_deciding = False
+    if connection.is_open:
+        _succeed_again(front, connection, exchange, found, data)
 
 
 def _succeed_again(

@@ -290,7 +290,7 @@ async def _claim(front: MqttFrontend, connection: Connection, candidate: Candida
         return
     except (LogError, StoreError, RecordError, TimeoutError) as error:
         if expiry or not candidate.packet.clean_start:
-            log.warning("the session of a client cannot be had", client_id=candidate.client_id, error=str(error))
+            log.warning("cannot take over the client's session", client_id=candidate.client_id, error=str(error))
             refuse(connection, candidate.packet, Reason.SERVER_UNAVAILABLE, client_id=candidate.client_id)
             return
         # Who neither has a session nor wants one is served while nobody can be asked.

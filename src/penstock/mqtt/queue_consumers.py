@@ -109,7 +109,7 @@ def read_terms(given: Mapping[str, str], *, version: int, qos: int, receive_maxi
     credit = receive_maximum
     if "prefetch" in given:
         if not given["prefetch"].isascii() or not given["prefetch"].isdigit() or not int(given["prefetch"]):
-            raise ValueError(f"prefetch {given['prefetch'][:40]!r} is no number from 1 on")
+            raise ValueError(f"prefetch {given['prefetch'][:40]!r} is not a number from 1 on")
         credit = min(int(given["prefetch"]), MOST_CREDIT)
     for name in ("x-auto-commit", "settle-on-ack"):
         if given.get(name, "true").lower() not in ("true", "false"):

@@ -353,7 +353,7 @@ def translate(error: Exception) -> PenstockSparkError:
         place = f" of {where[1]}[{where[2]}]" if where else ""
         return PenstockSparkError(
             f"Kafka has not any more what comes next{place}",
-            "Retention has removed it, or the topic was made anew. Start with a new output, or go on with what is "
+            "Retention has removed it, or the topic was recreated. Start with a new output, or go on with what is "
             "there by failOnDataLoss=false",
         )
     ours = re.findall(r"penstock_spark\.errors\.(\w+): (.+)", text)

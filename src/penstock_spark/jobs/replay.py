@@ -220,7 +220,7 @@ def _offsets(known: Mapping[str, Mapping[str, Any]]) -> Ends:
 
 
 def _check_place(progress: ReplayProgress, files: Files, source: MessageSource) -> None:
-    """A topic that was made anew begins at 0 again: what is in it would be taken for what was sent."""
+    """A topic that was recreated begins at 0 again: what is in it would be taken for what was sent."""
     if progress == ReplayProgress():
         return
     ends = ends_now(source.parse())
@@ -233,7 +233,7 @@ def _check_place(progress: ReplayProgress, files: Files, source: MessageSource) 
             if offset > end:
                 raise CheckpointError(
                     f"{files.path(STATE)} says that {topic}[{number}] was read up to offset {offset}, but it ends at"
-                    f" {end}: the topic was made anew",
+                    f" {end}: the topic was recreated",
                     "Take another --state directory, or remove the file, to replay it from the beginning",
                 )
 

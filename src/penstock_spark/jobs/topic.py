@@ -70,7 +70,7 @@ class TopicOptions:
 
 def check(options: TopicOptions) -> None:
     if not options.name or any(sign in options.name for sign in "+#$\0"):
-        raise OptionError(f"--name {options.name!r} is no name of a topic", "Leave out + # and $")
+        raise OptionError(f"--name {options.name!r} is not a topic name", "Leave out + # and $")
     if any(sign in options.topic for sign in "+#\0"):
         raise OptionError(f"--to-topic {options.topic!r} is not a topic to publish to")
     if options.mode not in MODES:

@@ -103,7 +103,7 @@ def run(
     recover: bool = False,
     notify: Notify | None = None,
 ) -> JobOutcome:
-    """Counts what has come since the last run and makes the tables anew."""
+    """Counts what has come since the last run and rebuilds the tables."""
     options = options or TrafficOptions()
     job = IncrementalJob(spark, "traffic", output, checkpoint)
     job.keep_levels(options.levels)

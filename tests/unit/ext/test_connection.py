@@ -11,6 +11,7 @@ import uvloop
 
 from penstock._ext.hub.connection import Connection, Session
 from penstock._ext.wire import packets
+from penstock.broker.build import build_broker
 from penstock.broker.life import Broker
 from penstock.settings.loader import load_settings
 from tests.support.machine.waiting import until
@@ -29,7 +30,7 @@ def run(scenario: Scenario, **settings: str) -> None:
             "ingest.log": "none",
             "server.data_dir": tempfile.mkdtemp(),
         }
-        broker = Broker(load_settings(None, {}, {**overrides, "logging.level": "error", **settings}))
+        broker = build_broker(load_settings(None, {}, {**overrides, "logging.level": "error", **settings}))
         for listener in broker.listeners:
             await listener.start()
         try:

@@ -29,7 +29,7 @@ WORDS = {
     "mend": r"\bmend(?:s|ed|ing)?\b",
     "to be had": r"\bto be had\b",
     "is told": r"\b(?:is|are|was|were) told\b",
-    "is no": r"\b(?:is|are) no\b(?! (?:longer|more|less|different|better|worse|effect)\b)",
+    "is no": r"(?<!\bthere )\b(?:is|are) no\b(?! (?:longer|more|less|different|better|worse|effect)\b)",
     "so many": r"\bso (?:many|long|much)\b(?! as\b)",
     "behind": r"\bbehind\b(?! (?:a|the|one|any) (?:proxy|reverse proxy|load balancer|port|address|firewall)\b)",
     "somebody": r"\b(?:some|no|any|every)body\b",

@@ -67,7 +67,7 @@ ANSWER_TEXTS[:] = [
     "delay or timeout is not a duration such as 30s, or over max_delay of the queue",
     "a user property of the settlement is given twice, with different values",
     "the access rules do not allow it",
-    "the log is behind: publish it again later",
+    "the log has too much to write now: publish it again later",
     "not a topic of a queue: $queue/<name>[/<key>]",
 ]
 

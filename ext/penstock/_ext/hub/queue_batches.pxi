@@ -1,8 +1,10 @@
-# Queues for front-ends that are written in Python: deliveries come in batches, publishes are handed over in batches, and
-# a callback says when everything that was published or settled before is durable.
+# Queues for front-ends that are written in Python: deliveries and publishes are handed over in batches, and a callback
+# says when everything that was published or settled before is durable.
 from collections import namedtuple
 
-Delivered = namedtuple("Delivered", ("offset", "topic", "payload", "properties", "deliveries", "timestamp", "expires_at"))
+Delivered = namedtuple(
+    "Delivered", ("offset", "topic", "payload", "properties", "deliveries", "timestamp", "expires_at")
+)
 Delivered.__doc__ = """A message that a consumer has: `offset` is its number for settling, `topic` the one it is
 delivered under, `properties` are as record.envelope has them, times are in ms since 1970 (`expires_at` 0: never)."""
 
@@ -100,7 +102,8 @@ cdef uint8_t publish_entry(QueueDesk desk, Subscriber client, EnvelopeView* mess
     cdef Match* match
     cdef uint8_t text
     if (check_topic_name(message.topic, message.topic_size, hub.limits.max_topic_levels)
-            or message.topic_size > hub.limits.max_topic_length or not is_queue_topic(message.topic, message.topic_size)):
+            or message.topic_size > hub.limits.max_topic_length
+            or not is_queue_topic(message.topic, message.topic_size)):
         return TEXT_BAD_TOPIC
     if verb_of(message.topic, message.topic_size) != VERB_NONE:
         return TEXT_WRONG_WORD

@@ -207,9 +207,9 @@ cdef class Turns:
 
 @final
 cdef class AppendCounts:
-    """Appends since the start, and what is on its way."""
+    """Appends and reads from the disk since the start, and what is on its way."""
 
-    cdef public int64_t records, bytes, failed, commits, pending_bytes
+    cdef public int64_t records, bytes, failed, commits, pending_bytes, disk_reads
     cdef public double seconds
 
     def add(self, PackAppend append not None):

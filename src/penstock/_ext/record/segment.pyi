@@ -245,6 +245,7 @@ class AppendCounts:
     failed: int
     commits: int
     pending_bytes: int
+    disk_reads: int
     seconds: float
     def add(self, append: PackAppend) -> None: ...
 

@@ -318,7 +318,7 @@ async def repair_topics(settings: Settings, topic: str | None, *, as_json: bool)
     if not log_capabilities(settings).has_files:
         raise PenstockError(
             f"log.provider = {settings.log.provider}: only the files of an embedded log can be repaired here",
-            "Kafka mends its own; see the documentation of its brokers.",
+            "Kafka repairs its own files; see the documentation of its brokers.",
         )
     data_dir = settings.server.data_dir
     check_exists(settings)

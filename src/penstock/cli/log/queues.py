@@ -53,7 +53,7 @@ def parse_tenant(text: str | None) -> UUID | None:
     try:
         return None if text is None else UUID(text)
     except ValueError:
-        raise UsageError(f"--tenant {text!r} is no UUID") from None
+        raise UsageError(f"--tenant {text!r} is not a UUID") from None
 
 
 async def show_queues(

@@ -207,7 +207,7 @@ class Relay:
         if courier.is_connected:
             self._deliver()
         else:
-            self._relays.close(self._membership)  # what it has goes to others; when it is back it begins anew
+            self._relays.close(self._membership)  # what it has goes to others; when it is back it starts over
 
     def is_group(self, name: str) -> bool:
         group = self._membership.group_name

@@ -29,7 +29,7 @@ PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", 
 SEQUENCE, CONTEXT_0, UTC_TIME = 0x30, 0xA0, 0x17
 COMMON_NAME = bytes.fromhex("0603550403")
 READABLE = "the broker's user must be able to read it"
-UNEXPLAINED = "one of them is no PEM file, or the key has a pass phrase"  # OpenSSL: [SSL] PEM lib (_ssl.c:3926)
+UNEXPLAINED = "one of them is not a PEM file, or the key has a pass phrase"  # OpenSSL: [SSL] PEM lib (_ssl.c:3926)
 KAFKA_TLS = ("ssl", "sasl_ssl")
 RENEW = "renew it; SIGHUP loads the new one without a restart"
 RENEW_OWN = "renew it and restart the broker, which reads what it shows Kafka and Redis at its start only"
@@ -168,7 +168,7 @@ def _check_pair(area: str, certificate: str, key: str, password: str = "") -> Fi
     except ssl.SSLError as error:
         return problem(
             area,
-            f"{certificate} and {key or 'what else is in it'} are no certificate with its key: "
+            f"{certificate} and {key or 'what else is in it'} are not a certificate with its key: "
             f"{(error.reason or UNEXPLAINED).replace('_', ' ').lower()}",
             "certificate is a PEM chain, the own one first; key its private key, without a pass phrase",
         )

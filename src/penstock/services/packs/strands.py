@@ -74,6 +74,6 @@ def _arrange(settings: SubmitSettings, messages: Sequence[PackMessage]) -> list[
 def _by_key(messages: Sequence[PackMessage], keys: Sequence[Hashable | None]) -> list[list[list[PackMessage]]]:
     strands: dict[Hashable, list[list[PackMessage]]] = {}
     for message, key in zip(messages, keys, strict=True):
-        # A message that belongs to nobody waits for nobody: the object itself is its key.
+        # A message without an originator waits for no other: the object itself is its key.
         strands.setdefault(message if key is None else key, []).append([message])
     return list(strands.values())

@@ -210,7 +210,7 @@ class Responder:
     def _refuse(self, request: Request, fault: str, progress: PackProgress) -> None:
         """It alone is answered if it says to whom, and counted; the records around it are handled."""
         self._counts["undecodable"] += 1
-        self._warn("a record is no request", fault, offset=request.offset)
+        self._warn("a record is not a request", fault, offset=request.offset)
         if request.request_id and request.response_topic:
             self._put(request, b"", _error_headers(ErrorCode.BAD_REQUEST, fault), progress)
         else:

@@ -137,7 +137,7 @@ def check_new(starts: Mapping[TopicPartition, int], assigned: Container[TopicPar
         if partition in assigned:
             raise LogError(f"{partition.topic}[{partition.partition}] is assigned to this consumer already")
         if start < 0 and start not in {EARLIEST, LATEST}:
-            raise ValueError(f"{start} is no offset")
+            raise ValueError(f"{start} is not an offset")
 
 
 def of_topics(offsets: Mapping[TopicPartition, Committed], topics: Collection[str]) -> dict[TopicPartition, Committed]:
@@ -278,7 +278,7 @@ class Admin(Protocol):
         ...
 
     async def hold(self, partition: TopicPartition, offset: int | None) -> bool:
-        """Retention by age, size and number keeps what is at the offset and after it, until it is told another one;
+        """Retention by age, size and number keeps what is at the offset and after it, until it is given another one;
         None: everything may go again. The topic need not be there yet; a restart forgets it. False: this log cannot,
         because somebody else decides what it keeps."""
         ...

@@ -43,7 +43,7 @@ class Group:
         self.owners: dict[TopicPartition, Member] = {}
 
     def share_out(self, partitions_of: PartitionsOf) -> None:
-        """Computes everyone's target anew and wakes those for whom it changed."""
+        """Compute every member's target, and wake those whose target has changed."""
         topics = {topic for member in self.members.values() for topic in member.topics}
         partitions = [TopicPartition(topic, number) for topic in topics for number in range(partitions_of(topic) or 0)]
         # a share that nobody else holds any more is as good as owned: it need not move twice

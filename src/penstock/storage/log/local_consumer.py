@@ -407,7 +407,7 @@ class LocalConsumer:
         if offset in {EARLIEST, LATEST}:
             return marks.first if offset == EARLIEST else marks.end
         if offset < 0:
-            raise ValueError(f"{offset} is no offset")
+            raise ValueError(f"{offset} is not an offset")
         return offset
 
     async def seek_to_time(self, partition: TopicPartition, timestamp_ms: int) -> int:
@@ -427,7 +427,7 @@ class LocalConsumer:
             offsets = {partition: Committed(self._locate(place)[0]) for partition, place in self._places.items()}
         for partition, committed in offsets.items():
             if committed.offset < 0:
-                raise ValueError(f"{committed.offset} of {partition} is no offset")
+                raise ValueError(f"{committed.offset} of {partition} is not an offset")
         self._check_held(offsets)
         if offsets:
             await self._source.commit(self._group, offsets)

@@ -368,7 +368,7 @@ class MemoryAdmin:
         return None  # nobody removes anything here but this log itself, and it can hold
 
     async def set_limits(self, topic: str, limits: Limits) -> None:
-        raise LogError(f"topic {topic!r}: this log is told with hold() what it keeps")
+        raise LogError(f"topic {topic!r}: hold() decides what this log keeps")
 
     def size(self, topic: str) -> int | None:
         kept = self._log.topics.get(topic)

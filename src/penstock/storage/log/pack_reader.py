@@ -186,7 +186,7 @@ class PackReader(Generic[L]):
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _apply(self) -> None:
-        # A lane that was replaced by a new one starts anew: its partition is taken away and given again.
+        # A lane that was replaced by a new one starts over: its partition is taken away and given again.
         gone = [place for place in self._assigned if place not in self._lanes or place in self._wanted]
         if gone:
             self._assigned.difference_update(gone)

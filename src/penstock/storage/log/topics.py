@@ -46,7 +46,7 @@ def _number(properties: Mapping[str, str], name: str, default: float, kind: Call
     try:
         return kind(properties[name]) if name in properties else default
     except ValueError:
-        raise ValueError(f"{name} {properties[name]!r} is no number") from None
+        raise ValueError(f"{name} {properties[name]!r} is not a number") from None
 
 
 @dataclass(frozen=True, slots=True)

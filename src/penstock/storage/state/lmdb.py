@@ -56,7 +56,7 @@ def decode_pair(stored_key: bytes, stored_value: bytes) -> Pair:
 
 
 class LmdbStateStore:
-    """See StateStore in base.py. Made on the loop. A process opens a path once; another one is told who has it."""
+    """See StateStore in base.py. Made on the loop. A second process that opens a path gets an error."""
 
     def __init__(self, path: Path | str, loop: asyncio.AbstractEventLoop) -> None:
         self._path = Path(path)
@@ -150,7 +150,7 @@ class LmdbStateStore:
                 log.exception("an answer to a stored change failed")
 
     def _note(self, problem: str) -> None:
-        """Trouble is told, and looked at again until it is over, also when nobody stores anything."""
+        """Report trouble, and check again until it is over, also when nothing is stored."""
         if problem:
             self._warnings.error("state cannot be stored", error=problem)
             if self._probe is None and not self._is_closed:

@@ -114,8 +114,8 @@ class StateLog:
     """See StateStore in base.py; the log is opened and closed by who made it. The tables are the topics' names,
     behind the prefix of the installation where there is one.
 
-    What the log refuses for a while is sent again, in its place; after PATIENCE_SECONDS the callers are told. The order
-    of changes holds within a table; a crash may find one table ahead of another by what was under way.
+    A write that the log refuses is retried in its place; after PATIENCE_SECONDS the callers get an error. The order of
+    changes holds within a table; after a crash one table may be ahead of another by the writes under way.
     """
 
     def __init__(

@@ -407,7 +407,7 @@ class ApplicationDelivery:
             return False
         log.warning("the topic of a client was removed by somebody, it is made again", client_id=client_id, topic=topic)
         await self._log.admin.create(topic, 1, self._properties)
-        # Its offsets begin anew: what the context says is of the old one.
+        # Its offsets start at 0 again: what the context says is of the old one.
         session = self._sessions[client_id]
         lane = self.lane_of(session)
         if lane is not None:

@@ -48,6 +48,30 @@ QOS, RETAIN_AS_PUBLISHED = 3, 8  # of the options of a subscription
 FIRST_PAGE = 1_000
 
 
+class _Known:
+    """The sessions that may have something in the store."""
+
+    def __init__(self) -> None:
+        self._sessions: set[Session] = set()
+        self._added = asyncio.Event()
+
+    def __contains__(self, session: Session) -> bool:
+        return session in self._sessions
+
+    def add(self, session: Session) -> None:
+        self._sessions.add(session)
+        self._added.set()
+
+    def discard(self, session: Session) -> None:
+        self._sessions.discard(session)
+
+    async def wait(self) -> None:
+        """Return when there is one."""
+        if not self._sessions:
+            self._added.clear()
+            await self._added.wait()
+
+
 class DeviceDelivery:
     """All persistent DEVICE clients of this node. On the loop."""
 
@@ -65,8 +89,7 @@ class DeviceDelivery:
         self._desk = DeviceDesk(hub, self._on_devices, self._on_detach, persist_after=settings.persist_after)
         self._drains = GroupDrains(hub, store, is_current=self._is_current, on_moved=self._step, on_error=self._warn)
         self._started_ms = 0
-        self._known: set[Session] = set()  # those that may have something in the store
-        self._has_known = asyncio.Event()
+        self._known = _Known()
         self._sent_before: dict[str, int] = {}  # what came until then (ms) an earlier process may have sent
 
     # ---- life ----
@@ -106,7 +129,7 @@ class DeviceDelivery:
                 if session.feed is None:
                     self._desk.of(session).open()
                     count += 1
-                self._know(session)
+                self._known.add(session)
                 self._sent_before[session.client_id] = connected_until(session.client_id) or self._started_ms
         return count
 
@@ -115,15 +138,11 @@ class DeviceDelivery:
         outlet = self._desk.of(session)
         outlet.open()
         outlet.live = False
-        self._know(session)
+        self._known.add(session)
         if is_new:
             # Nothing of an earlier session of the client, though the store was away when that one ended
             # [MQTT-3.1.2-4] [MQTT3-3.1.2-6].
             self._clear(client_queue(session.client_id), session)
-
-    def _know(self, session: Session) -> None:
-        self._known.add(session)
-        self._has_known.set()
 
     @staticmethod
     def becomes_application(session: Session) -> None:
@@ -408,9 +427,7 @@ class DeviceDelivery:
     async def _sweep(self) -> None:
         pause = max(self._settings.persist_after / 2, SHORTEST_SWEEP)
         while True:
-            if not self._known:
-                self._has_known.clear()
-                await self._has_known.wait()
+            await self._known.wait()
             await asyncio.sleep(pause)
             try:
                 self._desk.sweep()

@@ -1,7 +1,7 @@
 """Tables and query topics: durable, and the same at every node.
 
 A topic is stored with its statement, the tables it reads as they were, and its plan; a broker of another version makes
-the plan anew from the others. So thousands of topics are there again in a moment, and a topic's schema stays what it
+the plan from the others. So thousands of topics are there again in a moment, and a topic's schema stays what it
 was when it was made, whatever becomes of the tables.
 """
 

@@ -214,7 +214,7 @@ class LivePass:
                 self._on_errors(self._by_query[query].plan, partition, errors)
 
     async def _jump(self, consumer: Consumer, error: OffsetOutOfRange) -> None:
-        """The log has lost what the pass stood at. Feeds begin anew, so their readers see that it is not there."""
+        """The log has lost what the pass stood at. Feeds start over, so their readers see that it is not there."""
         place = error.partition
         self._warnings.warning("the log has lost records that were not evaluated", error=str(error))
         self.restarts += 1

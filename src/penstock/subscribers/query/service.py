@@ -107,7 +107,7 @@ class DataService:
 
     async def _subscribe(self, who: Identity, params: wire.Subscribe) -> wire.Assignment:
         if ":" in params.consumer and who.surface == "data":
-            raise BadRequest("the id of a consumer is the one that an answer has brought")
+            raise BadRequest("unknown consumer id: use the one returned by subscribe")
         return await self.coordinator.subscribe(who, params)
 
     async def _fetch(self, who: Identity, params: wire.Fetch) -> wire.Fetched:

@@ -14,7 +14,7 @@ from penstock.broker.foundation import Foundation
 from penstock.broker.parts import Closing, Part
 from penstock.settings.address import parse_address
 from penstock.settings.loader import load_settings
-from tests.support.frontends.line_protocol import make_listener
+from tests.support.toys.line_protocol import make_listener
 
 SECONDS = 30.0
 

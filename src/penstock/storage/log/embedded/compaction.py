@@ -231,7 +231,7 @@ def _rewrite(plan: CompactionPlan, verdict: Verdict, building: list[CleanSegment
 
 
 def swap_in(old: list[Segment], new: list[Segment]) -> None:
-    """Gives the new files their names and removes the old ones. Blocks, in a thread. A crash in between is mended at
+    """Gives the new files their names and removes the old ones. Blocks, in a thread. A crash in between is repaired at
     the next start: a segment says which ones it covers."""
     for segment in new:
         target = segment.path.with_suffix(files.SEGMENT)
@@ -239,7 +239,7 @@ def swap_in(old: list[Segment], new: list[Segment]) -> None:
         segment.path.rename(target)
         segment.path = target
         files.sync_directory(target.parent)
-        with contextlib.suppress(OSError):  # it can always be made anew
+        with contextlib.suppress(OSError):  # it can always be rebuilt
             segment.index_path.write_bytes(segment.encode_index())
     names = {segment.sequence for segment in new}
     for segment in old:

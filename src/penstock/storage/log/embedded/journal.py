@@ -150,7 +150,7 @@ class Journal:
         return self._halves[target]
 
     def _is_free(self, half: Half) -> bool:
-        """Whether its segments are on the disk: then it may be written anew."""
+        """Whether its segments are on the disk: then it may be overwritten."""
         if half.is_broken or (half.settling is not None and not half.settling.done()):
             return False
         if half.settling is not None and not half.settling.result():
@@ -287,16 +287,16 @@ def replay(root: Path) -> int:
             while earlier and earlier[-1].position + len(earlier[-1].data) > entry.position:
                 earlier.pop()  # it was rolled back, and this one took its place
             earlier.append(entry)
-    mended = 0
+    completed = 0
     for (topic, sequence, created_ms), entries in by_segment.items():
-        mended += _put_back(root / topic, sequence, created_ms, entries)
+        completed += _put_back(root / topic, sequence, created_ms, entries)
     for name in NAMES:
         (root / name).unlink(missing_ok=True)
     if found:
         files.sync_directory(root)
-    if mended:
-        log.warning("segments were completed from the journal", segments=mended)
-    return mended
+    if completed:
+        log.warning("segments were completed from the journal", segments=completed)
+    return completed
 
 
 def _put_back(directory: Path, sequence: int, created_ms: int, entries: list[Entry]) -> bool:

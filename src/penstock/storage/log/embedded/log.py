@@ -95,7 +95,6 @@ class EmbeddedLog:
         self._admins: ThreadPoolExecutor | None = None
         self._coordinator: GroupCoordinator | None = None
         self._journal: Journal | None = None
-        self._disk_reads = 0
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -190,7 +189,7 @@ class EmbeddedLog:
             "failed_appends": self._appends.failed,
             "commits": self._appends.commits,
             "commit_seconds": self._appends.seconds,
-            "disk_reads": self._disk_reads,
+            "disk_reads": self._appends.disk_reads,
             "pending_bytes": self._appends.pending_bytes,
             "cached_bytes": self._recent.bytes,
             "topics": len(self.views),
@@ -258,7 +257,7 @@ class EmbeddedLog:
         """A commit of one topic, without a new segment, failures and calls."""
         self._problem = problem
         for append, error in report_appended(appends, self._appends, self._recent, seconds):
-            self._log_failure(append, error)
+            _log_failure(append, error)
         for append in appends:
             self._watchers.wake(append.view.name, append.partitions)
         self._producer.flush()
@@ -289,14 +288,10 @@ class EmbeddedLog:
             try:
                 append.tell()
             except Exception as error:
-                self._log_failure(append, error)  # the others of this commit must hear of it all the same
+                _log_failure(append, error)  # the others of this commit must hear of it all the same
         for append in appends:
             if append.error is None:
                 self._watchers.wake(append.view.name, append.partitions)
-
-    @staticmethod
-    def _log_failure(append: Append, error: Exception) -> None:
-        log.error("who appended failed when told so", topic=append.view.name, error=repr(error), exc_info=error)
 
     # what its consumers ask for
 
@@ -321,7 +316,7 @@ class EmbeddedLog:
         first = recent.first_offset
         if first is not None and offset >= first:
             return recent.read(offset, max_records, max_bytes)
-        self._disk_reads += 1
+        self._appends.disk_reads += 1
         try:
             pack = run_at_once(view.reader.read(Request(partition.partition, offset, max_records, max_bytes)))
         except FileNotFoundError as error:
@@ -414,3 +409,7 @@ class EmbeddedLog:
 
     def count_refused(self, packs: int = 1) -> None:
         self._appends.failed += packs
+
+
+def _log_failure(append: Append, error: Exception) -> None:
+    log.error("who appended failed when told so", topic=append.view.name, error=repr(error), exc_info=error)

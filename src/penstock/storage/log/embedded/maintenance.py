@@ -89,7 +89,7 @@ class Maintenance:
 
     @contextlib.contextmanager
     def _alone(self, view: TopicView, event: str) -> Iterator[None]:
-        """A failure is told and counted, and stays with its topic."""
+        """A failure is logged and counted, and affects its topic only."""
         try:
             yield
         except (LogError, OSError) as error:
@@ -152,7 +152,7 @@ class Maintenance:
         self._jobs.spawn(self._write_index(segment))
 
     async def _write_index(self, segment: Segment) -> None:
-        with contextlib.suppress(OSError):  # it can always be made anew
+        with contextlib.suppress(OSError):  # it can always be rebuilt
             await self._log.in_thread(_write_index, segment, segment.encode_index())
 
 

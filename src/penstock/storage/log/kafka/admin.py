@@ -171,7 +171,7 @@ class KafkaAdmin:
 
     async def truncate(self, partition: TopicPartition, before_offset: int) -> None:
         if before_offset < 0 and before_offset != LATEST:
-            raise ValueError(f"{before_offset} is no offset")
+            raise ValueError(f"{before_offset} is not an offset")
         asked = confluent_kafka.TopicPartition(partition.topic, partition.partition, before_offset)
         doing = f"truncate {partition.topic}[{partition.partition}]"
         try:

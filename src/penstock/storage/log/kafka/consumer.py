@@ -261,7 +261,7 @@ class KafkaConsumer:
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         place = self._shelf.find(partition)
         if offset < 0 and offset not in {EARLIEST, LATEST}:
-            raise ValueError(f"{offset} is no offset")
+            raise ValueError(f"{offset} is not an offset")
         self._shelf.forget(place)
         place.move = move = next(MOVES)
         found = await self._submit(f"seek in {text(partition)}", lambda: self._seek(partition, offset, move))
@@ -292,7 +292,7 @@ class KafkaConsumer:
             offsets = {one: Committed(position) for one, position in known.items() if position is not None}
         for partition, committed in offsets.items():
             if committed.offset < 0:
-                raise ValueError(f"{committed.offset} of {partition} is no offset")
+                raise ValueError(f"{committed.offset} of {partition} is not an offset")
         asked = {partition: (one.offset, one.metadata) for partition, one in offsets.items()}
         if asked:
             await self._submit("commit offsets", lambda: self._commit(asked))
@@ -374,7 +374,7 @@ class KafkaConsumer:
 
     def _replace_client(self) -> None:
         """librdkafka fails for good when its place in the group was given to another of the same instance id. That may
-        have been itself: after an outage it joins anew while an answer to its old self is still on its way."""
+        have been itself: after an outage it joins again while an answer to its old self is still on its way."""
         if time.monotonic() < self._next_replacement:
             raise LogUnavailable(f"the consumer of group {self._group!r} is out: {self._out}")
         log.error("kafka consumer failed for good and is replaced", group=self._group, reason=self._out)

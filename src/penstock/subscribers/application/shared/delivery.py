@@ -235,7 +235,7 @@ class SharedDelivery:
             return  # it is there by now
         log.warning("the topic of a shared subscription was removed by somebody, it is made again", topic=topic)
         await self.make_topic(topic)
-        # Its offsets begin anew: what the contexts say is of the old one.
+        # Its offsets start at 0 again: what the contexts say is of the old one.
         self.claims.forget_topic(topic)
         self._contexts.remove(self._contexts.keys_of_topic(topic, IN_GROUP))
         for share in [one for one in self._shares.values() if one.topic == topic]:

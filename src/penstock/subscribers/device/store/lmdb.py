@@ -290,7 +290,7 @@ class LmdbDeviceStore:
                 log.exception("a callback of the store failed")
 
     def _note(self, problem: str) -> None:
-        """Trouble is told, and looked at again until it is over, also when nobody stores anything."""
+        """Report trouble, and check again until it is over, also when nothing is stored."""
         if problem:
             self._warnings.error("messages of DEVICE clients cannot be stored", error=problem)
             if self._probe is None and not self._is_closed:

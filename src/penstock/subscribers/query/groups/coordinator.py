@@ -307,7 +307,7 @@ class GroupCoordinator:
             self._refuse(group, group.members_of(name), name, f"topic {name} was dropped")
 
     def topic_reloaded(self, name: str) -> None:
-        """Every partition is subscribed to anew: with another query rows are other rows."""
+        """Every partition is subscribed to again: with another query rows are other rows."""
         for group in self.groups.values():
             group.renew(name)
             for member in group.members_of(name):

@@ -22,7 +22,7 @@ class NotRedis(OSError):
 
     def __init__(self, sent: object) -> None:
         shown = sent[:SHOWN_BYTES] if isinstance(sent, bytes) else sent
-        super().__init__(f"what answers there is no Redis: it sent {shown!r}")
+        super().__init__(f"what answers there is not Redis: it sent {shown!r}")
 
 
 class Endpoint(NamedTuple):

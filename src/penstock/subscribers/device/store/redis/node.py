@@ -43,7 +43,7 @@ class NodeOwner(Protocol):
 
 
 class Node:
-    """`endpoint` is None when the settings or Sentinel say anew each time which server it is."""
+    """`endpoint` is None when the settings or Sentinel decide each time which server it is."""
 
     def __init__(self, owner: NodeOwner, endpoint: Endpoint | None) -> None:
         self.endpoint = endpoint
