@@ -38,6 +38,7 @@ class Rows:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
+        self.rows: int
         magic, self.rows, columns, names_size = _HEADER.unpack(self._take(_HEADER.size))
         if magic != _MAGIC:
             raise ValueError("the bytes are not a block")

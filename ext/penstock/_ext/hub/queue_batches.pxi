@@ -51,7 +51,8 @@ cdef class BatchConsumer(QueueConsumer):
         return credit
 
     def settle(self, int64_t offset, uint8_t outcome, int64_t delay=NO_TIME, str reason=None):
-        self._open.pop(offset, None)
+        if outcome == VERB_ACK or outcome == VERB_REJECT:
+            self._open.pop(offset, None)
         return QueueConsumer.settle(self, offset, outcome, delay, reason)
 
     cdef bint is_online(self) noexcept:
