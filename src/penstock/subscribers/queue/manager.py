@@ -368,9 +368,9 @@ class QueueManager:
         outlet: Outlet,
         relayed_life: Life | None = None,
     ) -> None:
-        """Make the client a consumer; returns when its groups are durable, raises Refused. `name` tells the consumers of
-        a client apart: a second one with the same name replaces the first. `relayed_life`: the client is another node,
-        for a client of its own, and consumes only queues that are served here."""
+        """Make the client a consumer; returns when its groups are durable, raises Refused. `name` tells the consumers
+        of a client apart: a second one with the same name replaces the first. `relayed_life`: the client is another
+        node, for a client of its own, and consumes only queues that are served here."""
         try:
             if terms.position:
                 parse_position(terms.position)
@@ -428,7 +428,7 @@ class QueueManager:
 
     async def _store_now(self, membership: Membership) -> None:
         """Return when the membership and its groups are durable: messages that are acknowledged from then on reach the
-        groups after a crash, too. Raises Refused, and the client is no consumer then."""
+        groups even after a crash. Raises Refused if they cannot be stored, and removes the consumer."""
         client, is_lasting = membership.client, membership.client.expiry_interval > 0
         if is_lasting:
             key = member_key(client.client_id, membership.name)
