@@ -39,6 +39,12 @@ MODULES = (
     "queue.pending",
     "services.calls",
     "hub.connection",
+    "application.context",
+    "application.feed",
+    "application.lane",
+    "device.outlet",
+    "dispatch.desk",
+    "local.outlet",
     "load.generator",
 )
 COVERAGE = bool(os.environ.get("PENSTOCK_COVERAGE"))

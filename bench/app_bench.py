@@ -38,14 +38,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from bench.compare import HERE, build_proxy
 from bench.frame import Bench, argument_parser, measure_fresh, measure_in_turn, own_kafka, run_bench, summarise_runs
-from bench.scenarios import BASE, SUBJECT, Figure, Scenario, at_least, at_most
 from penstock_bench.brokers import COMMANDS, Broker, BrokerError
 from penstock_bench.configurations import DURABLE_MOSQUITTO_CONF
 from penstock_bench.summary import Run
+from penstock_bench.targets import BASE, SUBJECT, Case, Figure, at_least, at_most
 from tests.support.servers.kafka_cluster import KafkaCluster
 
+HERE = Path(__file__).resolve().parent
 DELAY = HERE / "bin" / "delay"
 PUBLISHERS = 100
 ONE_WAY_MS = 25
@@ -109,6 +109,10 @@ def measure_backlog(bench: Bench, broker: Broker) -> Run:
     return result
 
 
+def build_proxy() -> None:
+    subprocess.run([HERE / "build.sh"], check=True, timeout=120)
+
+
 @contextlib.contextmanager
 def delaying_proxy(port: int, one_way_ms: float) -> Iterator[int]:
     build_proxy()
@@ -169,7 +173,7 @@ MEASURES: dict[str, Callable[[Bench, Broker], Run]] = {
 }
 
 
-def scenarios(provider: str, backlog: int) -> list[Scenario]:
+def scenarios(provider: str, backlog: int) -> list[Case]:
     """The figures of each, with what they have to reach on this log."""
     is_embedded = provider == "embedded"
     per_cpu = at_least(120_000 if is_embedded else 40_000)
@@ -191,7 +195,7 @@ def scenarios(provider: str, backlog: int) -> list[Scenario]:
         Figure("delivery of the backlog", "rate", rate),
     )
     figures = {"fanin": fan_in, "five": five, "stalled": stalled, "far": far, "backlog": behind}
-    return [Scenario(name, "", figures[name]) for name in MEASURES]
+    return [Case(name, "", figures[name]) for name in MEASURES]
 
 
 def penstock_toml(provider: str, kafka: KafkaCluster | None) -> str:

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Counts the instructions of the hot path with callgrind and compares them with the committed baseline.
 
-  python bench/check.py                       every figure; exit 1 when one is more than 15 % worse
+  python bench/check.py                       every figure; exit 1 when one is more than 2 % worse
   python bench/check.py --only "trie: cached match"
-  python bench/check.py --renew               write bench/baseline.json anew, after a change that was meant
+  python bench/check.py --baseline /tmp/before.json       compare with another baseline, which --renew has written
+  python bench/check.py --renew               replace the baseline, after a change that was meant
 
 Instructions do not depend on how busy the machine is. They do depend on compiler and Python: the baseline says with
-which it was made, and the check warns when they differ.
+which it was made, and of which commit. If they differ, the check warns, and allows 15 %.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ from penstock_bench.machine import output_of
 HERE = Path(__file__).resolve().parent
 BASELINE = HERE / "baseline.json"
 UNIT = "instructions per operation"
-LIMIT = 0.15
+LIMIT = 0.02
+LIMIT_UNLIKE = 0.15  # if the baseline was made with another compiler, or another release of Python
+# By how much some figures differ: nodes of the trie lie elsewhere in memory, or a pack cannot grow where it lies.
+NOISE = {"trie: match afresh with wildcards": 0.07, "delivery: to the log of an APPLICATION client": 0.1}
 VALGRIND_SECONDS = 600
 NAME = re.compile(r"^desc: Trigger: Client Request: (.+)$", re.MULTILINE)
 TOTAL = re.compile(r"^totals: (\d+)$", re.MULTILINE)
@@ -87,20 +91,30 @@ def made_with() -> dict[str, str]:
 
 
 def is_like(baseline: dict[str, str], now: dict[str, str]) -> bool:
-    """Counts of 3.11.2 and 3.11.7 agree within 6 %, far less than the limit; another minor version has another core."""
+    """Counts of 3.11.2 and 3.11.7 agree within 6 %; another minor version has another core."""
     minor = [each["python"].split(".")[:2] for each in (baseline, now)]
     return minor[0] == minor[1] and all(baseline[name] == now[name] for name in ("compiler", "machine"))
 
 
+def limit_for(baseline: dict[str, str], now: dict[str, str]) -> float:
+    """How much worse a figure may be than one of that baseline."""
+    return LIMIT if baseline == now else LIMIT_UNLIKE
+
+
+def commit_of_tree() -> str:
+    """The commit that is checked out, for people."""
+    return output_of("git", "-C", str(HERE), "describe", "--always", "--dirty").strip() or "unknown"
+
+
 def worse_than(baseline: dict[str, float], figures: dict[str, float], limit: float = LIMIT) -> list[str]:
     """Names of the figures that have become too large."""
-    return [name for name, value in figures.items() if value > baseline[name] * (1 + limit)]
+    return [name for name, value in figures.items() if value > baseline[name] * (1 + max(limit, NOISE.get(name, 0)))]
 
 
-def compare(baseline: dict[str, float], figures: dict[str, float]) -> list[str]:
+def compare(baseline: dict[str, float], figures: dict[str, float], limit: float = LIMIT) -> list[str]:
     """The lines of the report."""
     width = max(map(len, figures), default=0)
-    slow = worse_than(baseline, figures)
+    slow = worse_than(baseline, figures, limit)
     lines = [f"{'figure':<{width}}  {'baseline':>10}  {'now':>10}  change   ({UNIT})"]
     for name, value in figures.items():
         change = value / baseline[name] - 1
@@ -127,7 +141,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--baseline", type=Path, default=BASELINE, help="compare with this file")
     parser.add_argument("--only", action="append", default=[], metavar="FIGURE", help="only this one; repeatable")
-    parser.add_argument("--renew", action="store_true", help="write the baseline anew")
+    parser.add_argument("--renew", action="store_true", help="replace the baseline")
     return parser.parse_args(argv)
 
 
@@ -139,7 +153,8 @@ def main(argv: list[str] | None = None) -> int:
         if unknown:
             raise CheckError(f"there is no figure {unknown[0]!r}; there are: {', '.join(names)}")
         if args.renew:
-            document = {"unit": UNIT, "made_with": made_with(), "figures": count_instructions([])}
+            figures = count_instructions([])
+            document = {"unit": UNIT, "made_of": commit_of_tree(), "made_with": made_with(), "figures": figures}
             args.baseline.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
             print(f"written: {args.baseline}")
             return 0
@@ -148,12 +163,14 @@ def main(argv: list[str] | None = None) -> int:
     except (CheckError, subprocess.SubprocessError) as error:
         print(error, file=sys.stderr)
         return 2
-    print("\n".join(compare(document["figures"], figures)))
+    limit = limit_for(document["made_with"], made_with())
+    print(f"baseline: {args.baseline}, of {document.get('made_of', 'unknown')}")
+    print("\n".join(compare(document["figures"], figures, limit)))
     if not is_like(document["made_with"], made_with()):
         print(f"the baseline was made with {document['made_with']}: differences may come from there", file=sys.stderr)
-    slow = worse_than(document["figures"], figures)
+    slow = worse_than(document["figures"], figures, limit)
     if slow:
-        print(f"more than {LIMIT:.0%} worse than the baseline: {', '.join(slow)}", file=sys.stderr)
+        print(f"more than {limit:.0%} worse than the baseline: {', '.join(slow)}", file=sys.stderr)
     return 1 if slow else 0
 
 

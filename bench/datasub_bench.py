@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from bench import datasub_evaluate as evaluation
 from bench.frame import argument_parser, measure_in_turn, run_bench
-from bench.scenarios import SUBJECT, Figure, Scenario, at_least
 from penstock_bench.brokers import COMMANDS, Broker, wait_quiet
 from penstock_bench.summary import Run
+from penstock_bench.targets import SUBJECT, Case, Figure, at_least
 
 SHOWN = ("error", "msgs_per_cpu_s", "duckdb_per_cpu_s", "times_duckdb", "rows_per_cpu_s")
 MEASURES: dict[str, Callable[[float], dict[str, Any]]] = {
@@ -38,7 +38,7 @@ MEASURES: dict[str, Callable[[float], dict[str, Any]]] = {
 }
 
 
-def scenarios() -> list[Scenario]:
+def scenarios() -> list[Case]:
     """The figures of each, with what they have to reach."""
     cpu = "messages / CPU-s"
     many = f"{evaluation.QUERIES:,} queries of one source, {evaluation.MATCHING} match"
@@ -51,7 +51,7 @@ def scenarios() -> list[Scenario]:
         "equalities": (Figure(f"{many}, by equality", "msgs_per_cpu_s", cpu, at_least(10_000)),),
         "ranges": (Figure(f"{many}, by comparison", "msgs_per_cpu_s", cpu, at_least(10_000)),),
     }
-    return [Scenario(name, "", figures[name]) for name in MEASURES]
+    return [Case(name, "", figures[name]) for name in MEASURES]
 
 
 def measure(args: argparse.Namespace) -> list[Run]:

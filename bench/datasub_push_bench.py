@@ -37,10 +37,10 @@ import uvloop
 
 from bench.device_bench import PENSTOCK
 from bench.frame import Bench, argument_parser, measure_fresh, measure_in_turn, own_kafka, run_bench
-from bench.scenarios import SUBJECT, Figure, Scenario, at_least, at_most
 from penstock_bench.brokers import COMMANDS, Broker, free_port
 from penstock_bench.summary import Run
 from penstock_bench.system import cpu_seconds
+from penstock_bench.targets import SUBJECT, Case, Figure, at_least, at_most
 
 SOURCES = 100
 TOPICS = 1_000
@@ -213,7 +213,7 @@ async def consume(port: int, statements: list[str], shares: list[list[str]], war
 
 
 class DataBroker(Broker):
-    """With a data port of its own, and four partitions, as many as the examples of the seed have."""
+    """With a data port of its own, and four partitions, as many as the examples of TDengine have."""
 
     def __init__(self, toml: str) -> None:
         self.data_port = free_port()
@@ -267,13 +267,13 @@ def measure_many(bench: Bench, broker: Broker) -> Run:
 MEASURES: dict[str, Callable[[Bench, Broker], Run]] = {"push": measure_push, "many": measure_many}
 
 
-def scenarios(rate: int) -> list[Scenario]:
+def scenarios(rate: int) -> list[Case]:
     latency = Figure(f"push at {rate:,} messages / s, p99", "p99_ms", "ms", at_most(20), is_less_better=True)
     median = Figure("the same, median", "p50_ms", "ms", is_less_better=True)
     rows = Figure(f"{TOPICS:,} topics, {MATCHING} match", "rows_per_s", "rows / s", at_least(0.97 * rate * MATCHING))
     lag = Figure("the same, largest lag of a partition", "lag", "messages", at_most(rate), is_less_better=True)
     cores = Figure("the same, broker", "broker_cores", "cores", is_less_better=True)
-    return [Scenario("push", "", (latency, median, cores)), Scenario("many", "", (rows, lag, cores))]
+    return [Case("push", "", (latency, median, cores)), Case("many", "", (rows, lag, cores))]
 
 
 def broker_of(bench: Bench) -> Broker:

@@ -31,11 +31,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from bench.app_bench import DURABLE_MOSQUITTO
 from bench.frame import Bench as LogBench
 from bench.frame import argument_parser, measure_fresh, measure_in_turn, own_kafka, run_bench
-from bench.scenarios import BASE, SUBJECT, Figure, Scenario, at_least, at_most
 from penstock.subscribers.device.store.lmdb_rows import ADDED
 from penstock_bench.brokers import COMMANDS, MOSQUITTO_CONF, Broker
 from penstock_bench.summary import Run
 from penstock_bench.system import cpu_seconds
+from penstock_bench.targets import BASE, SUBJECT, Case, Figure, at_least, at_most
 from tests.support.servers.redis_server import RedisServer, own_redis
 from tests.support.worlds.device import look_into_lmdb, redis_commands
 
@@ -139,7 +139,7 @@ def await_stored(bench: Bench, broker: Broker, total: int) -> bool:
 MEASURES: dict[str, Callable[[Bench, Broker], Run]] = {"pairs": measure_pairs, "store": measure_store}
 
 
-def scenarios(provider: str) -> list[Scenario]:
+def scenarios(provider: str) -> list[Case]:
     """The figures of each, with what they have to reach on this log and store."""
     is_embedded = provider == "embedded"
     rate, cpu = "messages / s", "messages / CPU-s"
@@ -154,7 +154,7 @@ def scenarios(provider: str) -> list[Scenario]:
         Figure("the same per CPU-second", "stored_per_cpu_s", cpu),
         Figure("delivered when they return", "rate", rate),
     )
-    return [Scenario("pairs", "", tuple(pairs)), Scenario("store", "", store)]
+    return [Case("pairs", "", tuple(pairs)), Case("store", "", store)]
 
 
 def brokers_of(bench: Bench, scenario: str) -> list[Broker]:

@@ -14,13 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.compare import RESULTS, allow_open_files, run_watched, write_result
-from bench.scenarios import BASE, SUBJECT, Scenario
-from bench.summary import markdown_table, missed_targets, summarise_figure
+from bench.parts import RESULTS
 from penstock_bench.brokers import Broker, BrokerError, wait_quiet
-from penstock_bench.machine import describe_machine, describe_versions
-from penstock_bench.summary import Run
+from penstock_bench.suite import allow_open_files, keep_result, make_result, report_result, run_watched, write_result
+from penstock_bench.summary import Run, summarise_figure
 from penstock_bench.system import cpu_seconds, process_tree
+from penstock_bench.targets import BASE, SUBJECT, Case
 from tests.support.servers.kafka_cluster import KafkaCluster
 from tests.support.worlds.application import forget_topics
 
@@ -117,7 +116,7 @@ def measure_fresh(bench: Bench, broker: Broker, measure: Callable[[Any, Broker],
         broker.stop()
 
 
-def summarise_runs(runs: list[Run], scenarios: Sequence[Scenario]) -> list[dict[str, Any]]:
+def summarise_runs(runs: list[Run], scenarios: Sequence[Case]) -> list[dict[str, Any]]:
     rows = []
     for scenario in scenarios:
         of_it = [run for run in runs if run["test"] == scenario.name]
@@ -132,13 +131,13 @@ def run_bench(
     args: argparse.Namespace,
     folder: str,
     measure: Callable[[], list[Run]],
-    scenarios: Sequence[Scenario],
+    scenarios: Sequence[Case],
     settings: Sequence[str],
 ) -> int:
     """Measures, writes the result where it is wanted, prints the table; the exit code."""
     if args.dir:
         tempfile.tempdir = args.dir
-    started = datetime.now(UTC).replace(microsecond=0)
+    started = datetime.now(UTC)
     try:
         allow_open_files()
         runs = measure()
@@ -146,22 +145,10 @@ def run_bench(
         print(error, file=sys.stderr)
         return 1
     rows = summarise_runs(runs, scenarios)
-    result = {
-        "date": started.isoformat(),
-        "provider": args.provider,
-        "machine": describe_machine(),
-        "versions": describe_versions(),
-        "settings": {name: getattr(args, name) for name in ("reps", "secs", "warmup", *settings)},
-        "summary": rows,
-        "runs": runs,
-    }
-    name = f"{result['date'][:16].replace(':', '')}-{args.provider}.json"
-    for path in (Path(args.json) if args.json else None, RESULTS / folder / name if args.save else None):
-        if path is not None:
-            write_result(result, path)
-    print(markdown_table(rows))
-    missed = missed_targets(rows)
-    if missed:
-        print(f"\n{SUBJECT} does not reach: {'; '.join(missed)}")
-    failed = any("error" in one for one in runs)
-    return 1 if failed or (args.check and missed) else 0
+    chosen = {name: getattr(args, name) for name in ("reps", "secs", "warmup", *settings)}
+    result = make_result(runs, rows, chosen, started=started, provider=args.provider)
+    if args.json:
+        write_result(result, Path(args.json))
+    if args.save:
+        keep_result(result, RESULTS / folder)
+    return report_result(result, is_checked=args.check)

@@ -17,10 +17,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from bench.parts import save_part
-from bench.scenarios import Figure, at_least
 from penstock_bench.brokers import COMMANDS, Broker
 from penstock_bench.runner import run_scenario
 from penstock_bench.scenarios import Request
+from penstock_bench.targets import Figure, at_least
 
 SCENARIOS = (
     ("p2p", 0), ("p2p", 1), ("p2p", 2), ("fan-out", 0), ("fan-out", 1), ("fan-in", 0), ("fan-in", 1), ("shared", 1),

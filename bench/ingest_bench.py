@@ -30,20 +30,19 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from bench.compare import RESULTS, allow_open_files, run_load, write_result
-from bench.scenarios import BASE, SUBJECT, Figure, Scenario, Target
-from bench.summary import markdown_table, missed_targets, summarise_figure
+from bench.parts import RESULTS
 from penstock.storage.log.embedded import open_reader
 from penstock_bench.brokers import COMMANDS, Broker, BrokerError, wait_quiet
 from penstock_bench.configurations import DURABLE_MOSQUITTO_CONF, DURABLE_PENSTOCK_TOML
-from penstock_bench.machine import describe_machine, describe_versions
-from penstock_bench.summary import Run
+from penstock_bench.suite import allow_open_files, keep_result, make_result, report_result, run_load, write_result
+from penstock_bench.summary import Run, summarise_figure
+from penstock_bench.targets import BASE, SUBJECT, Case, Figure, Target
 
 TOPIC = "tbmq.msg.all"
 DURABLE_MOSQUITTO = DURABLE_MOSQUITTO_CONF.replace("max_queued_messages 100000", "max_queued_messages 0")
 LOGGING_PENSTOCK = DURABLE_PENSTOCK_TOML + '[log]\nprovider = "embedded"\n'
 SCENARIOS = (
-    Scenario(
+    Case(
         "ingest-q0",
         "--scenario p2p --n 10 --qos 0 --e2e 200",
         (
@@ -52,7 +51,7 @@ SCENARIOS = (
             ),
         ),
     ),
-    Scenario(
+    Case(
         "ingest-q1",
         "--scenario publish --n 50 --qos 1 --window 100",
         (
@@ -90,7 +89,7 @@ def count_logged(broker: Broker) -> int:
         reader.close()
 
 
-def measure_once(broker: Broker, scenario: Scenario, args: argparse.Namespace) -> Run:
+def measure_once(broker: Broker, scenario: Case, args: argparse.Namespace) -> Run:
     """One run on a fresh broker, so that no run pays for what the one before it has stored."""
     wait_quiet(args.quiet)
     broker.start()
@@ -167,31 +166,20 @@ def main(argv: list[str] | None = None) -> int:
     if args.dir:
         tempfile.tempdir = args.dir
     allow_open_files()
-    started = datetime.now(UTC).replace(microsecond=0)
+    started = datetime.now(UTC)
     try:
         runs = measure(args)
     except (BrokerError, subprocess.SubprocessError) as error:
         print(error, file=sys.stderr)
         return 1
-    result = {
-        "date": started.isoformat(),
-        "provider": "embedded",
-        "machine": {**describe_machine(), "fdatasync_ms": fdatasync_ms(args.dir)},
-        "versions": describe_versions(),
-        "settings": {"reps": args.reps, "secs": args.secs, "warmup": args.warmup},
-        "summary": (summary := summarise(runs)),
-        "runs": runs,
-    }
+    settings = {"reps": args.reps, "secs": args.secs, "warmup": args.warmup}
+    result = make_result(runs, summarise(runs), settings, started=started, provider="embedded")
+    result["machine"]["fdatasync_ms"] = fdatasync_ms(args.dir)
     if args.json:
         write_result(result, Path(args.json))
     if args.save:
-        write_result(result, RESULTS / "ingest" / f"{result['date'][:16].replace(':', '')}-embedded.json")
-    print(markdown_table(summary))
-    missed = missed_targets(summary)
-    if missed:
-        print(f"\n{SUBJECT} does not reach: {'; '.join(missed)}")
-    failed = any("error" in run for run in runs)
-    return 1 if failed or (args.check and missed) else 0
+        keep_result(result, RESULTS / "ingest")
+    return report_result(result, is_checked=args.check)
 
 
 if __name__ == "__main__":

@@ -34,11 +34,11 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.parts import save_part
-from bench.scenarios import Figure, at_least
 from penstock._ext.record.segment import RecordPack
 from penstock.storage.log.base import LogError, TopicPartition
 from penstock.storage.log.kafka import KafkaLog, KafkaSettings
 from penstock.storage.log.kafka.settings import consumer_config, producer_config
+from penstock_bench.targets import Figure, at_least
 from tests.support.servers.kafka_cluster import KafkaCluster
 
 WINDOW = 50_000

@@ -28,11 +28,11 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.parts import save_part
-from bench.scenarios import Figure, at_least, at_most
 from penstock._ext.record.segment import RecordPack, write_packs
 from penstock.storage.log.base import Appended, LogError, TopicPartition
 from penstock.storage.log.embedded import EmbeddedLog
 from penstock.storage.state.lmdb_kv import LmdbStore
+from penstock_bench.targets import Figure, at_least, at_most
 
 VALUE = b"x" * 100
 PACK = 500

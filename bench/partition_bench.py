@@ -18,8 +18,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.parts import save_part
-from bench.scenarios import Figure, at_least
 from penstock._ext.match import partition
+from penstock_bench.targets import Figure, at_least
 from tests.support.checkers import naive_partition
 
 PARTITIONS = 10

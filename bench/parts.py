@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from bench.compare import RESULTS, write_result
-from bench.scenarios import SUBJECT, Figure
-from bench.summary import markdown_table, summarise_figure
-from penstock_bench.machine import describe_machine, describe_versions
+from penstock_bench.suite import keep_result, make_result
+from penstock_bench.summary import markdown_table, summarise_figure
+from penstock_bench.targets import Figure
+
+RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def save_part(
@@ -19,15 +20,5 @@ def save_part(
     runs = [{"rep": 0, "test": folder, "broker": who, **fields} for who, fields in values.items()]
     by_broker = {run["broker"]: [run] for run in runs}
     rows = [summarise_figure(folder, figure, by_broker) for figure in figures]
-    date = datetime.now(UTC).replace(microsecond=0).isoformat()
-    result = {
-        "date": date,
-        "provider": provider,
-        "machine": describe_machine(),
-        "versions": describe_versions(),
-        "settings": settings,
-        "summary": rows,
-        "runs": runs,
-    }
-    write_result(result, RESULTS / folder / f"{date[:16].replace(':', '')}-{provider}.json")
-    print(markdown_table(rows, SUBJECT))
+    keep_result(make_result(runs, rows, settings, provider=provider), RESULTS / folder)
+    print(markdown_table(rows))

@@ -38,7 +38,7 @@ export PYTHONPATH="src${PYTHONPATH:+:$PYTHONPATH}" PENSTOCK_CONFIG="$dir/penstoc
 $wrapper $command >"$out/broker.log" 2>&1 &
 broker=$!
 tries=0
-until "$python" bench/load.py --scenario idle --n 1 --secs 0.01 --port "$port" >/dev/null 2>&1; do
+until "$python" -m penstock_bench.load --scenario idle --n 1 --secs 0.01 --port "$port" >/dev/null 2>&1; do
     tries=$((tries + 1))
     if [ "$tries" -gt 300 ] || ! kill -0 "$broker" 2>/dev/null; then
         echo "the broker did not start:" >&2
@@ -49,7 +49,7 @@ until "$python" bench/load.py --scenario idle --n 1 --secs 0.01 --port "$port" >
 done
 
 # shellcheck disable=SC2086
-load() { "$python" bench/load.py --port "$port" --pids "$broker" $options --secs "$secs"; }
+load() { "$python" -m penstock_bench.load --port "$port" --pids "$broker" $options --secs "$secs"; }
 case "$tool" in
 perf | python)
     load >"$out/load.json" &

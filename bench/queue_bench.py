@@ -32,10 +32,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from bench.device_bench import PENSTOCK
 from bench.frame import Bench, argument_parser, measure_fresh, measure_in_turn, own_kafka, run_bench
-from bench.scenarios import SUBJECT, Figure, Scenario, Target, at_least, at_most
 from penstock_bench.brokers import COMMANDS, Broker
 from penstock_bench.summary import Run
 from penstock_bench.system import cpu_seconds
+from penstock_bench.targets import SUBJECT, Case, Figure, Target, at_least, at_most
 
 PUBLISHERS = 64
 CONSUMERS = 10
@@ -144,7 +144,7 @@ MEASURES: dict[str, Callable[[Bench, Broker], Run]] = {
 }
 
 
-def scenarios(provider: str, messages: int, idle: int) -> list[Scenario]:
+def scenarios(provider: str, messages: int, idle: int) -> list[Case]:
     """The figures of each, with what they have to reach on this log."""
     is_embedded = provider == "embedded"
     rate, cpu = "messages / s", "messages / CPU-s"
@@ -172,7 +172,7 @@ def scenarios(provider: str, messages: int, idle: int) -> list[Scenario]:
             Figure("CPU of a start with them", "start_cpu_s", "CPU-s", is_less_better=True),
         ),
     }
-    return [Scenario(name, "", figures[name]) for name in MEASURES]
+    return [Case(name, "", figures[name]) for name in MEASURES]
 
 
 def toml_of(bench: Bench, queues: str) -> str:

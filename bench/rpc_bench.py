@@ -21,7 +21,6 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.parts import save_part
-from bench.scenarios import Figure, at_least
 from penstock.services.rpc.latency import Latency
 from penstock.services.rpc.responder import Responder
 from penstock.services.rpc.settings import RequestSettings
@@ -31,6 +30,7 @@ from penstock.storage.log.base import Log
 from penstock.storage.log.embedded import EmbeddedLog
 from penstock.storage.log.memory import MemoryLog
 from penstock.storage.state.lmdb_kv import LmdbStore
+from penstock_bench.targets import Figure, at_least
 
 TOPIC = "bench.requests"
 

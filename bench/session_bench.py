@@ -22,14 +22,14 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.parts import save_part
-from bench.scenarios import Figure, at_most
-from penstock._ext.hub.connection import Hub, Session
+from penstock._ext.hub.connection import Hub
 from penstock._ext.wire.packets import WillPacket
+from penstock.mqtt.refusals import disconnect
 from penstock.sessions.keeper import SessionKeeper
-from penstock.sessions.memory_store import MemorySessionStore
 from penstock.sessions.registry import Opening, SessionRegistry
 from penstock.storage.state.base import Change
 from penstock.storage.state.lmdb import LmdbStateStore
+from penstock_bench.targets import Figure, at_most
 
 BATCH = 2_000
 EXPIRY = 86_400
@@ -50,13 +50,13 @@ def make_registry(store: LmdbStateStore) -> SessionRegistry:
     hub = Hub(loop)
     hub.trie.checks_acl = False
     keeper = SessionKeeper(store, hub.trie, loop)
-    return SessionRegistry(hub, MemorySessionStore[Session](), loop, keeper)
+    return SessionRegistry(hub, loop, keeper, disconnect=disconnect)
 
 
 async def write(path: Path, sessions: int, subscriptions: int) -> dict[str, float]:
     store = Counted(path, asyncio.get_running_loop())
     registry = make_registry(store)
-    await registry.restore(lambda client_id, username: None)
+    await registry.restore(lambda subject: None)
     keeper, hub = registry.keeper, registry._hub
     assert keeper is not None
     will = WillPacket("plant/hall-7/wills", b"gone", 1, False, b"", 30)
@@ -85,7 +85,7 @@ async def restore(path: Path) -> dict[str, float]:
     registry = make_registry(store)
     gc.disable()  # as app.py does
     cpu = time.process_time()
-    count = await registry.restore(lambda client_id, username: None)
+    count = await registry.restore(lambda subject: None)
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     gc.enable()
     found = {"sessions": count, "subscriptions": registry._hub.trie.subscription_count}

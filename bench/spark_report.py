@@ -15,11 +15,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.report import RESULTS as ALL_RESULTS
-from bench.report import ROOT, newest_result, replace_region
+from penstock_bench.documents import newest_result, replace_region
 
 PAGE = Path("docs/spark.md")
-RESULTS = ALL_RESULTS / "spark"
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results" / "spark"
 Result = dict[str, Any]
 COLUMNS = 22
 BROKER_CPU = "broker's CPU microseconds a message"

@@ -6,8 +6,10 @@ import random
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
+from bench.guard.outlets import DeviceRoom, DirectRoom, FeedRoom, LaneRoom, QueueRoom
+from bench.guard.room import MESSAGES, PAYLOAD, TOPIC, Client, Loop
 from penstock._ext.application.pack import PackTracker
-from penstock._ext.hub.connection import Connection, Hub, Session
+from penstock._ext.hub.connection import Hub
 from penstock._ext.hub.inflight import InflightWindow
 from penstock._ext.match import partition
 from penstock._ext.match.trie import Subscriber, Trie
@@ -15,11 +17,8 @@ from penstock._ext.queue.pending import PendingList
 from penstock._ext.record import envelope
 from penstock._ext.wire import codec, packets
 
-TOPIC = b"sensors/building-7/floor-3/temperature"
-PAYLOAD = b"x" * 66
 BATCH = 2_000
 FILTERS = 1_000
-MESSAGES = 100
 PACK = 200
 
 
@@ -68,77 +67,24 @@ def trie_jobs() -> dict[str, Job]:
     }
 
 
-class Loop:
-    """The part of an event loop that a hub needs."""
-
-    def __init__(self) -> None:
-        self._soon: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
-
-    def call_soon(self, callback: Callable[..., object], *arguments: Any) -> None:
-        self._soon.append((callback, arguments))
-
-    def turn(self) -> None:
-        while self._soon:
-            soon, self._soon = self._soon, []
-            for callback, arguments in soon:
-                callback(*arguments)
-
-
-class Sink:
-    """A transport that takes everything at once."""
-
-    def __init__(self) -> None:
-        self.size = 0
-
-    def get_extra_info(self, name: str) -> None:
-        return None
-
-    def set_write_buffer_limits(self, high: int, low: int) -> None: ...
-
-    def write(self, data: bytes) -> None:
-        self.size += len(data)
-
-
-class Handler:
-    """Nothing rare happens here."""
-
-    def on_open(self, connection: Connection) -> None: ...
-
-    def on_error(self, connection: Connection, error: BaseException) -> None:
-        raise error
-
-
 class Room:
     """A hub with one publisher and its subscribers, without sockets."""
 
     def __init__(self, subscribers: int, qos: int = 0) -> None:
         self.loop = Loop()
         self.hub = Hub(self.loop, max_inflight=1_000, max_queued_messages=10_000)
-        self.sinks = [Sink() for _ in range(subscribers + 1)]
-        self.clients = [self._connect(f"client-{i}", sink) for i, sink in enumerate(self.sinks)]
-        for _, session in self.clients[1:]:
-            self.hub.trie.subscribe(session, TOPIC, qos)
+        self.clients = [Client(self.hub, f"client-{i}") for i in range(subscribers + 1)]
+        for client in self.clients[1:]:
+            self.hub.trie.subscribe(client.session, TOPIC, qos)
         # Nobody acknowledges: what both calls of a job deliver fits into the window.
         given = {"qos": qos, "packet_id": 7} if qos else {}
         self.input = packets.build_publish(TOPIC, PAYLOAD, version=4, **given) * MESSAGES
 
-    def _connect(self, name: str, sink: Sink) -> tuple[Connection, Session]:
-        session = Session(self.hub, name)
-        connection = Connection(self.hub, Handler())
-        connection.connection_made(sink)
-        session.attach(connection, version=4, keeps=False, receive_maximum=65_535)
-        connection.accept(session, packets.build_connack(4, False))
-        return connection, session
-
-    def feed(self, connection: Connection, data: bytes) -> None:
-        connection.get_buffer(-1)[: len(data)] = data
-        connection.buffer_updated(len(data))
-
     def publish_all(self) -> None:
-        before = self.sinks[1].size
-        self.feed(self.clients[0][0], self.input)
+        before = self.clients[1].sink.size
+        self.clients[0].say(self.input)
         self.loop.turn()
-        assert self.sinks[1].size > before + MESSAGES * len(PAYLOAD), "nothing was delivered"
+        assert self.clients[1].sink.size > before + MESSAGES * len(PAYLOAD), "nothing was delivered"
 
 
 def fan_out_jobs() -> dict[str, Job]:
@@ -147,6 +93,18 @@ def fan_out_jobs() -> dict[str, Job]:
         "fan-out: 1 to 1, QoS 0": Job(pair.publish_all, MESSAGES),
         "fan-out: 1 to 100, QoS 0": Job(many.publish_all, MESSAGES * 100),
         "fan-out: 1 to 100, QoS 1": Job(acknowledged.publish_all, MESSAGES * 100),
+    }
+
+
+def outlet_jobs() -> dict[str, Job]:
+    queue = QueueRoom()
+    return {
+        "delivery: direct, QoS 1 acknowledged": Job(DirectRoom().run, MESSAGES),
+        "delivery: pack of an APPLICATION client": Job(LaneRoom().run, MESSAGES),
+        "delivery: to the log of an APPLICATION client": Job(FeedRoom().run, MESSAGES),
+        "delivery: live to a DEVICE client": Job(DeviceRoom().run, MESSAGES),
+        "delivery: published to a durable queue": Job(queue.publish, MESSAGES),
+        "delivery: consumed from a durable queue": Job(queue.settle, MESSAGES),
     }
 
 
@@ -197,6 +155,7 @@ PARTS: dict[str, Callable[[], dict[str, Job]]] = {
     "codec": codec_jobs,
     "trie": trie_jobs,
     "fan-out": fan_out_jobs,
+    "delivery": outlet_jobs,
     "pack tracker": tracker_jobs,
     "in-flight window": window_jobs,
     "pending entries": pending_jobs,

@@ -10,7 +10,7 @@ from penstock.broker.starting import no_collections
 from penstock.core import exit_codes
 from penstock.core.errors import PenstockError
 
-# Of files, and for the user to mend; everything else that the system refuses is a fault of ours.
+# Of files, and for the user to fix; everything else that the system refuses is a fault of ours.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, *NO_ROOM)
 
@@ -34,13 +34,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.filename is None and error.errno in NO_ROOM:
             sys.stdout = None  # what it still has would fail once more
-            print(f"penstock: what it writes has no room: {error.strerror}", file=sys.stderr)
+            print(f"penstock: cannot write output: {error.strerror}", file=sys.stderr)
             return exit_codes.FAILURE
         if error.errno not in REFUSALS or error.filename is None:
             raise
         print(f"penstock: {error.filename}: {error.strerror}", file=sys.stderr)
         if isinstance(error, PermissionError):
-            print("Run the command as the user whose it is, or give it (chown) to who runs it.", file=sys.stderr)
+            print("Run the command as the file's owner, or chown the file to your user.", file=sys.stderr)
         return exit_codes.FAILURE
     except Exception as error:
         if not _is_of_store(error):

@@ -1,4 +1,4 @@
-"""Charts of a report as inline SVG: lines over time and a histogram, without a library."""
+"""Charts as SVG without a library: lines over time and a histogram for a report, bars of ratios for the documents."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
+
+from penstock_bench.targets import BASE, SUBJECT
 
 WIDTH, HEIGHT = 760, 254
 LEFT, RIGHT, TOP, BOTTOM = 78, 24, 44, 34  # at the right is room for half of the last label
@@ -13,6 +16,16 @@ PLOT_WIDTH, PLOT_HEIGHT = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1")
 TICKS = 4
 LEAST_BINS = 12
+
+# of the chart of ratios
+BAR_LABELS = 320
+BAR_PLOT = 420
+BAR_VALUES = 80
+BAR_ROW = 26
+BAR_HEIGHT = 14
+BAR_TOP = 64
+BAR_BOTTOM = 34
+DECADES = (0.1, 1, 10, 100, 1_000)
 
 
 @dataclass(frozen=True)
@@ -35,7 +48,7 @@ class Span:
 
 
 def ticks_to(value: float, most: int) -> list[float]:
-    """Round numbers from 0 on, at most so many steps, the last of them at the value or the next above it."""
+    """Return round numbers from 0 on in at most `most` steps, the last of them at the value or the next above it."""
     if value <= 0:
         return [0.0, 1.0]
     power = 10 ** math.floor(math.log10(value / most))
@@ -165,3 +178,71 @@ def histogram_chart(
             f" {count:,}</title></rect>"
         )
     return "\n".join([*parts, "</svg>"])
+
+
+def chart_rows(summary: list[dict[str, Any]]) -> list[tuple[str, float, float | None]]:
+    """Title, ratio and target ratio of the figures where more is better."""
+    rows = []
+    for row in summary:
+        ratio = row["brokers"].get(SUBJECT, {}).get("ratio")
+        if ratio and not row["less_is_better"]:
+            rows.append((row["title"], ratio, row["target_ratio"]))
+    return rows
+
+
+def scale(rows: list[tuple[str, float, float | None]]) -> tuple[float, float]:
+    """The decades the plot spans; it always contains 1, where the base broker is."""
+    values = [value for _, ratio, target in rows for value in (ratio, target) if value]
+    low = max((d for d in DECADES if d <= min([1, *values])), default=DECADES[0])
+    high = min((d for d in DECADES if d >= max([10, *values])), default=DECADES[-1])
+    return low, high
+
+
+def position(value: float, low: float, high: float) -> float:
+    share = math.log(value / low) / math.log(high / low)
+    return round(BAR_LABELS + BAR_PLOT * min(1.0, max(0.0, share)), 1)
+
+
+def ratio_chart(summary: list[dict[str, Any]], subtitle: str) -> str:
+    """Draw bars of the ratios to the base broker; the same result gives the same bytes."""
+    rows = chart_rows(summary)
+    low, high = scale(rows)
+    width = BAR_LABELS + BAR_PLOT + BAR_VALUES
+    height = BAR_TOP + BAR_ROW * len(rows) + BAR_BOTTOM
+    bottom = BAR_TOP + BAR_ROW * len(rows)
+    title = f"{SUBJECT} against {BASE}, work per second of broker CPU"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+        f' font-family="sans-serif" font-size="12" role="img" aria-label="{escape(title)}">',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        f'<text x="12" y="24" font-size="15" font-weight="bold" fill="#1f2933">{escape(title)}</text>',
+        f'<text x="12" y="44" fill="#52606d">{escape(subtitle)}</text>',
+    ]
+    for decade in DECADES:
+        if low <= decade <= high:
+            x = position(decade, low, high)
+            colour = "#9aa5b1" if decade == 1 else "#e4e7eb"
+            parts.append(f'<line x1="{x}" y1="{BAR_TOP - 8}" x2="{x}" y2="{bottom}" stroke="{colour}"/>')
+            parts.append(f'<text x="{x}" y="{bottom + 18}" text-anchor="middle" fill="#52606d">{decade:g}x</text>')
+    for i, (label, ratio, target) in enumerate(rows):
+        parts += draw_bar(BAR_TOP + BAR_ROW * i, label, ratio, target, (low, high))
+    parts.append("</svg>")
+    return "\n".join(parts) + "\n"
+
+
+def draw_bar(y: int, label: str, ratio: float, target: float | None, span: tuple[float, float]) -> list[str]:
+    one, end = position(1, *span), position(ratio, *span)
+    left, length = min(one, end), max(abs(end - one), 1)
+    text_y = y + BAR_HEIGHT - 3
+    colour = "#2b6cb0" if ratio >= 1 else "#b7791f"
+    parts = [
+        f'<text x="{BAR_LABELS - 10}" y="{text_y}" text-anchor="end" fill="#1f2933">{escape(label)}</text>',
+        f'<rect x="{left}" y="{y}" width="{length:.1f}" height="{BAR_HEIGHT}" fill="{colour}"/>',
+        f'<text x="{max(one, end) + 6}" y="{text_y}" fill="#1f2933">{ratio:.1f}x</text>',
+    ]
+    if target:
+        x = position(target, *span)
+        parts.append(
+            f'<line x1="{x}" y1="{y - 3}" x2="{x}" y2="{y + BAR_HEIGHT + 3}" stroke="#c53030" stroke-width="2"/>'
+        )
+    return parts

@@ -12,7 +12,7 @@ from penstock_bench.summary import Run
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is done to each broker in its turn."""
+    """A measurement made with each broker in its turn."""
 
     name: str
     measure: Callable[[Broker], Run]
@@ -25,10 +25,10 @@ class Turns:
     """How often, and how patiently."""
 
     reps: int = 3
-    quiet: float = 20.0  # wait at most so long for the machine to be idle
+    quiet: float = 20.0  # seconds to wait at most for the machine to be idle
     warm: Callable[[Broker], None] = lambda broker: None  # unmeasured load after a start
     told: Callable[[str, int, Run], None] = lambda name, rep, run: None
-    doing: Callable[[str], None] = lambda what: None  # for who watches: runs take long, and waiting longer
+    doing: Callable[[str], None] = lambda what: None  # progress for a person: runs take long, and waiting longer
 
 
 class Comparison:

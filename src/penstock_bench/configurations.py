@@ -35,8 +35,8 @@ class Configuration:
         return Broker(name, command, self.mosquitto_conf, self.penstock_toml)
 
     def files_of(self, broker: Broker) -> dict[str, str]:
-        """What the broker is started with beside its command, as its own command line has it: a file is read by who
-        names it, and by a Penstock, which gets its name in the environment."""
+        """Return the files that a broker is started with: those that its command names, and for Penstock the one that
+        it gets in the environment."""
         files = {}
         if MOSQUITTO_PLACE in broker.command:
             files[MOSQUITTO_PLACE] = self.mosquitto_conf

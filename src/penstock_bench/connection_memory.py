@@ -1,13 +1,13 @@
-"""What a connection costs the broker's process in memory, and whether the growth of that process can tell it.
+"""Memory of the broker's process per connection, and whether the growth of that process can show it.
 
 A process gives its new connections first what it has free: of clients and messages of earlier, or of its own start.
-That is no growth, so growth by the number of connections is too low, and nothing in the second of two equal tests. How
-much is free cannot be asked from outside. But it is used up first, which shows: what has nothing free grows with each
-connection alike, what has something grows late. So the first half of the connections ought to have half of the growth.
-CPU time would not do instead: a broker in Python has used more at its start than one in C for 10,000 clients.
+That does not grow it, so growth by the number of connections is too low, and nothing in the second of two equal tests.
+How much is free cannot be asked from outside. But it is used up first, which shows: what has nothing free grows with
+each connection alike, what has something grows late. So the first half of the connections ought to have half of the
+growth. CPU time would not do instead: a broker in Python has used more at its start than one in C for 10,000 clients.
 
 Two more signs are for what was free for a part of each connection, when the rest grows evenly: that the process was
-larger before, and that the kernel has room for so many open files of it already, in a table that only grows.
+larger before, and that the kernel has room for that many open files already, in a table that only grows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Opening:
         return [file_slots(pid) for pid in self._pids]
 
     def look(self, begun: int, accepted: int, rss_kb: int) -> None:
-        """So many are connected, so many of them have their CONNACK."""
+        """Record how many are connected, and how many of them have their CONNACK."""
         self._seen.append(((begun + accepted) / 2, rss_kb))  # the broker is somewhere between
 
     def had_as_many(self) -> bool:
@@ -51,7 +51,7 @@ class Opening:
         return max(self._slots, default=0) > USUAL_SLOTS and self._slots_now() == self._slots
 
     def grew_evenly(self) -> bool:
-        """Whether the first half of the connections took as much as the second; no, where nobody saw it."""
+        """Whether the first half of the connections took as much as the second; no, if that was not observed."""
         least, most = (share * self._clients for share in NEAR_HALF)
         near = [each for each in self._seen if least <= each[0] <= most]
         if not near or self._seen[-1][0] < self._clients:
@@ -76,7 +76,7 @@ def judge_memory(result: dict[str, Any], opening: Opening | None) -> None:
 
 
 def describe_memory(stage: dict[str, Any]) -> str:
-    """Of a connection, in the broker."""
+    """Describe the memory of a connection in the broker."""
     if FIGURE in stage:
         return f"{stage[FIGURE]:,} bytes"
     known = f"at least {stage[AT_LEAST]:,} bytes" if AT_LEAST in stage else "not measurable"

@@ -28,7 +28,7 @@ HOW_TO_NAME = "write NAME=COMMAND with {port} in it"
 
 
 @dataclass(frozen=True)
-class Figure:
+class Column:
     """A column of the table, as a field of a run."""
 
     title: str
@@ -37,15 +37,15 @@ class Figure:
     has_ratio: bool = True
 
 
-FIGURES = (
-    Figure("messages/s", "rate", True),
-    Figure("messages/CPU-s", "msgs_per_cpu_s", True),
-    Figure("p50 µs", "p50_us", True),
-    Figure("p99 µs", "p99_us", True),
-    Figure("connects/s", "connects_per_s", False),
-    Figure("connects/CPU-s", "connects_per_cpu_s", False),
-    Figure("bytes/connection", "bytes_per_conn", False),
-    Figure("resident KiB", "rss_kb", True, has_ratio=False),
+COLUMNS = (
+    Column("messages/s", "rate", True),
+    Column("messages/CPU-s", "msgs_per_cpu_s", True),
+    Column("p50 µs", "p50_us", True),
+    Column("p99 µs", "p99_us", True),
+    Column("connects/s", "connects_per_s", False),
+    Column("connects/CPU-s", "connects_per_cpu_s", False),
+    Column("bytes/connection", "bytes_per_conn", False),
+    Column("resident KiB", "rss_kb", True, has_ratio=False),
 )
 
 
@@ -60,9 +60,7 @@ def parse_broker(text: str) -> Broker:
         raise UsageError(f"--broker {text!r}: {HOW_TO_NAME}")
     # Our file for mosquitto has the port in it.
     if "{port}" not in command and "{dir}/mosquitto.conf" not in command:
-        raise UsageError(
-            f"--broker {text!r}: there is no {{port}} in the command: it has to listen where it is told to"
-        )
+        raise UsageError(f"--broker {text!r}: the command lacks {{port}}: the broker has to listen on that port")
     try:
         shlex.split(command)
     except ValueError as error:
@@ -95,7 +93,7 @@ def measurement_of(request: Request) -> Measurement:
 def run_of(outcome: Outcome) -> Run:
     """The figures of the last stage, which the scenario is about, and what went wrong in any."""
     if outcome.is_interrupted:
-        raise KeyboardInterrupt  # half a run is no figure, and the next one was not wanted either
+        raise KeyboardInterrupt  # half a run gives no figures, and the user does not want the next one either
     return {**outcome.figures, "faults": outcome.faults()}
 
 
@@ -159,7 +157,7 @@ def summarise(runs: Sequence[Run], brokers: Sequence[str]) -> list[dict[str, Any
     for scenario in dict.fromkeys(run["test"] for run in runs):
         of_it = [run for run in runs if run["test"] == scenario]
         by_broker = {broker: [run for run in of_it if run["broker"] == broker] for broker in brokers}
-        for figure in FIGURES:
+        for figure in COLUMNS:
             compared = compare_figure(by_broker, figure.field, brokers[0])
             if SCENARIOS[scenario].is_traffic == figure.is_traffic and any(each.median for each in compared.values()):
                 cells = {
@@ -171,7 +169,7 @@ def summarise(runs: Sequence[Run], brokers: Sequence[str]) -> list[dict[str, Any
 
 
 def circumstances_of(document: dict[str, Any]) -> str:
-    """What was done to which brokers, a line each."""
+    """Describe the loads and the brokers, a line each."""
     lines = [
         f"{scenario}: {settings_line({'scenario': scenario, 'settings': settings})}"
         for scenario, settings in document["loads"].items()
@@ -227,7 +225,7 @@ def _cell(cell: dict[str, Any], is_base: bool) -> str:
 
 
 def remarks_of(document: dict[str, Any]) -> list[str]:
-    """What makes a figure doubtful: faults of every run, other programs once per scenario and broker."""
+    """Return what makes figures doubtful: faults of every run, other programs once per scenario and broker."""
     said: dict[str, None] = {}
     runs = document["runs"]
     for run in runs:

@@ -80,8 +80,8 @@ def render_charts(document: dict[str, Any]) -> str:
 
 
 def not_measured(moments: list[dict[str, Any]], is_counted: bool, is_opening_measured: bool = False) -> list[Span]:
-    """What lies before and after the measured time. A stage that is over with its last message is measured to its end,
-    and one that receives what was stored from its beginning."""
+    """Return the spans before and after the measured time. A stage that is over with its last message is measured to
+    its end, and one that receives what was stored from its beginning."""
     phases = [moment["phase"] for moment in moments]
     if "measuring" not in phases:
         return []

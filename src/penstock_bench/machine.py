@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def output_of(*command: str, directory: Path | None = None) -> str:
-    """What a program says, "" where it is not installed."""
+    """Return the output of a program, "" if it is not installed."""
     program = shutil.which(command[0], path=program_path())
     if program is None:
         return ""

@@ -1,4 +1,4 @@
-"""What other programs did while a broker was measured: figures of a busy machine mean less."""
+"""CPU time of other programs while a broker was measured: figures of a busy machine mean less."""
 
 from __future__ import annotations
 

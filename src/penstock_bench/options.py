@@ -1,4 +1,4 @@
-"""What one run of the load generator does, and what of it makes no sense."""
+"""Options of one run of the load generator, and their checks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LoadOptions:
     scenario: str
     host: str = "127.0.0.1"
     port: int = 1883
-    subscriber_port: int = 0  # subscribers connect there, to a proxy before the broker; 0 = as everybody
+    subscriber_port: int = 0  # subscribers connect there, to a proxy before the broker; 0 = the broker's port
     username: str | None = None
     password: bytes | None = None
     tls: ssl.SSLContext | None = None
@@ -40,7 +40,7 @@ class LoadOptions:
     count: int = 0  # messages of a publisher (connects of a storm) instead of a duration
     secs: float = 5.0
     warmup: float = 1.0
-    drain: float = 3.0  # give up on missing messages after so long a silence
+    drain: float = 3.0  # seconds of silence after which missing messages are given up
     rate: float = 0.0  # messages published per second in all; 0 = as fast as possible
     connect_limit: float = 120.0
     session: str = ""  # the subscribers are <session>0, <session>1, ... and their sessions stay
@@ -49,7 +49,7 @@ class LoadOptions:
     queue: str = ""  # through the durable queue of that name
     settle: int = -1  # QoS of the settlement of each delivery; -1 = none
     prefetch: int = 0
-    expiry: int = 0  # seconds after which nobody gets a message any more; 0 = never
+    expiry: int = 0  # seconds after which a message is no longer delivered; 0 = never
     start: str = ""  # x-stream-offset of consumers of a stream
     retain: bool = False  # each message to a topic of its own, retained
     subscribe: bool = False  # idle, storm: each connection subscribes to a topic of its own
@@ -61,7 +61,7 @@ class LoadOptions:
 
     def __post_init__(self) -> None:
         if self.scenario not in SCENARIOS or self.part not in PARTS:
-            raise UsageError(f"there is no scenario {self.scenario!r} with part {self.part!r}")
+            raise UsageError(f"unknown scenario {self.scenario!r} with part {self.part!r}")
         self._check_numbers()
         if self.subs > 1 and self.scenario != "fanin":
             raise UsageError("several subscribers share a subscription in fan-in only")
@@ -140,7 +140,7 @@ class LoadOptions:
         return f"{self.prefix}/{self.scenario}/{index}"
 
     def filter_of(self, index: int) -> str:
-        """What a subscriber subscribes to."""
+        """Return the filter of a subscriber."""
         if self.queue:
             return f"$queue/{self.queue}"
         if self.retain:

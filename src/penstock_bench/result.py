@@ -75,7 +75,7 @@ def check_target(path: Path, option: str) -> None:
     if path.exists():
         is_right, why = os.access(path, os.W_OK) and not path.is_dir(), "it cannot be written"
     else:
-        is_right, why = os.access(path.parent, os.W_OK | os.X_OK), f"there is no writable directory {path.parent}"
+        is_right, why = os.access(path.parent, os.W_OK | os.X_OK), f"{path.parent} is not a writable directory"
     if not is_right:
         raise UsageError(f"{option} {path}: {why}")
 
@@ -124,7 +124,7 @@ def settings_line(document: dict[str, Any]) -> str:
 
 
 def _allowed_window(document: dict[str, Any]) -> str:
-    """What a comparison tells is told before it has figures."""
+    """A comparison prints its loads before it has figures."""
     used = document.get("figures", {}).get("window", document["settings"]["window"])
     return f" (the broker allows {used:,})" if used < document["settings"]["window"] else ""
 
@@ -194,7 +194,7 @@ def broker_of(document: dict[str, Any]) -> str:
 
 
 def remarks_of(document: dict[str, Any]) -> list[str]:
-    """What is to be known beside the figures: what makes them doubtful, what is left in the broker."""
+    """Return remarks on the figures: what makes them doubtful, and what the test left in the broker."""
     cores = document["other_cores"]
     ended = [f"! ended early, {_measured(document)}"] if document["interrupted"] else []
     doubt = [f"! {DOUBT} ({cores:.1f} cores)"] if is_disturbed(cores) else []
@@ -202,7 +202,7 @@ def remarks_of(document: dict[str, Any]) -> list[str]:
 
 
 def _measured(document: dict[str, Any]) -> str:
-    """Of what was asked for; figures of a run that ended in its warm-up are those of the warm-up."""
+    """Describe how much was measured; a run that ended in its warm-up has the figures of the warm-up."""
     if document["settings"]["messages"]:
         return "before all messages were there"
     phases = {moment["phase"] for moment in document["timeline"]}

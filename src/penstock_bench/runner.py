@@ -29,7 +29,7 @@ COUNTED = ("published", "received", "connects")
 
 @dataclass(frozen=True)
 class Moment:
-    """What happened in one interval; rates are per second, latencies µs."""
+    """The figures of one interval; rates are per second, latencies µs."""
 
     at: float  # seconds since the stage began
     stage: str
@@ -67,7 +67,7 @@ class Outcome:
         return sum(int(result.get(name, 0)) for result in self.results.values())
 
     def faults(self) -> list[str]:
-        """What a correct broker does not do at this QoS."""
+        """Return what a correct broker does not do at this QoS."""
         qos = self.request.qos or 0
         wrong = {
             "lost": qos >= 1,
@@ -163,8 +163,8 @@ class Watch:
 
 
 class Patience:
-    """Many connections may take long to open; a server that accepts none of them for so long does not speak MQTT, or
-    hangs. A storm has no such phase."""
+    """Many connections may take long to open; a server that accepts none of them for that time does not speak
+    MQTT, or hangs. A storm has no such phase."""
 
     def __init__(self, load: Load, options: LoadOptions):
         self._load = load
@@ -214,7 +214,7 @@ def _clean_up(stage: Stage) -> None:
     try:
         _run_stage(stage, 1.0, None, lambda _: None)
     except LoadError:
-        return  # a broker that went away is told of already, and leaves nothing behind that could be removed
+        return  # a broker that has ended is reported already, and holds nothing that could be removed
 
 
 def _run_stage(stage: Stage, every: float, outcome: Outcome | None, shown: Callable[[Moment], None]) -> None:

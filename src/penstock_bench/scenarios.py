@@ -20,7 +20,7 @@ _EXPIRY = 60  # seconds: what a test leaves in queues that take copies of everyt
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asks for; None is the scenario's own default."""
+    """The options of the user; None is the scenario's own default."""
 
     scenario: str
     host: str = "127.0.0.1"
@@ -211,7 +211,7 @@ def _retained(request: Request) -> list[Stage]:
 
 
 def queue_expiry(request: Request) -> int:
-    """Seconds after which nobody is given a message of the test any more."""
+    """Return the seconds after which a message of the test is no longer delivered."""
     return math.ceil(_EXPIRY + (request.drain or 0) + (0 if request.undelivered else request.duration))
 
 
@@ -258,7 +258,7 @@ _ALL = (
     ),
     Scenario(
         "connect-storm",
-        "connect, CONNACK, DISCONNECT, again; so many at a time",
+        "connect and disconnect repeatedly, N connections at a time",
         _storm,
         "connections at a time",
         clients=64,

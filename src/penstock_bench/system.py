@@ -99,7 +99,7 @@ def _open_files(pid: int) -> Iterator[str]:
     try:
         names = os.listdir(folder)
     except OSError:
-        return  # ended, or somebody else's
+        return  # ended, or of another user
     for name in names:
         try:
             yield os.readlink(f"{folder}/{name}")

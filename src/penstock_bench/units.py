@@ -12,7 +12,7 @@ def latency(microseconds: float) -> str:
 
 
 def round_latency(microseconds: float) -> str:
-    """Of a round number, at an axis."""
+    """Format a round number at an axis."""
     if not microseconds:
         return "0"
     for size, unit in ((1e6, "s"), (1e3, "ms")):
@@ -22,6 +22,6 @@ def round_latency(microseconds: float) -> str:
 
 
 def rates(asked: float, sent: float, late_us: float) -> str:
-    """What came of a rate that was asked for."""
+    """Compare the rate that was asked for with the one that was sent."""
     late = f", late by up to {latency(late_us)}" if late_us >= 1_000 else ""
     return f"asked {asked:,.0f}/s, sent {sent:,.0f}/s{late}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from penstock._ext.query.block import Block
 from penstock_client.errors import DataError
+from penstock_client.rows import Rows
 from penstock_client.types import SqlType
 
 
@@ -39,14 +39,14 @@ def _arrow_type(arrow: Any, number: int) -> Any:
     return kinds[SqlType(number)]
 
 
-def make_batch(block: Block) -> Any:
+def make_batch(block: Rows) -> Any:
     """A pyarrow.RecordBatch."""
     arrow = _pyarrow()
     arrays = [_make_array(arrow, block, number, kind) for number, kind in enumerate(block.types)]
     return arrow.RecordBatch.from_arrays(arrays, names=list(block.names))
 
 
-def _make_array(arrow: Any, block: Block, number: int, kind: int) -> Any:
+def _make_array(arrow: Any, block: Rows, number: int, kind: int) -> Any:
     type_ = _arrow_type(arrow, kind)
     if kind == SqlType.NULL:
         return arrow.nulls(block.rows)
@@ -60,7 +60,7 @@ def _make_array(arrow: Any, block: Block, number: int, kind: int) -> Any:
     return arrow.Array.from_buffers(type_, block.rows, buffers)
 
 
-def make_table(blocks: list[Block]) -> Any:
+def make_table(blocks: list[Rows]) -> Any:
     """A pyarrow.Table; of blocks with different columns, as after RELOAD TOPIC, one with all of them."""
     arrow = _pyarrow()
     batches = [make_batch(block) for block in blocks]
@@ -71,7 +71,7 @@ def make_table(blocks: list[Block]) -> Any:
     return arrow.concat_tables([arrow.Table.from_batches([batch]) for batch in batches], promote_options="default")
 
 
-def make_frame(blocks: list[Block]) -> Any:
+def make_frame(blocks: list[Rows]) -> Any:
     """A pandas.DataFrame."""
     table = make_table(blocks)
     try:

@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from penstock_client.errors import DataError, Unavailable
-from penstock_client.failures import make_error
+from penstock_client.errors import DataError, Unavailable, make_error
 from penstock_client.wire import Assignment, Failure, Fetched, Hello, Table, Welcome
 
 _LENGTH = 4
@@ -58,8 +57,8 @@ _RESULTS: dict[str, msgspec.msgpack.Decoder[Any]] = {
 _ANYTHING = msgspec.msgpack.Decoder()
 
 
-class Connection(asyncio.Protocol):
-    def __init__(self, on_lost: Callable[[Connection], None]) -> None:
+class BrokerConnection(asyncio.Protocol):
+    def __init__(self, on_lost: Callable[[BrokerConnection], None]) -> None:
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
@@ -144,10 +143,12 @@ class Connection(asyncio.Protocol):
 
 
 async def open_connection(
-    address: tuple[str, int], tls: ssl.SSLContext | None, hello: Hello, on_lost: Callable[[Connection], None]
-) -> Connection:
+    address: tuple[str, int], tls: ssl.SSLContext | None, hello: Hello, on_lost: Callable[[BrokerConnection], None]
+) -> BrokerConnection:
     """After its hello. Raises OSError, or NotAllowed when the broker does not want this user."""
-    _, connection = await asyncio.get_running_loop().create_connection(lambda: Connection(on_lost), *address, ssl=tls)
+    _, connection = await asyncio.get_running_loop().create_connection(
+        lambda: BrokerConnection(on_lost), *address, ssl=tls
+    )
     try:
         connection.welcome = await connection.request("hello", hello)
     except BaseException:

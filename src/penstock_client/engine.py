@@ -14,8 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock_client.config import ConsumerConfig
-from penstock_client.errors import BadRequest, DataError, NotAMember, OutOfRange, StaleEpoch
-from penstock_client.failures import TopicRefused
+from penstock_client.errors import BadRequest, DataError, NotAMember, OutOfRange, StaleEpoch, TopicRefused
 from penstock_client.fetcher import Fetcher
 from penstock_client.link import Link
 from penstock_client.membership import READY, REBALANCING, Membership

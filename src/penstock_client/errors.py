@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.core.errors import PenstockError
+from penstock_client.wire import Failure
 
 
 class DataError(PenstockError):
@@ -66,3 +67,31 @@ class Unavailable(DataError):
 
 class BadRequest(DataError):
     code = "bad-request"
+
+
+_BY_CODE: dict[str, type[DataError]] = {kind.code: kind for kind in DataError.__subclasses__()}
+
+
+def make_error(failure: Failure) -> DataError:
+    """Return the exception for a failure that the broker names; an unknown code makes a DataError that carries it."""
+    kind = _BY_CODE.get(failure.code, DataError)
+    error: DataError = (
+        SqlError(failure.message, failure.line, failure.column) if kind is SqlError else kind(failure.message)
+    )
+    error.code = failure.code
+    error.is_retryable = failure.retryable or kind.is_retryable
+    if isinstance(error, OutOfRange):
+        error.begin, error.end = failure.begin, failure.end
+    return error
+
+
+class TopicRefused(DataError):
+    """A topic of the subscription was dropped, or may no longer be read; the others go on."""
+
+    code = "refused"
+
+
+class PollTooLate(DataError):
+    """The application did not poll for max.poll.interval.ms: its partitions went to others. Polling joins again."""
+
+    code = "poll-too-late"

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock_client.config import ConnectionConfig
-from penstock_client.connection import BadPeer, Connection, ConnectionLost, NoAnswer, open_connection
+from penstock_client.connection import BadPeer, BrokerConnection, ConnectionLost, NoAnswer, open_connection
 from penstock_client.errors import DataError, Unavailable
 from penstock_client.wire import Hello
 
@@ -23,8 +23,8 @@ class Link:
         self._config = config
         self._addresses = config.addresses()
         self._tls = config.tls_context()
-        self._connection: Connection | None = None
-        self._connecting: asyncio.Task[Connection] | None = None
+        self._connection: BrokerConnection | None = None
+        self._connecting: asyncio.Task[BrokerConnection] | None = None
         self._failures = 0
         self._failure: DataError | None = None
         self._not_before = 0.0
@@ -74,7 +74,7 @@ class Link:
         left = self._not_before - asyncio.get_running_loop().time()
         return max(left, self._config.reconnect_backoff_ms / 1000)
 
-    async def _connected(self, is_patient: bool) -> Connection:
+    async def _connected(self, is_patient: bool) -> BrokerConnection:
         """The patient wait until there is a connection, others see why there is none. However many ask, the broker is
         tried no more often than the back-off allows."""
         while True:
@@ -94,7 +94,7 @@ class Link:
                 if not (is_patient and error.is_retryable):
                     raise
 
-    async def _open(self) -> Connection:
+    async def _open(self) -> BrokerConnection:
         config = self._config
         address = self._addresses[self._turn % len(self._addresses)]
         hello = Hello(user=config.user, password=config.password, client_id=config.client_id)
@@ -116,7 +116,7 @@ class Link:
         self._failure = error
         return error
 
-    def _lost(self, connection: Connection) -> None:
+    def _lost(self, connection: BrokerConnection) -> None:
         if self._connection is connection:
             self._connection = None
 
@@ -146,7 +146,7 @@ def _why(error: OSError) -> str:
     return str(error)
 
 
-def _look_at(task: asyncio.Task[Connection]) -> None:
+def _look_at(task: asyncio.Task[BrokerConnection]) -> None:
     """Nobody may be waiting any more; its failure is not worth a word then."""
     if not task.cancelled():
         task.exception()

@@ -8,8 +8,7 @@ from typing import Protocol
 
 from penstock_client.config import ConsumerConfig
 from penstock_client.connection import NoAnswer
-from penstock_client.errors import DataError, NotAMember, Unavailable
-from penstock_client.failures import PollTooLate
+from penstock_client.errors import DataError, NotAMember, PollTooLate, Unavailable
 from penstock_client.link import Link
 from penstock_client.wire import Ask, Assignment, Heartbeat, Leave, Subscribe
 
@@ -22,7 +21,7 @@ _LEAST_BETWEEN = 0.05
 _LONGEST_PAUSE = 5.0
 
 
-class Member(Protocol):
+class GroupMember(Protocol):
     """Whose place it is."""
 
     def adopt(self, assignment: Assignment) -> None: ...
@@ -35,7 +34,7 @@ class Member(Protocol):
 
 
 class Membership:
-    def __init__(self, link: Link, config: ConsumerConfig, member: Member) -> None:
+    def __init__(self, link: Link, config: ConsumerConfig, member: GroupMember) -> None:
         self._link = link
         self._config = config
         self._member = member

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock._ext.query.block import Block as Rows
 from penstock_client.arrow import make_batch, make_frame, make_table
 from penstock_client.errors import DataError
 from penstock_client.partitions import OFFSET_INVALID
 from penstock_client.types import SqlType
+
+if TYPE_CHECKING:
+    from penstock_client.rows import Rows
+else:
+    try:
+        from penstock._ext.query.block import Block as Rows  # faster
+    except ImportError:
+        from penstock_client.rows import Rows
 
 TIMESTAMP_NOT_AVAILABLE = 0
 TIMESTAMP_LOG_APPEND_TIME = 2

@@ -12,7 +12,7 @@ from importlib import import_module
 from pyspark.sql import SparkSession
 
 from penstock_spark import PenstockSparkError
-from penstock_spark.jobs.base import Source
+from penstock_spark.jobs.base import MessageSource
 
 OPTIONS = {
     "lake": "LakeOptions",
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> None:
     module = import_module(f"penstock_spark.jobs.{name}")
     try:
         options = getattr(module, OPTIONS[name])(**(json.loads(arguments[3]) if len(arguments) > 3 else {}))
-        where = Source(**json.loads(source))
+        where = MessageSource(**json.loads(source))
     except (TypeError, ValueError) as error:
         sys.exit(f"penstock: the source or the options are not understood: {error}")
     spark = SparkSession.builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()

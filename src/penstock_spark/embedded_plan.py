@@ -199,7 +199,7 @@ class EmbeddedTopic:
             if fail_on_data_loss and (start < min(first, end) or start > last):
                 raise DataLost(
                     f"offset {start} of {self.topic}[{number}] is not in the log, which has {first} to {last}",
-                    "Retention has removed it, or the log was made anew. Start with a new checkpoint, or go on with "
+                    "Retention has removed it, or the log was recreated. Start with a new checkpoint, or go on with "
                     "what is there by failOnDataLoss=false (the gap is counted)",
                 )
             ranges.append((min(max(start, first), last), min(end, last)))

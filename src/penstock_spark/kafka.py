@@ -135,7 +135,7 @@ def clip(topics: KafkaTopics, task: KafkaTask, fail_on_data_loss: bool) -> Kafka
     if fail_on_data_loss and (task.start < min(first, task.end) or task.start > end):
         raise DataLost(
             f"offset {task.start} of {task.topic}[{task.partition}] is not in Kafka, which has {first} to {end}",
-            "Retention has removed it, or the topic was made anew. Start with a new checkpoint, or go on with what is "
+            "Retention has removed it, or the topic was recreated. Start with a new checkpoint, or go on with what is "
             "there by failOnDataLoss=false (the gap is counted)",
         )
     return KafkaTask(task.topic, task.partition, min(max(task.start, first), end), min(task.end, end))

@@ -87,7 +87,7 @@ class Planner:
             if not set(ends) <= set(firsts[topic]):
                 raise CheckpointError(
                     f"the checkpoint knows {len(ends)} partitions of {topic!r}, the log has {len(firsts[topic])}",
-                    "The topic was made anew: start with a new checkpoint",
+                    "The topic was recreated: start with a new checkpoint",
                 )
             numbers = range(len(firsts[topic]))
             lows = [starts.get(str(number), firsts[topic][str(number)]) for number in numbers]

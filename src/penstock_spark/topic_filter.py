@@ -7,14 +7,14 @@ import re
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from penstock_schema.topic_filter import is_valid
+from penstock_schema.topic_filter import matches as topic_matches
 from penstock_spark.errors import OptionError
 
 
 def check(text: str) -> str:
     """The filter itself; OptionError if it is none. [MQTT-4.7.1-1] [MQTT-4.7.1-2]"""
-    levels = text.split("/")
-    is_wrong = any(("#" in level or "+" in level) and len(level) > 1 for level in levels) or "#" in levels[:-1]
-    if not text or is_wrong or "\0" in text:
+    if not is_valid(text):
         raise OptionError(
             f"topicFilter {text!r} is not a topic filter", "+ and # stand alone in a level, # is the last"
         )
@@ -41,24 +41,10 @@ class Matcher:
     """Any of the filters; none of them at all matches everything."""
 
     def __init__(self, filters: tuple[str, ...]) -> None:
-        self._all = [[*check(one).split("/")] for one in filters]
+        self._filters = [check(one) for one in filters]
 
     def __call__(self, topic: str) -> bool:
-        if not self._all:
-            return True
-        levels = topic.split("/")
-        return any(_matches(wanted, levels) for wanted in self._all)
-
-
-def _matches(wanted: list[str], levels: list[str]) -> bool:
-    if wanted[0] in ("+", "#") and levels[0].startswith("$"):
-        return False
-    for number, level in enumerate(wanted):
-        if level == "#":
-            return True
-        if number >= len(levels) or level not in ("+", levels[number]):
-            return False
-    return len(wanted) == len(levels)
+        return not self._filters or any(topic_matches(one, topic) for one in self._filters)
 
 
 def matches(topic: Column, text: str) -> Column:

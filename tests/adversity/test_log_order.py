@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from penstock.storage.log.kafka.producer import CLOSE_SECONDS
 from tests.support.brokers.log_broker import TOPIC
 from tests.support.clients.packets import V5, V311
 from tests.support.clients.returning_publisher import ReturningPublisher
@@ -22,6 +24,7 @@ from tests.support.worlds.application import AppBroker, only_penstock, running_a
 KILLS = 5
 KAFKA_KILLS = int(os.environ.get("PENSTOCK_TEST_KAFKA_KILLS", "3"))
 DELIVERY_MS = 3_000
+ENDS = int(os.environ.get("PENSTOCK_TEST_ENDS", "2"))
 
 
 def check(broker: AppBroker, publishers: list[ReturningPublisher]) -> None:
@@ -106,6 +109,57 @@ def test_kills_of_kafka_double_no_qos_2_publish(tmp_path: Path) -> None:
             publisher.finish()
         check(broker, publishers)
         print(f"{KAFKA_KILLS} kills, {sum(len(one.acknowledged) for one in publishers)} acknowledged publishes")
+        broker.stop()
+    finally:
+        for publisher in publishers:
+            publisher.abandon()
+        if broker.is_alive:
+            broker.process.kill()
+            broker.process.wait()
+        cluster.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_an_end_while_kafka_is_away_doubles_no_qos_2_publish(tmp_path: Path, is_frozen: bool) -> None:
+    """SIGTERM under load while Kafka is away or answers nothing, for longer than its producer waits when it is closed:
+    what was under way is given up, though Kafka may have it, and is sent again to the next process."""
+    only_penstock()
+    cluster = KafkaCluster(1).start()
+    settings = {"server.drain_seconds": 1, "server.close_seconds": CLOSE_SECONDS + 4}
+    broker = AppBroker(tmp_path, "kafka", settings, cluster)
+    publishers: list[ReturningPublisher] = []
+    try:
+        broker.wait_until_listening()
+        publishers = [
+            ReturningPublisher(broker, f"p{at}", (V311, V5)[at % 2], 2, tuple(f"o/{at}/{n}" for n in range(3)))
+            for at in range(4)
+        ]
+        for publisher in publishers:
+            publisher.start()
+        for _ in range(ENDS):
+            time.sleep(0.7)
+            if is_frozen:
+                cluster.nodes[0].process.send_signal(signal.SIGSTOP)
+            else:
+                cluster.kill(1)
+            assert broker.terminate() == 0
+            if is_frozen:
+                cluster.nodes[0].process.send_signal(signal.SIGCONT)
+            else:
+                cluster.restart(1)
+            cluster.wait_until_ready()
+            counts = {publisher.name: len(publisher.acknowledged) for publisher in publishers}
+            broker.restart()
+            until(
+                lambda counts=counts: all(len(one.acknowledged) > counts[one.name] for one in publishers),
+                what="progress of all publishers",
+            )
+        for publisher in publishers:
+            publisher.finish()
+        assert sum(publisher.sent_again for publisher in publishers) > 0
+        check(broker, publishers)
         broker.stop()
     finally:
         for publisher in publishers:

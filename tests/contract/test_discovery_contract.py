@@ -14,8 +14,8 @@ from penstock._ext.record.segment import RecordPack
 from penstock.services.discovery import LogDiscovery
 from penstock.services.model import QueueKey, ServiceInfo, ServiceType
 from penstock.services.service import HashPartitionService
-from penstock.services.settings import QueueSettings
 from penstock.services.topics import default_queues
+from penstock.settings.services import ServiceSettings
 from penstock.storage.log.base import Appended, Log, LogError, LogUnavailable
 from tests.contract.providers import PROVIDERS, Provider
 from tests.support.machine.waiting import until
@@ -83,8 +83,7 @@ class Cluster:
     def kill(self, member: LogDiscovery) -> None:
         """As kill -9: no farewell."""
         self.running.remove(member)
-        for task in member._tasks:
-            task.cancel()
+        member._tasks.cancel()
 
 
 def with_cluster(provider: Provider, scenario: Callable[[Cluster], Awaitable[None]]) -> None:
@@ -315,7 +314,7 @@ def test_partitions_follow_the_members(provider: Provider, delay: float) -> None
         async def start(name: str) -> LogDiscovery:
             info = ServiceInfo(service_id=name, service_types=frozenset([CORE]))
             service = HashPartitionService(
-                info, default_queues(QueueSettings()), asyncio.get_running_loop(), recalculate_delay=delay
+                info, default_queues(ServiceSettings()), asyncio.get_running_loop(), recalculate_delay=delay
             )
             member = cluster.member(info)
             await member.start(service.members_changed)

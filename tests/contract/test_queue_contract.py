@@ -25,11 +25,13 @@ from penstock.services.model import (
 )
 from penstock.services.producer import MessageTooLarge, QueueProducer
 from penstock.services.service import HashPartitionService
-from penstock.services.settings import QueueSettings, parse_settings
 from penstock.services.topics import create_topics, default_queues, notification_bases
+from penstock.settings.cluster import ClusterSettings
+from penstock.settings.services import ServiceSettings
 from penstock.storage.log.base import Fetched, Log
 from tests.contract.providers import PROVIDERS, Provider
 from tests.support.machine.waiting import until
+from tests.support.worlds.service_settings import services
 
 CORE = ServiceType.TB_CORE
 KEY = QueueKey(CORE)
@@ -66,7 +68,7 @@ class Results:
 class Node:
     """A core service as app.py would put it together."""
 
-    def __init__(self, log: Log, settings: QueueSettings, name: str, results: Results, patience: float) -> None:
+    def __init__(self, log: Log, settings: ServiceSettings, name: str, results: Results, patience: float) -> None:
         me = ServiceInfo(service_id=name, service_types=frozenset([CORE]))
         loop = asyncio.get_running_loop()
         self.partitions = HashPartitionService(
@@ -76,7 +78,7 @@ class Node:
             prefix=settings.prefix,
             notification_bases=notification_bases(settings),
         )
-        topic = f"{settings.prefix}.{settings.cluster.topic}"
+        topic = f"{settings.prefix}.{ClusterSettings().topic}"
         self.discovery = LogDiscovery(log, me, topic, interval=0.1, timeout=patience)
         self.factory = QueueFactory(log, settings, self.partitions, claims=self.discovery)
         self.manager: ConsumerManager = self.factory.manager(KEY, results.handle, OPTIONS)
@@ -97,7 +99,7 @@ class Node:
 
 async def scenario(log: Log, patience: float) -> None:
     prefix = f"q{uuid.uuid4().hex[:8]}"
-    settings = parse_settings({"prefix": prefix, "core.partitions": PARTITIONS, "rule-engine.queues": []})
+    settings = services({"prefix": prefix, "core.partitions": PARTITIONS, "rule_engine.queues": []})
     results = Results()
     entities = [uuid.uuid4() for _ in range(ENTITIES)]
     first, second = (Node(log, settings, name, results, patience) for name in ("core-1", "core-2"))
@@ -143,7 +145,7 @@ def test_a_queue_whose_groups_become_of_another_kind_goes_on_where_it_was(provid
     async def run() -> None:
         async with provider.open() as log:
             prefix = f"q{uuid.uuid4().hex[:8]}"
-            settings = parse_settings({"prefix": prefix, "core.partitions": PARTITIONS, "rule-engine.queues": []})
+            settings = services({"prefix": prefix, "core.partitions": PARTITIONS, "rule_engine.queues": []})
             me = ServiceInfo(service_id="core-1", service_types=frozenset([CORE]))
             partitions = HashPartitionService(me, default_queues(settings), asyncio.get_running_loop(), prefix=prefix)
             partitions.start([])
@@ -190,12 +192,12 @@ def test_a_message_that_the_log_does_not_take_costs_the_others_nothing(provider:
 def test_all_topics_of_the_table_can_be_created(provider: Provider) -> None:
     async def run() -> None:
         async with provider.open() as log:
-            settings = parse_settings(
+            settings = services(
                 {
                     "prefix": f"t{uuid.uuid4().hex[:8]}",
                     **{f"{name}.partitions": 2 for name in ("core", "edge", "vc", "edqs", "tasks", "js")},
-                    **{f"{name}.partitions": 2 for name in ("transport-api", "calculated-fields")},
-                    "rule-engine.queues": [{"name": "Main", "topic": "main", "partitions": 2}],
+                    **{f"{name}.partitions": 2 for name in ("transport_api", "calculated_fields")},
+                    "rule_engine.queues": [{"name": "Main", "topic": "main", "partitions": 2}],
                     "tasks.types": ["export"],
                 }
             )

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock._ext.hub.connection import Hub, Round
+from penstock._ext.dispatch.desk import DispatchDesk, Round
+from penstock._ext.hub.connection import Hub
 from penstock._ext.record.segment import RecordPack
 
 TOPICS = ("a", "b", "c/d")
@@ -36,6 +37,7 @@ class Broker:
 
     def __init__(self, loop: Any, number: int, log: SharedLog) -> None:
         self.hub = Hub(loop)
+        self.desk = DispatchDesk(self.hub)
         self.hub.join(number)
         self.hub.spread(True)
         self.hub.log_to(self.submit, mode="all", partitions=1)
@@ -69,8 +71,8 @@ class Broker:
 
     def read(self) -> None:
         if self.position < len(self.log.packs):
-            self.hub.dispatch(self.log.packs[self.position], 0, Round())
-            assert self.hub.dispatch_position == -1
+            self.desk.dispatch(self.log.packs[self.position], 0, Round())
+            assert self.desk.position == -1
             self.position += 1
 
     def retained(self) -> dict[str, bytes]:

@@ -9,7 +9,9 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock._ext.hub.connection import Hub, Lane, Session, read_context, write_context
+from penstock._ext.application.context import read_context, write_context
+from penstock._ext.application.lane import ApplicationDesk, Lane
+from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.record.segment import RecordPack
 from tests.support.worlds.lanes import (
     PAST,
@@ -85,7 +87,9 @@ class LaneModel(RuleBasedStateMachine):
     def start_broker(self) -> None:
         self.loop = StepLoop()
         self.hub = Hub(self.loop)
-        self.hub.deliver_packs(lambda lanes: None, lambda session: None, packs_in_flight=self.packs, flush_after=3)
+        self.desk = ApplicationDesk(
+            self.hub, lambda lanes: None, lambda session: None, packs_in_flight=self.packs, flush_after=3
+        )
         self.session = Session(self.hub, "client")
 
     def connect(self, limit: int) -> None:
@@ -99,7 +103,7 @@ class LaneModel(RuleBasedStateMachine):
         open_now = {offset + i for offset, _, length, _ in found["in_flight"] for i in range(length)}
         self.done = set(range(found["end"])) - open_now
         self.done_before = set(self.done)
-        self.session.add_lane(self.lane)
+        self.desk.open(self.lane)
         self.lane.resume()
         self.receive()
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from penstock.services.packs.message import PackMessage, State
 from penstock.services.packs.pack import Pack
-from penstock.services.packs.queues import AckSettings, AckStrategy, PackQueue, SubmitSettings, SubmitStrategy
+from penstock.services.packs.queues import PackQueue
+from penstock.settings.services import AckSettings, AckStrategy, SubmitSettings, SubmitStrategy
 
 MANY_ROUNDS = 2_000
 OUTCOMES = st.sampled_from("SFT")  # success, failure, timeout

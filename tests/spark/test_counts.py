@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from penstock_spark.errors import OptionError, PenstockSparkError
 from penstock_spark.jobs import devices, sessions, traffic
-from penstock_spark.jobs.base import Source
+from penstock_spark.jobs.base import MessageSource
 from penstock_spark.ledger import Ledger
 from penstock_spark.transforms import only_between, only_topics, with_prefix
 from tests.spark.support.records import T0, Sent, telemetry, write_embedded
@@ -45,7 +45,7 @@ def test_percentiles_from_counts(spark: SparkSession) -> None:
 
 def test_traffic_adds_up(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
     output = tmp_path / "traffic"
-    source = Source(str(data_dir))
+    source = MessageSource(str(data_dir))
     write_embedded(data_dir, [*telemetry(100, step_ms=1_000), Sent(raw=b"junk")])
     first = traffic.run(spark, source, str(output))
     assert (first.messages, first.bad) == (100, 1)
@@ -68,7 +68,7 @@ def test_traffic_adds_up(spark: SparkSession, data_dir: Path, tmp_path: Path) ->
 
 
 def test_other_levels_are_another_output(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
-    output, source = str(tmp_path / "traffic"), Source(str(data_dir))
+    output, source = str(tmp_path / "traffic"), MessageSource(str(data_dir))
     # nothing was counted yet: a run that failed binds nobody
     with pytest.raises(PenstockSparkError, match=r"there is no log in|no topic"):
         traffic.run(spark, source, output, traffic.TrafficOptions(levels=3))
@@ -85,7 +85,7 @@ def test_tables_after_a_kill(
     spark: SparkSession, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that ends between the counts and the tables is finished by the next, though nothing new has come."""
-    output, source = tmp_path / "traffic", Source(str(data_dir))
+    output, source = tmp_path / "traffic", MessageSource(str(data_dir))
     write_embedded(data_dir, telemetry(10))
     traffic.run(spark, source, str(output))
     write_embedded(data_dir, telemetry(5, first=10))
@@ -154,7 +154,7 @@ def test_findings(spark: SparkSession) -> None:
 
 def test_devices_across_runs(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
     output = tmp_path / "devices"
-    source = Source(str(data_dir))
+    source = MessageSource(str(data_dir))
     options = devices.DeviceOptions(gap_seconds=60, sequence="seq", silent_seconds=600)
     write_embedded(data_dir, telemetry(50, step_ms=1_000))
     devices.run(spark, source, str(output), options)
@@ -172,7 +172,7 @@ def test_devices_across_runs(spark: SparkSession, data_dir: Path, tmp_path: Path
 def test_more_findings_than_are_listed(
     spark: SparkSession, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output, source = tmp_path / "devices", Source(str(data_dir))
+    output, source = tmp_path / "devices", MessageSource(str(data_dir))
     monkeypatch.setattr(devices, "MOST_FINDINGS", 4)
     write_embedded(data_dir, [Sent(at=T0 + number) for number in range(5)])
     assert "findings not listed" not in devices.run(spark, source, str(output)).facts
@@ -219,7 +219,7 @@ def test_features(spark: SparkSession) -> None:
 
 def test_sessions_across_runs(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
     output = tmp_path / "sessions"
-    source = Source(str(data_dir))
+    source = MessageSource(str(data_dir))
     options = sessions.SessionOptions(gap_seconds=30, value="temperature")
     write_embedded(data_dir, telemetry(50, step_ms=1_000))
     sessions.run(spark, source, str(output), options)

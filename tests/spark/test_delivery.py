@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from penstock_schema.event import TOPIC as EVENTS
 from penstock_schema.event import Event, EventKind, encode_event
 from penstock_spark.jobs import delivery
-from penstock_spark.jobs.base import Source
+from penstock_spark.jobs.base import MessageSource
 from tests.conftest import Connect
 from tests.spark.support.records import T0, Sent, write_embedded
 from tests.support.brokers.log_broker import LogBroker
@@ -154,7 +154,7 @@ def test_events_of_a_real_broker(spark: SparkSession, connect: Connect, tmp_path
     finally:
         broker.stop()
     output = tmp_path / "delivery"
-    outcome = delivery.run(spark, Source(str(broker.data_dir)), str(output))
+    outcome = delivery.run(spark, MessageSource(str(broker.data_dir)), str(output))
     assert (outcome.messages, outcome.bad) == (6, 0)
     assert outcome.facts["events"] >= 4 * 3
     counted = ("published", "expected", "delivered", "expired", "dropped", "unaccounted")
@@ -212,7 +212,7 @@ def test_published_against_delivered(spark: SparkSession, data_dir: Path, tmp_pa
             b"junk",
         ],
     )
-    outcome = delivery.run(spark, Source(str(data_dir)), str(output))
+    outcome = delivery.run(spark, MessageSource(str(data_dir)), str(output))
     assert (outcome.messages, outcome.bad, outcome.facts["events"]) == (10, 1, 4)
     counted = ("published", "expected", "delivered", "expired", "dropped", "unaccounted")
     table = spark.read.parquet(str(output / "by_client_and_topic"))
@@ -226,7 +226,7 @@ def test_published_against_delivered(spark: SparkSession, data_dir: Path, tmp_pa
     # the subscription of the first run still counts in the second
     write_embedded(data_dir, [Sent(topic="a/2", at=T0 + 50, client_id="pub")])
     write_events(data_dir, [Event(kind=EventKind.EXPIRED, at=T0 + 60, client_id="sub", topic="a/2", cause="expired")])
-    outcome = delivery.run(spark, Source(str(data_dir)), str(output))
+    outcome = delivery.run(spark, MessageSource(str(data_dir)), str(output))
     assert rows(spark.read.parquet(str(output / "by_topic")), "topic", *counted) == [
         ("a/1", 10, 10, 6, 0, 3, 1),
         ("a/2", 1, 1, 0, 1, 0, 0),

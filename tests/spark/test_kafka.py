@@ -18,7 +18,7 @@ from penstock_schema.publish_pb2 import build_file, build_messages
 from penstock_spark import MESSAGES, read_messages
 from penstock_spark.errors import PenstockSparkError, TopicMissing
 from penstock_spark.jobs import lake
-from penstock_spark.jobs.base import Source
+from penstock_spark.jobs.base import MessageSource
 from penstock_spark.source import PenstockSource
 from tests.spark.support import jars
 from tests.spark.support.records import T0, Sent, telemetry, write_embedded, write_kafka
@@ -109,9 +109,9 @@ def test_two_versions_of_the_record(spark: SparkSession, kafka: KafkaCluster, to
     assert "schema version" in expected[3].error
     assert bytes(expected[3].raw) == records[3].raw
     assert rows(own) == expected
-    connector = Source(kafka=kafka.bootstrap, options={"topics": topic})
+    connector = MessageSource(kafka=kafka.bootstrap, options={"topics": topic})
     assert rows(connector.read(spark, stream=False)) == expected
-    for name, source in {"embedded": Source(str(data_dir)), "kafka": connector}.items():
+    for name, source in {"embedded": MessageSource(str(data_dir)), "kafka": connector}.items():
         outcome = lake.run(spark, source, str(tmp_path / name))
         assert (outcome.messages, outcome.bad) == (3, 1)
         kept = spark.read.parquet(str(tmp_path / name / "messages")).select("topic", "payload_text").collect()
@@ -120,7 +120,7 @@ def test_two_versions_of_the_record(spark: SparkSession, kafka: KafkaCluster, to
 
 def test_where(spark: SparkSession, kafka: KafkaCluster, topic: str) -> None:
     write_kafka(kafka.bootstrap, topic, telemetry(300, step_ms=10))
-    source = Source(kafka=kafka.bootstrap, options={"topics": topic})
+    source = MessageSource(kafka=kafka.bootstrap, options={"topics": topic})
     condition = "topic = 'plant/d1/temp' AND log_partition = 1 AND received_at >= '2026-09-21 14:13:22'"
     found = source.read(spark, stream=False, where=condition, columns="payload_text")
     assert sorted(json.loads(row.payload_text)["seq"] for row in found.collect()) == list(range(201, 300, 5))
@@ -220,7 +220,7 @@ def test_what_kafka_has_not_any_more_is_counted(
     spark: SparkSession, kafka: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
     output = str(tmp_path / "lake")
-    source = Source(kafka=kafka.bootstrap, options={"topics": topic})
+    source = MessageSource(kafka=kafka.bootstrap, options={"topics": topic})
     write_kafka(kafka.bootstrap, topic, telemetry(40))
     lake.run(spark, source, output)
     write_kafka(kafka.bootstrap, topic, telemetry(40, first=40))
@@ -248,7 +248,7 @@ def test_what_is_wrong_is_said(spark: SparkSession, kafka: KafkaCluster) -> None
 
 def test_a_job_on_kafka(spark: SparkSession, kafka: KafkaCluster, topic: str, tmp_path: Path) -> None:
     """The jobs do not know which log it is."""
-    source = Source(kafka=kafka.bootstrap, options={"topics": topic})
+    source = MessageSource(kafka=kafka.bootstrap, options={"topics": topic})
     write_kafka(kafka.bootstrap, topic, [*telemetry(40), Sent(raw=b"junk")])
     first = lake.run(spark, source, str(tmp_path / "lake"))
     assert (first.messages, first.bad) == (40, 1)

@@ -19,7 +19,7 @@ from penstock_spark import ledger
 from penstock_spark.errors import Busy, CheckpointError, OptionError, PenstockSparkError
 from penstock_spark.hadoop import Files
 from penstock_spark.jobs import json_columns, lake
-from penstock_spark.jobs.base import SLOW_START, IncrementalJob, Run, Source
+from penstock_spark.jobs.base import SLOW_START, IncrementalJob, MessageSource, Run
 from penstock_spark.ledger import Ledger, Table
 from penstock_spark.lock import only_run
 from tests.spark.support.records import T0, TOPIC, Sent, telemetry, write_embedded, write_kafka
@@ -46,21 +46,21 @@ def expected(data_dir: Path, count: int) -> list[tuple[int, int]]:
 def test_partitions_late_data_and_re_runs(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
     output = tmp_path / "lake"
     write_embedded(data_dir, [Sent(topic="a/b/c"), Sent(topic="b", at=T0 + DAY)])
-    first = lake.run(spark, Source(str(data_dir)), str(output), lake.LakeOptions(levels=2))
+    first = lake.run(spark, MessageSource(str(data_dir)), str(output), lake.LakeOptions(levels=2))
     assert (first.messages, first.bad, first.batches) == (2, 0, 1)
     assert (output / "messages/date=2026-09-21/level1=a/level2=b").is_dir()
     assert (output / "messages/date=2026-09-22/level1=b").is_dir()
-    again = lake.run(spark, Source(str(data_dir)), str(output), lake.LakeOptions(levels=2))
+    again = lake.run(spark, MessageSource(str(data_dir)), str(output), lake.LakeOptions(levels=2))
     assert again.messages == 0
     # a message of the day before comes late: it is put where it belongs, nothing is left out
     write_embedded(data_dir, [Sent(topic="a/b/d", at=T0 + 5)])
-    assert lake.run(spark, Source(str(data_dir)), str(output), lake.LakeOptions(levels=2)).messages == 1
+    assert lake.run(spark, MessageSource(str(data_dir)), str(output), lake.LakeOptions(levels=2)).messages == 1
     assert places(output) == [(0, 0), (0, 1), (0, 2)]
     late = spark.read.parquet(str(output / "messages")).filter("date = '2026-09-21'")
     assert {row.topic for row in late.collect()} == {"a/b/c", "a/b/d"}
     assert "Messages a day" in (output / "report.html").read_text()
     with pytest.raises(OptionError, match="has 2 levels of topics"):
-        lake.run(spark, Source(str(data_dir)), str(output), lake.LakeOptions(levels=1))
+        lake.run(spark, MessageSource(str(data_dir)), str(output), lake.LakeOptions(levels=1))
 
 
 def test_bad_records_go_to_the_quarantine(
@@ -70,7 +70,7 @@ def test_bad_records_go_to_the_quarantine(
     # a look at the first message is not a count of all
     monkeypatch.setattr(lake, "SAMPLE", 1)
     write_embedded(data_dir, [Sent(), Sent(raw=b"\x08\x09"), Sent(is_tombstone=True), Sent()])
-    outcome = lake.run(spark, Source(str(data_dir)), str(output))
+    outcome = lake.run(spark, MessageSource(str(data_dir)), str(output))
     assert (outcome.messages, outcome.bad) == (2, 2)
     rows = pq.read_table(str(output / "quarantine")).to_pylist()
     assert sorted(row["log_offset"] for row in rows) == [1, 2]
@@ -89,7 +89,7 @@ def test_json_as_columns(spark: SparkSession, data_dir: Path, tmp_path: Path) ->
     ]
     write_embedded(data_dir, [Sent(payload=payload) for payload in payloads])
     options = lake.LakeOptions(json="t DOUBLE, place STRUCT<lat: INT>", event_time="ts")
-    lake.run(spark, Source(str(data_dir)), str(tmp_path / "declared"), options)
+    lake.run(spark, MessageSource(str(data_dir)), str(tmp_path / "declared"), options)
     rows = spark.read.parquet(str(tmp_path / "declared/messages")).orderBy("log_offset").collect()
     assert [row.json_t for row in rows] == [21.5, None, None, None, 3.0]
     assert [row.json_place_lat for row in rows] == [1, None, None, None, None]
@@ -102,9 +102,9 @@ def test_json_that_was_found_stays(spark: SparkSession, data_dir: Path, tmp_path
     output = tmp_path / "lake"
     write_embedded(data_dir, [Sent(payload=b'{"a": 1, "b": "x"}')])
     options = lake.LakeOptions(json="infer")
-    lake.run(spark, Source(str(data_dir)), str(output), options)
+    lake.run(spark, MessageSource(str(data_dir)), str(output), options)
     write_embedded(data_dir, [Sent(payload=b'{"a": 2, "c": true}')])
-    lake.run(spark, Source(str(data_dir)), str(output), options)
+    lake.run(spark, MessageSource(str(data_dir)), str(output), options)
     rows = spark.read.parquet(str(output / "messages")).orderBy("log_offset").collect()
     assert [(row.json_a, row.json_b) for row in rows] == [(1, "x"), (2, None)]
     assert "json_c" not in rows[0]
@@ -120,7 +120,7 @@ def test_json_names_that_differ_in_case_only(spark: SparkSession, data_dir: Path
         b"",
     ]
     write_embedded(data_dir, [Sent(payload=payload) for payload in payloads])
-    lake.run(spark, Source(str(data_dir)), str(output), lake.LakeOptions(json="infer"))
+    lake.run(spark, MessageSource(str(data_dir)), str(output), lake.LakeOptions(json="infer"))
     table = spark.read.parquet(str(output / "messages")).orderBy("log_offset")
     first, second, text, empty = table.collect()
     found = {name: value for name, value in first.asDict().items() if name.startswith("json_") and value is not None}
@@ -139,11 +139,11 @@ def test_killed_anywhere(
 ) -> None:
     """At each step that touches the output a run ends; those after it go on until all is done."""
     output, data_dir = tmp_path / "lake", tmp_path / "data"
-    source = Source(str(data_dir))
+    source = MessageSource(str(data_dir))
     write: Callable[[list[Sent]], None] = partial(write_embedded, data_dir)
     if log == "kafka":
         bootstrap, topic = request.getfixturevalue("kafka").bootstrap, request.getfixturevalue("topic")
-        source = Source(kafka=bootstrap, options={"topics": topic})
+        source = MessageSource(kafka=bootstrap, options={"topics": topic})
         write = partial(write_kafka, bootstrap, topic)
     steps = [(name, getattr(Files, name)) for name in ("rename", "delete", "write_text")]
     budget = {"left": -1}
@@ -188,37 +188,37 @@ def test_a_machine_that_is_slow(spark: SparkSession, data_dir: Path, tmp_path: P
 
     job = IncrementalJob(spark, "slow", str(tmp_path / "slow"))
     with pytest.raises(PenstockSparkError, match="another reason"):
-        job.run(Source(str(data_dir)), work)
+        job.run(MessageSource(str(data_dir)), work)
     assert failures == []
-    assert job.run(Source(str(data_dir)), work).messages == 4
+    assert job.run(MessageSource(str(data_dir)), work).messages == 4
 
 
 def test_a_lost_checkpoint(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
     output = tmp_path / "lake"
     write_embedded(data_dir, telemetry(20))
-    lake.run(spark, Source(str(data_dir)), str(output))
+    lake.run(spark, MessageSource(str(data_dir)), str(output))
     # the name of the query is still there: its first batch must not be taken for the one that was written
     for name in ("offsets", "commits"):
         shutil.rmtree(output / "_penstock/checkpoint" / name)
     write_embedded(data_dir, telemetry(20, first=20))
     with pytest.raises(CheckpointError, match="--recover"):
-        lake.run(spark, Source(str(data_dir)), str(output))
-    assert lake.run(spark, Source(str(data_dir)), str(output), recover=True).messages == 20
+        lake.run(spark, MessageSource(str(data_dir)), str(output))
+    assert lake.run(spark, MessageSource(str(data_dir)), str(output), recover=True).messages == 20
     assert places(output) == expected(data_dir, 40)
 
 
 def test_an_expired_offset(spark: SparkSession, data_dir: Path, tmp_path: Path) -> None:
     output = tmp_path / "lake"
     write_embedded(data_dir, telemetry(60), properties={"segment.bytes": "2048"})
-    lake.run(spark, Source(str(data_dir)), str(output))
+    lake.run(spark, MessageSource(str(data_dir)), str(output))
     # what the stream comes to next is gone
     write_embedded(data_dir, telemetry(60, first=60))
     write_embedded(data_dir, telemetry(60, first=120))
     for path in segments_of(data_dir, TOPIC)[:-2]:
         path.unlink()
     with pytest.raises(PenstockSparkError, match=r"is not in the log.*failOnDataLoss=false"):
-        lake.run(spark, Source(str(data_dir)), str(output))
-    loose = Source(str(data_dir), options={"failOnDataLoss": "false"})
+        lake.run(spark, MessageSource(str(data_dir)), str(output))
+    loose = MessageSource(str(data_dir), options={"failOnDataLoss": "false"})
     outcome = lake.run(spark, loose, str(output))
     assert outcome.bad
     gaps = pq.read_table(str(output / "quarantine")).column("reason").to_pylist()
@@ -249,15 +249,15 @@ def test_a_damaged_checkpoint_is_found(spark: SparkSession, data_dir: Path, tmp_
     output = tmp_path / "lake"
     for first in (0, 20):
         write_embedded(data_dir, telemetry(20, first=first))
-        lake.run(spark, Source(str(data_dir)), str(output))
+        lake.run(spark, MessageSource(str(data_dir)), str(output))
     for number, damage in enumerate(DAMAGES.values()):
         copy = tmp_path / str(number)
         shutil.copytree(output, copy)
         damage(copy / "_penstock/checkpoint")
         with pytest.raises(CheckpointError, match=r"checkpoint.* is (damaged|gone).*--recover"):
-            lake.run(spark, Source(str(data_dir)), str(copy))
+            lake.run(spark, MessageSource(str(data_dir)), str(copy))
     write_embedded(data_dir, telemetry(20, first=40))
-    assert lake.run(spark, Source(str(data_dir)), str(copy), recover=True).messages == 20
+    assert lake.run(spark, MessageSource(str(data_dir)), str(copy), recover=True).messages == 20
     assert places(copy) == expected(data_dir, 60)
 
 
@@ -269,7 +269,7 @@ def test_a_run_after_much_was_put_together(
     output, options = tmp_path / "lake", lake.LakeOptions(compact_from=2)
     for first in (0, 10, 20):
         write_embedded(data_dir, [Sent(topic=f"{number}/t", at=T0 + first) for number in range(4)])
-        assert lake.run(spark, Source(str(data_dir)), str(output), options).messages == 4
+        assert lake.run(spark, MessageSource(str(data_dir)), str(output), options).messages == 4
     assert places(output) == [(0, offset) for offset in range(12)]
     assert len(list((output / "_penstock/ledger").glob("*.done"))) <= 3
 
@@ -278,7 +278,7 @@ def test_small_files_are_put_together(spark: SparkSession, data_dir: Path, tmp_p
     output = tmp_path / "lake"
     for first in (0, 10, 20):
         write_embedded(data_dir, telemetry(10, first=first))
-        lake.run(spark, Source(str(data_dir)), str(output), lake.LakeOptions(compact_below=0))
+        lake.run(spark, MessageSource(str(data_dir)), str(output), lake.LakeOptions(compact_below=0))
     assert len(list((output / "messages").rglob("*.parquet"))) >= 3
     assert lake.compact(spark, Ledger(spark, str(output)), lake.LakeOptions(compact_from=2)) >= 3
     assert len(list((output / "messages").rglob("*.parquet"))) == 1
@@ -293,12 +293,12 @@ def test_an_output_belongs_to_one_job(spark: SparkSession, data_dir: Path, tmp_p
     write_embedded(data_dir, telemetry(2))
     # while somebody else is at work on it
     with only_run(Files(spark, str(tmp_path / "out"))), pytest.raises(Busy, match=rf"process {os.getpid()} on"):
-        lake.run(spark, Source(str(data_dir)), str(tmp_path / "out"))
+        lake.run(spark, MessageSource(str(data_dir)), str(tmp_path / "out"))
     with pytest.raises(PenstockSparkError, match="cannot be written: Not a directory"):
-        lake.run(spark, Source(str(data_dir)), f"{__file__}/out")
-    lake.run(spark, Source(str(data_dir)), str(tmp_path / "out"))
+        lake.run(spark, MessageSource(str(data_dir)), f"{__file__}/out")
+    lake.run(spark, MessageSource(str(data_dir)), str(tmp_path / "out"))
     with pytest.raises(OptionError, match="output of the job lake"):
-        traffic.run(spark, Source(str(data_dir)), str(tmp_path / "out"))
+        traffic.run(spark, MessageSource(str(data_dir)), str(tmp_path / "out"))
 
 
 def test_partition_columns(spark: SparkSession) -> None:
@@ -339,7 +339,7 @@ def test_a_directory_for_each_device_is_refused(spark: SparkSession, data_dir: P
     write_embedded(data_dir, [Sent(topic=f"{number}/t") for number in range(30)])
     few = lake.LakeOptions(most_directories=20)
     with pytest.raises(PenstockSparkError, match=r"30 directories with levels=1.*--levels 0"):
-        lake.run(spark, Source(str(data_dir)), str(tmp_path / "lake"), few)
+        lake.run(spark, MessageSource(str(data_dir)), str(tmp_path / "lake"), few)
 
 
 def test_a_schema_that_is_none() -> None:

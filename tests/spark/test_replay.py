@@ -16,17 +16,17 @@ from pyspark.sql import SparkSession
 from penstock._ext.match.partition import partition_of
 from penstock.cli.spark.options import Chosen
 from penstock.cli.spark.sinks import make_sink
+from penstock_client.mqtt.publisher import Address, MqttPublisher, PublishError
 from penstock_schema.decode import Publish, decode
 from penstock_schema.encode import encode
 from penstock_spark import read_messages
 from penstock_spark.errors import Busy, CheckpointError, OptionError, PenstockSparkError, TopicMissing
 from penstock_spark.hadoop import Files
 from penstock_spark.jobs import replay
-from penstock_spark.jobs.base import Source, translate
+from penstock_spark.jobs.base import MessageSource, translate
 from penstock_spark.jobs.replay import Pacer, ReplayOptions
 from penstock_spark.kafka import KafkaSink
 from penstock_spark.lock import only_run
-from penstock_spark.mqtt_publisher import Address, MqttPublisher
 from penstock_spark.options import parse
 from penstock_spark.source import PenstockReader
 from tests.spark.support.records import T0, TOPIC, Sent, telemetry, write_embedded, write_kafka
@@ -71,7 +71,7 @@ def test_to_a_broker(spark: SparkSession, data_dir: Path, tmp_path: Path) -> Non
         def sink() -> MqttPublisher:
             return MqttPublisher(Address(port=broker.port))
 
-        plants = Source(str(data_dir), options={"topic_filter": "plant/+/temp"})
+        plants = MessageSource(str(data_dir), options={"topic_filter": "plant/+/temp"})
         told: list[tuple[str, int, int]] = []
         outcome = replay.run(spark, plants, sink, options, notify=lambda *words: told.append(words))
         # one is larger than the broker takes
@@ -105,7 +105,7 @@ def test_to_kafka(spark: SparkSession, kafka: KafkaCluster, topic: str, data_dir
     options = ReplayOptions(speed=0, to_topic="{topic}", retain=True)
     with pytest.raises(TopicMissing, match="has no topic nowhere"):
         KafkaSink(kafka.bootstrap, "nowhere")
-    replay.run(spark, Source(str(data_dir)), lambda: KafkaSink(kafka.bootstrap, topic), options)
+    replay.run(spark, MessageSource(str(data_dir)), lambda: KafkaSink(kafka.bootstrap, topic), options)
     kept = ("topic", "payload", "client_id", "username", "received_at", "expires_at", "user_property_list", "retain")
     copies = sorted(map(str, read_messages(spark, kafka=kafka.bootstrap, topics=topic).select(*kept).collect()))
     assert copies == sorted(map(str, read_messages(spark, str(data_dir)).select(*kept).collect()))
@@ -150,7 +150,7 @@ def test_goes_on_where_it_was(spark: SparkSession, data_dir: Path, tmp_path: Pat
         records = [Sent(topic=topic, payload=name.encode(), partition=number, at=T0 + ms) for name, number, ms in given]
         write_embedded(data_dir, records, topic=topic, partitions=2)
 
-    source = Source(str(data_dir), options={"topics": "a,b"})
+    source = MessageSource(str(data_dir), options={"topics": "a,b"})
     options = ReplayOptions(speed=0, to_topic="{topic}", state=str(tmp_path / "state"))
     sent: list[str] = []
     write("a", ("1", 0, 10), ("2", 1, 20), ("3", 0, 30))
@@ -187,7 +187,7 @@ def test_a_topic_that_was_made_anew(
             write_embedded(tmp_path / directory, telemetry(count), topic=name)
 
     write("data", topic, 20)
-    source = Source(**where, options={"topics": topic})
+    source = MessageSource(**where, options={"topics": topic})
     assert replay.run(spark, source, lambda: Kept([]), options).messages == 20
     if bootstrap:
         # to make it anew takes Kafka a while, so the state is of one with more than this has
@@ -205,7 +205,7 @@ def test_a_topic_that_was_made_anew(
 
 def test_dry_run(spark: SparkSession, data_dir: Path) -> None:
     write_embedded(data_dir, telemetry(100, step_ms=1_000))
-    outcome = replay.run(spark, Source(str(data_dir)), None, ReplayOptions(speed=10, rate=5))
+    outcome = replay.run(spark, MessageSource(str(data_dir)), None, ReplayOptions(speed=10, rate=5))
     assert outcome.messages == 0
     assert (outcome.facts["messages"], outcome.facts["topics"]) == (100, 5)
     assert outcome.facts["would take seconds"] == 20.0
@@ -233,7 +233,7 @@ def test_pace_and_rate() -> None:
 def test_what_is_wrong_is_said(spark: SparkSession, data_dir: Path) -> None:
     with pytest.raises(OptionError, match="to-topic"):
         replay.check(ReplayOptions(to_topic="a/#"))
-    with pytest.raises(PenstockSparkError, match="no MQTT broker at"):
+    with pytest.raises(PublishError, match="no MQTT broker at"):
         MqttPublisher(Address(port=1))
     # Spark's own words are many; what they come to is one sentence
     java = Exception("An error occurred while calling o1.create.\n: java.io.IOException: Mkdirs failed\n\tat org.x")

@@ -12,7 +12,7 @@ from penstock.__main__ import main
 from penstock_schema.decode import Publish
 from penstock_spark.errors import OptionError, PenstockSparkError
 from penstock_spark.jobs import topic
-from penstock_spark.jobs.base import Source
+from penstock_spark.jobs.base import MessageSource
 from penstock_spark.jobs.topic import TopicOptions
 from tests.spark.support.records import T0, Sent, telemetry, write_embedded
 from tests.spark.test_replay import Collector
@@ -77,7 +77,7 @@ def test_its_own_rows_do_not_come_back(spark: SparkSession, data_dir: Path, tmp_
     write_embedded(data_dir, [Sent("a", b"{}"), Sent("materialised/x", b"{}", at=T0 + 1), Sent("b", b"no json")])
     sink = Kept()
     options = TopicOptions("x", "SELECT topic, get_json_object(payload_text, '$.v') AS v FROM messages", str(tmp_path))
-    outcome = topic.run(spark, Source(str(data_dir)), lambda: sink, options)
+    outcome = topic.run(spark, MessageSource(str(data_dir)), lambda: sink, options)
     assert sorted(json.loads(record.payload)["topic"] for record in sink.sent) == ["a", "b"]
     assert json.loads(sink.sent[0].payload)["v"] is None
     assert outcome.facts["rows published"] == 2
@@ -93,6 +93,8 @@ def test_what_is_wrong_is_said(spark: SparkSession, data_dir: Path, tmp_path: Pa
         (TopicOptions("a", "SELECT 1", str(tmp_path / "s")), "does not read the view"),
     ):
         with pytest.raises(OptionError, match=part):
-            topic.run(spark, Source(str(data_dir)), Kept, options)
+            topic.run(spark, MessageSource(str(data_dir)), Kept, options)
     with pytest.raises(PenstockSparkError, match="nothing"):
-        topic.run(spark, Source(str(data_dir)), Kept, TopicOptions("a", "SELECT nothing FROM messages", str(tmp_path)))
+        topic.run(
+            spark, MessageSource(str(data_dir)), Kept, TopicOptions("a", "SELECT nothing FROM messages", str(tmp_path))
+        )

@@ -17,30 +17,31 @@ Beside the rules there may be [[types]] entries, see client_types.py, [[data]] e
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, cast
 
 from penstock._ext.match import acl
+from penstock.access.base import Authoriser, Subject, Surroundings
+from penstock.access.certificates import CERTIFICATE
 from penstock.access.client_ids import ClientIdRule, may_use, parse_client_id_rule
 from penstock.access.client_types import TypeRule, parse_type_rule
 from penstock.access.data_rules import DataRule, parse_data_rule
 from penstock.access.entries import check_keys, read_anonymous, read_texts
+from penstock.access.topics import PLACEHOLDER, Levels, fill_level, parse_topic, uses_user
 from penstock.core.errors import AccessFileError
+from penstock.settings import AccessSettings
 from penstock.settings.model import ClientType
 
 MOST_RULES = 10_000
 MOST_SHARED = 1_024
+NO_RULE = "no rule allows it"
 ACTIONS = {"publish": acl.PUBLISH, "subscribe": acl.SUBSCRIBE}
 SECTIONS = ("rules", "types", "data", "client_ids")
 KEYS = ("effect", "actions", "users", "clients", "anonymous", "topics")
-
-_PLACEHOLDER = re.compile(r"%([cu%])")
-Levels: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ class AclFile:
         program = self._compile(applicable, client_id, username)
         decided = program.find_publish(topic) if action == "publish" else program.find_subscribe(topic)
         if decided is None:
-            return "no rule allows it"
+            return NO_RULE
         decisive = [index for index in applicable for _ in self._usable(self.rules[index], username)][decided]
         if self.rules[decisive].allow:
             return "no rule denies it: the answer to the client says why"
@@ -165,7 +166,7 @@ class AclFile:
     def _compile(self, applicable: list[int], client_id: str, username: str | None) -> acl.AclProgram:
         return acl.AclProgram(
             [
-                (rule.allow, rule.actions, tuple(_fill_level(level, client_id, username or "") for level in levels))
+                (rule.allow, rule.actions, tuple(fill_level(level, client_id, username or "") for level in levels))
                 for rule in map(self.rules.__getitem__, applicable)
                 for levels in self._usable(rule, username)
             ]
@@ -175,21 +176,7 @@ class AclFile:
     def _usable(rule: Rule, username: str | None) -> list[Levels]:
         """Return the topics of a rule, for clients without a user name those without %u. Only these topics are left
         out: a rule that denies others as well must continue to deny them."""
-        return [levels for levels in rule.topics if username is not None or not _uses_user(levels)]
-
-
-def _uses_user(levels: Levels) -> bool:
-    return any(found[1] == "u" for level in levels for found in _PLACEHOLDER.finditer(level))
-
-
-def _fill_level(level: str, client_id: str, username: str) -> Literal["+", "#"] | bytes:
-    if level == "+":
-        return "+"
-    if level == "#":
-        return "#"
-    words = {"c": client_id, "u": username, "%": "%"}
-    # bytes is a literal for AclProgram, which lets one with + # or / match nothing.
-    return _PLACEHOLDER.sub(lambda found: words[found[1]], level).encode()
+        return [levels for levels in rule.topics if username is not None or not uses_user(levels)]
 
 
 def _parse_rule(rule: dict[str, Any], where: str) -> Rule:
@@ -202,11 +189,11 @@ def _parse_rule(rule: dict[str, Any], where: str) -> Rule:
     topics = read_texts(rule, "topics", where)
     if not topics:
         raise AccessFileError(f"{where}: topics is missing: give at least one topic filter")
-    placeholders = {found[1] for topic in topics for found in _PLACEHOLDER.finditer(topic)}
+    placeholders = {found[1] for topic in topics for found in PLACEHOLDER.finditer(topic)}
     return Rule(
         allow=effect == "allow",
         actions=_parse_actions(rule, where),
-        topics=tuple(_parse_topic(topic, where) for topic in topics),
+        topics=_parse_topics(topics, where),
         users=None if users is None else frozenset(users),
         clients=None if clients is None else frozenset(clients),
         anonymous=anonymous,
@@ -227,13 +214,50 @@ def _parse_actions(rule: dict[str, Any], where: str) -> int:
     return mask
 
 
-def _parse_topic(topic: str, where: str) -> Levels:
-    levels = tuple(topic.split("/"))
-    if not topic or "\0" in topic or len(topic.encode()) > 65_535:
-        raise AccessFileError(f"{where}: topic {topic!r} is not allowed: a filter has 1 to 65,535 bytes and no NUL")
-    for number, level in enumerate(levels, 1):
-        if level == "#" and number != len(levels):
-            raise AccessFileError(f"{where}: topic {topic!r} is not allowed: # is only allowed as the last level")
-        if level not in ("+", "#") and ("+" in level or "#" in level):
-            raise AccessFileError(f"{where}: topic {topic!r} is not allowed: + and # stand alone in their level")
-    return levels
+def _parse_topics(topics: Iterable[str], where: str) -> tuple[Levels, ...]:
+    try:
+        return tuple(map(parse_topic, topics))
+    except ValueError as error:
+        raise AccessFileError(f"{where}: {error}") from None
+
+
+class AclFileRules(Authoriser):
+    """The rules of the file that is in use (`access.acl_file`). Without one it has nothing to say."""
+
+    name = "acl_file"
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._file: AclFile | None = None
+
+    def prepare(self, settings: AccessSettings) -> object:
+        return AclFile.load(settings.acl_file) if settings.acl_file else None
+
+    def apply(self, prepared: object) -> None:
+        self._file = cast("AclFile | None", prepared)
+
+    @property
+    def has_rules(self) -> bool:
+        return self._file is not None
+
+    def program_for(self, subject: Subject) -> acl.AclProgram | None:
+        return None if self._file is None else self._file.compile_for(subject.client_id, subject.identity.user)
+
+    def explain(self, subject: Subject, action: str, topic: bytes) -> str | None:
+        if self._file is None:
+            return None
+        found = self._file.explain(subject.client_id, subject.user, action, topic)
+        return None if found == NO_RULE else found
+
+    def may_use_client_id(self, subject: Subject) -> bool | None:
+        if self._file is None or not self._file.client_ids:
+            return None
+        return self._file.may_use_client_id(subject.client_id, subject.user)
+
+    def data_access(self, subject: Subject, action: str, topic: str) -> bool | None:
+        return None if self._file is None else self._file.data_access(subject.client_id, subject.user, action, topic)
+
+    def client_type(self, subject: Subject) -> ClientType | None:
+        if self._file is None or not self._file.types:
+            return None
+        from_certificate = subject.identity.source == CERTIFICATE
+        return self._file.client_type(subject.client_id, subject.user, from_certificate=from_certificate)

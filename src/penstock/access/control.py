@@ -1,115 +1,165 @@
-"""The password file and the ACL file of the settings, together, and reloaded together."""
+"""The providers that the settings name, put together: what the front-ends ask, and how a reload changes all of them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+
+import msgspec
 
 from penstock._ext.match.acl import AclProgram
-from penstock.access.acl_file import AclFile
-from penstock.access.authenticator import Authenticator
-from penstock.access.passwords import PasswordFile
+from penstock.access.base import (
+    Authoriser,
+    Provider,
+    Subject,
+    Surroundings,
+)
+from penstock.access.chain import Chain
+from penstock.access.grants import compile_grants, explain_grants
+from penstock.access.providers import BUILT_IN, ProviderFactory, Providers
 from penstock.settings import AccessSettings
 from penstock.settings.model import ClientType
 
 
-class AccessFiles(NamedTuple):
-    """The two files, and what holds for clients that neither of them knows."""
+class Prepared(msgspec.Struct, frozen=True):
+    """Everything of a reload, read and checked."""
 
-    passwords: PasswordFile | None
-    acl: AclFile | None
-    anonymous_type: ClientType
-    default_type: ClientType
+    settings: AccessSettings
+    parts: list[tuple[Provider, object]]
 
 
 class AccessControl:
-    """What the broker asks when a client connects. Raises AccessFileError when a file cannot be used."""
+    """`chain` says who somebody is, everything else what they may do. Raises SettingsError when a provider or a file
+    cannot be used.
 
-    def __init__(self, settings: AccessSettings) -> None:
-        self._files = _load(settings)
-        passwords = self._files.passwords
-        self._authenticator = None if passwords is None else Authenticator(passwords)
+    `restrict` is called before the first client gets rules though no authoriser has any: its identity has brought them.
+    """
 
-    @property
-    def has_passwords(self) -> bool:
-        return self._authenticator is not None
-
-    def reload(self, settings: AccessSettings) -> None:
-        """Read both files again; when one is bad this raises and the old ones stay. Connected clients keep the
-        programs they have until they connect again or are given new ones by `program_for`."""
+    def __init__(
+        self,
+        settings: AccessSettings,
+        *,
+        restrict: Callable[[], None] = lambda: None,
+        built_in: Mapping[str, ProviderFactory] = BUILT_IN,
+    ) -> None:
+        providers = Providers(Surroundings(settings, self._on_changed), built_in)
+        self._settings = settings
+        self._providers = providers.all
+        self._authorisers: tuple[Authoriser, ...] = tuple(providers.authorisers)
+        self._with_rules: tuple[Authoriser, ...] = ()
+        self._restrict = restrict
+        self._has_granted = False
+        self._listeners: list[Callable[[], None]] = []
+        self.chain = Chain(providers.authenticators, providers.authorisers)
         self.apply(self.prepare(settings))
 
-    def prepare(self, settings: AccessSettings) -> AccessFiles:
-        """Both files, read and checked, for `apply`: nothing changes until everything else of a reload is right too."""
-        return _load(settings)
+    # ---- life ----
 
-    def apply(self, files: AccessFiles) -> None:
-        self._files = files
-        passwords = files.passwords
-        if passwords is None:
-            self.close()
-            self._authenticator = None
-        elif self._authenticator is None:
-            self._authenticator = Authenticator(passwords)
-        else:
-            self._authenticator.replace(passwords)
+    async def start(self) -> None:
+        for provider in self._providers:
+            await provider.start()
 
-    def knows_user(self, username: str) -> bool:
-        """Return whether the password file has the user; False without one."""
-        return self._files.passwords is not None and username in self._files.passwords
+    async def stop(self) -> None:
+        for provider in self._providers:
+            await provider.stop()
 
-    def close(self) -> None:
-        if self._authenticator is not None:
-            self._authenticator.close()
+    def prepare(self, settings: AccessSettings) -> Prepared:
+        """Everything read and checked, for `apply`: nothing changes until everything else of a reload is right too.
+        Raises SettingsError."""
+        return Prepared(settings, [(provider, provider.prepare(settings)) for provider in self._providers])
 
-    def try_remembered(self, username: str, password: bytes) -> bool:
-        """Whether the pair was verified lately: an answer without waiting, for the usual reconnect."""
-        return self._authenticator is not None and self._authenticator.try_remembered(username, password)
+    def apply(self, prepared: Prepared) -> None:
+        """Connected clients keep the programs they have until they get new ones by `program_for`."""
+        self._settings = prepared.settings
+        for provider, part in prepared.parts:
+            provider.apply(part)
+        self._look_again()
 
-    async def authenticate(self, username: str, password: bytes, address: str = "") -> bool:
-        """Return whether the password file has this pair; False without a file. Raises AuthenticatorBusy if the address
-        or the user name already has its share of the waiting line."""
-        return self._authenticator is not None and await self._authenticator.authenticate(username, password, address)
+    def reload(self, settings: AccessSettings) -> None:
+        """Read everything again; when something is bad this raises and everything stays as it was."""
+        self.apply(self.prepare(settings))
 
-    def explain(self, client_id: str, username: str | None, action: str, topic: bytes) -> str:
+    def listen(self, on_changed: Callable[[], None]) -> None:
+        """Call `on_changed` when a provider's users or rules have changed without a reload."""
+        self._listeners.append(on_changed)
+
+    def _look_again(self) -> None:
+        self._with_rules = tuple(authoriser for authoriser in self._authorisers if authoriser.has_rules)
+        self.chain.providers_changed()
+
+    def _on_changed(self) -> None:
+        self._look_again()
+        for listener in self._listeners:
+            listener()
+
+    # ---- what may it do ----
+
+    @property
+    def has_rules(self) -> bool:
+        """Return whether anybody may be denied anything."""
+        return self._has_granted or bool(self._with_rules)
+
+    def is_open_to(self, subject: Subject) -> bool:
+        """Return whether the client may do everything that no rule is about: there are no rules for it at all."""
+        return subject.identity.grants is None and not self._with_rules
+
+    def program_for(self, subject: Subject) -> AclProgram | None:
+        """Compile the client's rules; None: everything is allowed."""
+        if subject.identity.grants is not None or len(self._with_rules) > 1:
+            return self._merge(subject)
+        return self._with_rules[0].program_for(subject) if self._with_rules else None
+
+    def _merge(self, subject: Subject) -> AclProgram | None:
+        grants = subject.identity.grants
+        programs = [authoriser.program_for(subject) for authoriser in self._with_rules]
+        found = [program for program in programs if program is not None]
+        if grants is None:
+            if len(found) < 2:
+                return found[0] if found else None
+            grants = ()
+        elif not self._has_granted:
+            self._has_granted = True
+            self._restrict()
+        rules = compile_grants(grants, subject)
+        for program in found:
+            rules += program.rules
+        return AclProgram(rules)
+
+    def explain(self, subject: Subject, action: str, topic: bytes) -> str:
         """Say why the client may not publish to the topic, or subscribe to the filter."""
         if action == "publish" and (topic == b"$SYS" or topic.startswith(b"$SYS/")):
             return "$SYS belongs to the broker"
-        if self._files.acl is None:
-            return "no ACL file is loaded"
-        return self._files.acl.explain(client_id, username, action, topic)
+        grants = subject.identity.grants
+        found = None if grants is None else explain_grants(grants, subject, action, topic)
+        for authoriser in self._with_rules:
+            found = found or authoriser.explain(subject, action, topic)
+        return found or ("no ACL file is loaded" if self.is_open_to(subject) else "no rule allows it")
 
-    def program_for(self, client_id: str, username: str | None) -> AclProgram | None:
-        """The client's access program; None = no ACL file, everything is allowed."""
-        return None if self._files.acl is None else self._files.acl.compile_for(client_id, username)
+    def may_use_client_id(self, subject: Subject) -> bool:
+        """Return whether the user may connect with this client id; always where no rule is about client ids."""
+        for authoriser in self._with_rules:
+            found = authoriser.may_use_client_id(subject)
+            if found is not None:
+                return found
+        return True
 
-    def may_use_client_id(self, client_id: str, username: str | None) -> bool:
-        """Return whether the user may connect with this client id; always without an ACL file."""
-        return self._files.acl is None or self._files.acl.may_use_client_id(client_id, username)
+    def data_access(self, subject: Subject, action: str, topic: str) -> bool | None:
+        """Return whether the rules allow this with a query topic; None if they say nothing of it."""
+        for authoriser in self._with_rules:
+            found = authoriser.data_access(subject, action, topic)
+            if found is not None:
+                return found
+        return None
 
-    @property
-    def has_acl(self) -> bool:
-        return self._files.acl is not None
-
-    def data_access(self, client_id: str, username: str | None, action: str, topic: str) -> bool | None:
-        """Whether the ACL file allows this with a query topic; None when it says nothing of it."""
-        return None if self._files.acl is None else self._files.acl.data_access(client_id, username, action, topic)
-
-    def client_type(self, client_id: str, username: str | None, *, from_certificate: bool = False) -> ClientType:
-        """Whether the client is a DEVICE or an APPLICATION: the first [[types]] entry for it in the ACL file says so,
-        else its line in the password file, else the settings. Its CONNECT has no say in it."""
-        passwords, acl, anonymous_type, default_type = self._files
-        found = None
-        if acl is not None:
-            found = acl.client_type(client_id, username, from_certificate=from_certificate)
-        if found is None and passwords is not None and username is not None:
-            found = passwords.client_type(username)
-        return found or (anonymous_type if username is None else default_type)
-
-
-def _load(settings: AccessSettings) -> AccessFiles:
-    return AccessFiles(
-        PasswordFile.load(settings.password_file) if settings.password_file else None,
-        AclFile.load(settings.acl_file) if settings.acl_file else None,
-        settings.anonymous_type,
-        settings.default_type,
-    )
+    def client_type(self, subject: Subject) -> ClientType:
+        """Return whether the client is a DEVICE or an APPLICATION: the rules say so, else the provider that knows the
+        user, else the settings. Its CONNECT has no say in it."""
+        for authoriser in self._with_rules:
+            found = authoriser.client_type(subject)
+            if found is not None:
+                return found
+        identity = subject.identity
+        if identity.client_type is not None:
+            return identity.client_type
+        if identity.user is None:
+            return self._settings.anonymous_type
+        return self.chain.client_type(identity.user) or self._settings.default_type

@@ -7,8 +7,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Sequence
 
+from penstock.broker.parts import Part
 from penstock.core.logging import get_logger
 
 log = get_logger("penstock.app")
@@ -20,27 +21,25 @@ LEAST_SECONDS = 0.25
 # For threads that ask a service that is away: nobody needs the answer any more.
 THREADS_SECONDS = 1.0
 
-Close = Callable[[], Awaitable[object]]
 
-
-async def close_parts(parts: Mapping[str, Close | None], seconds: float, find_away: Callable[[], str]) -> None:
+async def close_parts(parts: Sequence[Part], seconds: float, find_away: Callable[[], str]) -> None:
     """Closes them in their order. All of them have `seconds` together while `find_away` says what is away and why, and
     twice as long while it says nothing: a service may not answer for a while before anybody can tell that it is away.
     What is not closed by then is left, which costs what a kill would: nothing that was acknowledged."""
     deadline = time.monotonic() + seconds
-    for name, close in parts.items():
-        if close is None:
-            continue
+    for part in parts:
         started = time.monotonic()
-        closing = asyncio.ensure_future(close())
+        closing = asyncio.ensure_future(part.stop())
         first = max(deadline, started + LEAST_SECONDS)
         is_left = await _wait(closing, first, max(deadline + seconds, first), find_away)
         if is_left:
             closing.cancel()
             await asyncio.wait([closing], timeout=LEAST_SECONDS)
-            log.warning("a part is left as it is, to end in time", part=name, reason=find_away() or "no answer")
+            log.warning(
+                "shutdown deadline reached, skipping component", part=part.name, reason=find_away() or "no answer"
+            )
         elif time.monotonic() - started > 1.0:
-            log.info("a part took long to close", part=name, seconds=_since(started), reason=find_away())
+            log.info("a part took long to close", part=part.name, seconds=_since(started), reason=find_away())
         if not is_left:
             closing.result()
 

@@ -1,20 +1,24 @@
-"""Makes the providers that the settings name: the logs and the stores, for the composition root (app.py)."""
+"""Makes the providers that the settings name: the logs and the stores, for the composition root."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import cast
 
 from penstock.core.errors import SettingsError
+from penstock.core.plugins import load_plugin
 from penstock.core.ports import Scheduler
 from penstock.services.housekeeper import Housekeeper
 from penstock.services.log_names import LogNames
 from penstock.services.node import ClusterNode
-from penstock.services.settings import QueueSettings, parse_settings
-from penstock.services.topics import check_topic_properties
+from penstock.services.topics import check_services
 from penstock.settings import Settings
+from penstock.settings.providers import LOGS, log_capabilities
+from penstock.settings.services import ServiceSettings
 from penstock.storage.log.base import Log, LogError, parse_properties
 from penstock.storage.log.embedded import EmbeddedLog
 from penstock.storage.log.memory import MemoryLog
@@ -50,54 +54,35 @@ def check_topic(
         raise SettingsError(f"{key} = {text!r} is not allowed: {error}") from None
 
 
-def check_queue_topics(queues: QueueSettings, *, is_kafka: bool) -> None:
+def check_service_topics(services: ServiceSettings, *, is_kafka: bool) -> None:
     """The same of the topics of the queues between services. Raises SettingsError."""
-    check_topic_properties(queues)
-    for base, text in queues.topic_properties.items():
-        check_topic(f'queue.topic-properties."{base}"', text, base, 1, is_kafka=is_kafka)
+    check_services(services)
+    for base, text in services.topic_properties.items():
+        check_topic(f'services.topic_properties."{base}"', text, base, 1, is_kafka=is_kafka)
 
 
-def make_store(settings: Settings) -> LmdbStore | None:
-    """The key-value state of the embedded log."""
-    if settings.ingest.log == "none" or settings.log.provider != "embedded":
-        return None
-    return LmdbStore(Path(settings.server.data_dir) / "state")
+@dataclass(frozen=True, slots=True)
+class OpenedLog:
+    """A log, and how to close what it was made with; the log itself is closed before."""
+
+    log: Log
+    close_rest: Callable[[], None] = lambda: None
 
 
-def make_state_store(settings: Settings, log_provider: Log | None, loop: asyncio.AbstractEventLoop) -> StateStore:
-    """Sessions, subscriptions and what else is known of clients: on the disk, in Kafka, or gone with the process."""
-    if settings.log.provider == "embedded":
-        return LmdbStateStore(Path(settings.server.data_dir) / "clients", loop)
-    if settings.log.provider == "kafka" and log_provider is not None:
-        return StateLog(log_provider, topic_of=LogNames(settings).of)
-    return MemoryStateStore()
-
-
-def make_device_store(settings: Settings, log_provider: Log | None) -> DeviceStore | None:
-    """Where messages wait for DEVICE clients. Without a log they wait in memory, as everything does."""
-    if log_provider is None or settings.log.provider == "memory":
-        return None
-    if settings.device.store == "redis":
-        # imported here: who has no Redis does not wait for its library
-        module = import_module("penstock.subscribers.device.store.redis.store")
-        return cast(DeviceStore, module.RedisDeviceStore(settings.redis, settings.device))
-    return LmdbDeviceStore(Path(settings.server.data_dir) / "devices", settings.device)
-
-
-def make_log(settings: Settings, store: LmdbStore | None) -> Log | None:
-    """The provider of the settings; none where nothing is logged."""
-    if settings.ingest.log == "none":
-        return None
+def make_log(settings: Settings) -> OpenedLog:
+    """The provider of the settings, whether or not they say that publishes are logged."""
+    if settings.log.provider not in LOGS:
+        return OpenedLog(cast(Log, load_plugin("log.provider", settings.log.provider)(settings)))
     # Publishers wait at the setting; what they had sent before they were stopped still finds room.
     room = 2 * settings.log.max_pending_bytes
     if settings.log.provider == "memory":
-        return MemoryLog(max_pending_bytes=room)
+        return OpenedLog(MemoryLog(max_pending_bytes=room))
     if settings.log.provider == "kafka":
-        # imported here: who has no Kafka does not wait for its library
+        # imported here: a broker without Kafka does not wait for its library
         module = import_module("penstock.storage.log.kafka.log")
-        return cast(Log, module.KafkaLog(settings.kafka, copied_topic=LogNames(settings).ingest_topic))
-    assert store is not None
-    return EmbeddedLog(
+        return OpenedLog(cast(Log, module.KafkaLog(settings.kafka, copied_topic=LogNames(settings).ingest_topic)))
+    store = LmdbStore(Path(settings.server.data_dir) / "state")
+    embedded = EmbeddedLog(
         settings.server.data_dir,
         store.space("groups"),
         fsync=settings.log.fsync,
@@ -106,19 +91,44 @@ def make_log(settings: Settings, store: LmdbStore | None) -> Log | None:
         maintenance_interval=settings.log.maintenance_interval,
         linger_ms=settings.log.linger_ms,
     )
+    return OpenedLog(embedded, store.close)
 
 
-def make_node(settings: Settings, log_provider: Log | None, scheduler: Scheduler) -> ClusterNode | None:
-    """This process among the others: on Kafka there may be others, on a log of its own it is alone."""
-    queues = parse_settings(settings.queue)
-    if log_provider is None:
-        return None
-    is_clustered = settings.log.provider == "kafka"
-    return ClusterNode(log_provider, queues, settings.server.node_id, scheduler, is_clustered=is_clustered)
+def make_local_state(settings: Settings, loop: asyncio.AbstractEventLoop) -> StateStore:
+    """Sessions, subscriptions and what else is known of clients: on the disk, or gone with the process."""
+    can = log_capabilities(settings)
+    if can.is_durable and not can.is_shared:
+        return LmdbStateStore(Path(settings.server.data_dir) / "clients", loop)
+    return MemoryStateStore()
 
 
-def make_housekeeper(settings: Settings, log_provider: Log | None, node: ClusterNode | None) -> Housekeeper | None:
-    if log_provider is None or node is None:
-        return None
-    options = parse_settings(settings.queue).core.housekeeper
-    return Housekeeper(node.queues, log_provider, options, is_alone=settings.log.provider != "kafka")
+def make_state_store(settings: Settings, log_provider: Log, loop: asyncio.AbstractEventLoop) -> StateStore:
+    """The same where there is a log: in Kafka, if that is the log."""
+    if log_provider.is_shared:
+        return StateLog(log_provider, topic_of=LogNames(settings).of)
+    return make_local_state(settings, loop)
+
+
+def make_device_store(settings: Settings) -> DeviceStore:
+    """Where messages wait for DEVICE clients. Without a durable log they wait in memory, as everything does."""
+    if settings.device.store == "redis":
+        # imported here: a broker without Redis does not wait for its library
+        module = import_module("penstock.subscribers.device.store.redis.store")
+        return cast(DeviceStore, module.RedisDeviceStore(settings.redis, settings.device))
+    return LmdbDeviceStore(Path(settings.server.data_dir) / "devices", settings.device)
+
+
+def make_node(settings: Settings, log_provider: Log, scheduler: Scheduler) -> ClusterNode:
+    """This process as a member of a cluster: alone unless the log is shared."""
+    return ClusterNode(
+        log_provider,
+        settings.services,
+        settings.server.node_id,
+        scheduler,
+        cluster=settings.cluster if log_provider.is_shared else None,
+    )
+
+
+def make_housekeeper(settings: Settings, log_provider: Log, node: ClusterNode) -> Housekeeper:
+    options = settings.services.core.housekeeper
+    return Housekeeper(node.queues, log_provider, options, is_alone=not log_provider.is_shared)

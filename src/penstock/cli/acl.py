@@ -40,8 +40,8 @@ def import_mosquitto(file: File) -> None:
 def check(
     file: File,
     *,
-    client: Annotated[str, typer.Option("-i", "--client", help="Client id to ask for.")] = "",
-    user: Annotated[str | None, typer.Option("-u", "--user", help="User name to ask for; none = anonymous.")] = None,
+    client: Annotated[str, typer.Option("-i", "--client", help="Client id to check.")] = "",
+    user: Annotated[str | None, typer.Option("-u", "--user", help="User name to check. [default: anonymous]")] = None,
     publish: Annotated[
         list[str] | None, typer.Option("--publish", metavar="TOPIC", help="May it publish to this topic? Repeatable.")
     ] = None,
@@ -58,12 +58,12 @@ def check(
         ),
     ] = None,
     connect: Annotated[bool, typer.Option("--connect", help="May it connect with its client id?")] = False,
-    ask_type: Annotated[bool, typer.Option("--type", help="Say whether it is a DEVICE or an APPLICATION.")] = False,
+    ask_type: Annotated[bool, typer.Option("--type", help="Print whether it is a DEVICE or an APPLICATION.")] = False,
     certificate: Annotated[
         bool, typer.Option("--certificate", help="The user name was taken from a client certificate.")
     ] = False,
 ) -> None:
-    """Read an ACL file and, if asked, say what a client may do; exit code 1 when it may not. With --type also which
+    """Check an ACL file and, optionally, what a client may do; exit code 1 if it may not. With --type also which
     type of client it is, as far as the [[types]] entries of the file say."""
     rules = AclFile.load(file)
     if not publish and not subscribe and not data and not ask_type and not connect:

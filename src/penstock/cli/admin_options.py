@@ -13,13 +13,17 @@ from penstock.operate.client import AdminClient, admin_of
 
 Url = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help="http://host:port of the broker's admin address; else it is looked up."),
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="http://host:port of the broker's admin address. [default: from the data directory]",
+    ),
 ]
 Token = Annotated[
     str | None,
     typer.Option(
         "--token",
-        help="Where other users can see it; better PENSTOCK_ADMIN__TOKEN, or admin.token of the data directory.",
+        help="Admin token; other users can see it, prefer PENSTOCK_ADMIN__TOKEN or admin.token of the data directory.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -19,28 +19,31 @@ COMMANDS = {
     "acl": ("penstock.cli.acl", "Check ACL files and import those of mosquitto."),
     "log": (
         "penstock.cli.log.app",
-        "Look into the logs of messages: topics, records, offsets; append, truncate, repair.",
+        "Inspect the logs of messages: topics, records, offsets; append, truncate, repair.",
     ),
-    "app": ("penstock.cli.application", "Look at APPLICATION clients of a running broker; reset and delete them."),
-    "session": ("penstock.cli.session", "Look at sessions of a running broker; disconnect their clients, delete them."),
-    "retained": ("penstock.cli.retained", "Look at retained messages of a running broker; delete them."),
+    "app": ("penstock.cli.application", "Manage APPLICATION clients of a running broker."),
+    "session": ("penstock.cli.session", "Show, disconnect and delete sessions of a running broker."),
+    "retained": ("penstock.cli.retained", "Show and delete retained messages of a running broker."),
     "queue": (
         "penstock.cli.queue.app",
-        "Look at durable queues of a running broker; make, change, move, replay, delete.",
+        "Manage durable queues of a running broker.",
     ),
-    "sql": ("penstock.cli.sql", "Make topics that are queries over messages, show and drop them: SQL statements."),
-    "subscribe": ("penstock.cli.subscribe", "Print the rows of query topics, alone or as member of a consumer group."),
+    "sql": ("penstock.cli.sql", "Create, show and drop query topics with SQL statements."),
+    "subscribe": (
+        "penstock.cli.subscribe",
+        "Print the rows of query topics, alone or as a member of a consumer group.",
+    ),
     "bench": (
         "penstock.cli.bench.app",
         "Load tests of any MQTT broker, with checks and reports; comparisons of brokers.",
     ),
     "top": ("penstock.cli.top.app", "Watch a running broker: clients, rates, queues, lag, drops."),
-    "doctor": ("penstock.cli.doctor", "Check the machine, files, Kafka and Redis, and say what to change."),
+    "doctor": ("penstock.cli.doctor", "Check the machine, files, Kafka and Redis, and suggest changes."),
     "backup": ("penstock.cli.backup", "Save the data directory of a broker, while it runs."),
-    "restore": ("penstock.cli.restore", "Put a backup back into a data directory."),
+    "restore": ("penstock.cli.restore", "Restore a backup into a data directory."),
     "spark": (
         "penstock.cli.spark.app",
-        "Work on the logged messages with Spark: jobs, SQL, packages for a cluster.",
+        "Process logged messages with Spark: jobs, SQL, packages for a cluster.",
     ),
     "check-config": ("penstock.cli.check_config", "Show the effective settings and where each came from."),
 }
@@ -112,4 +115,4 @@ def root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """A very fast MQTT 3.1, 3.1.1 and 5.0 broker, and clients to try it."""
+    """A very fast MQTT 3.1, 3.1.1 and 5.0 broker, with clients and tools."""

@@ -9,10 +9,10 @@ import typer
 
 from penstock.cli.admin_options import Broker, Json, Yes, with_broker
 from penstock.cli.app import make_app
-from penstock.cli.log.places import FORMS, Place, parse_place
-from penstock.cli.tables import ask, describe_expiry, print_entries, print_fields, print_json, shown
+from penstock.cli.tables import ask, describe_expiry, print_answer, print_entries, print_fields, print_json, shown
 from penstock.core.text import counted
 from penstock.operate.client import AdminClient, escape
+from penstock.operate.inspect.places import FORMS, Place, parse_place
 
 app = make_app()
 
@@ -25,7 +25,7 @@ _COLUMNS = ("client_id", "connected", "lag", "in_flight", "retries", "expired", 
 
 @app.callback()
 def application() -> None:
-    """Look at and change persistent APPLICATION clients: those with a topic of their own in the log.
+    """Manage persistent APPLICATION clients: those with a topic of their own in the log.
 
     The broker must be running: it is found by its data directory, or by --url.
     """
@@ -38,7 +38,7 @@ def list_all(
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """List the clients. The lag is how many messages they have not acknowledged yet."""
+    """List the clients. The lag is the number of messages not acknowledged yet."""
     entries = broker().get(PATH)
     if as_json:
         print_json(entries)
@@ -55,7 +55,7 @@ def show(
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Show one client. Its topic, its offsets, what is in flight, its shared subscriptions."""
+    """Show one client. Shows its topic, offsets, messages in flight and shared subscriptions."""
     entry = _get(broker(), client)
     if as_json:
         print_json(entry)
@@ -77,7 +77,7 @@ def lag(
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Show how much waits in each topic. The client's own and those of its shared subscriptions."""
+    """Show the lag of each topic. The client's own topic and those of its shared subscriptions."""
     admin = broker()
     entries = admin.get(PATH) if client is None else [_get(admin, client)]
     rows = [row for entry in entries for row in _lag_rows(entry)]
@@ -102,8 +102,8 @@ def reset(
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Go on at another place of the topic. What lies before it is not delivered; what lies after it is, again if it was
-    delivered before."""
+    """Continue at another offset of the topic. Messages before it are skipped; messages after it are
+    delivered, again if necessary."""
     place = place_for_api(to, parse_place(to, "--to"))
     admin = broker()
     entry = _get(admin, client)
@@ -111,12 +111,11 @@ def reset(
         now = f"committed offset {shown(entry['committed_offset'])}, end {shown(entry['end_offset'])}"
         ask(f"reset {shown(client)} ({now}) to {to}?", "nothing was reset")
     entry = admin.post(f"{PATH}/{escape(client)}/reset", {"to": place})
-    if as_json:
-        print_json(entry)
-        return
-    typer.echo(
+    print_answer(
+        entry,
+        as_json,
         f"{shown(client)} goes on at offset {shown(entry['committed_offset'])}, "
-        f"{counted(entry['lag'], 'message')} before the end"
+        f"{counted(entry['lag'], 'message')} before the end",
     )
 
 
@@ -129,7 +128,7 @@ def delete(
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Delete a client. Its session, its topic with every message in it, and its offsets."""
+    """Delete a client. Deletes its session, its topic with all messages, and its offsets."""
     admin = broker()
     entry = _get(admin, client)
     if not is_sure:
@@ -139,10 +138,7 @@ def delete(
             "nothing was deleted",
         )
     entry = admin.delete(f"{PATH}/{escape(client)}")
-    if as_json:
-        print_json(entry)
-        return
-    typer.echo(f"{shown(client)} deleted, with {entry['topic']}")
+    print_answer(entry, as_json, f"{shown(client)} deleted, with {entry['topic']}")
 
 
 def place_for_api(text: str, place: Place) -> str | int:

@@ -28,8 +28,8 @@ def check_config(
 ) -> None:
     """Check settings, certificates, password and ACL files as `serve` would; exit code 78 when something is wrong."""
     loaded = load()
-    AccessControl(loaded.settings.access).close()
-    import_module("penstock.broker.app").check(loaded.settings)  # what only the parts themselves can judge
+    AccessControl(loaded.settings.access)
+    import_module("penstock.broker.check").check(loaded.settings)  # what only the parts themselves can judge
     for warning in loaded.warnings:
         print(f"penstock: warning: {warning}", file=sys.stderr)
     rows = list(_rows(loaded))

@@ -14,12 +14,12 @@ from urllib.parse import unquote, urlsplit
 import typer
 from typer.core import TyperCommand
 
-from penstock._ext.wire import packets
 from penstock.cli.option_groups import with_options
 from penstock.cli.properties import join_arguments, parse_properties
 from penstock.core.errors import UsageError
-from penstock.mqtt.client.session import ConnectRequest
-from penstock.mqtt.client.stream import Target
+from penstock_client.mqtt.client import ConnectRequest
+from penstock_client.mqtt.packets import Will
+from penstock_client.mqtt.stream import Target
 
 VERSIONS = {"mqttv31": 3, "31": 3, "mqttv311": 4, "311": 4, "mqttv5": 5, "5": 5}
 NEVER = 0xFFFFFFFF
@@ -43,7 +43,7 @@ PasswordFile = Annotated[
     Path | None, typer.Option("--pw-file", metavar="FILE", help="Read the password from the first line of a file.")
 ]
 ClientId = Annotated[str | None, typer.Option("-i", "--id", help="Client id.  [default: a random one]")]
-IdPrefix = Annotated[str | None, typer.Option("-I", "--id-prefix", help="Client id: this and the process id.")]
+IdPrefix = Annotated[str | None, typer.Option("-I", "--id-prefix", help="Client id: this prefix and the process id.")]
 Version = Annotated[
     str | None,
     typer.Option(
@@ -57,7 +57,7 @@ NoCleanSession = Annotated[
 ]
 SessionExpiry = Annotated[
     str | None,
-    typer.Option("-x", "--session-expiry-interval", help="Seconds the session lives on; -1 or ∞ = for ever."),
+    typer.Option("-x", "--session-expiry-interval", help="Seconds the session is kept; -1 or ∞ = forever."),
 ]
 WillTopic = Annotated[str | None, typer.Option("--will-topic", help="Topic of the will.")]
 WillPayload = Annotated[str | None, typer.Option("--will-payload", help="Payload of the will.")]
@@ -69,10 +69,12 @@ Properties = Annotated[
         "-D", "--property", metavar="COMMAND NAME VALUE", help="MQTT 5 property; user-property takes two values."
     ),
 ]
-CaFile = Annotated[str | None, typer.Option("--cafile", metavar="FILE", help="PEM file with trusted authorities: TLS.")]
+CaFile = Annotated[
+    str | None, typer.Option("--cafile", metavar="FILE", help="PEM file with trusted authorities; enables TLS.")
+]
 Cert = Annotated[str | None, typer.Option("--cert", metavar="FILE", help="PEM file with the client's certificate.")]
 Key = Annotated[str | None, typer.Option("--key", metavar="FILE", help="PEM file with the client's key.")]
-SystemCertificates = Annotated[bool, typer.Option("--tls-use-os-certs", help="TLS with the system's authorities.")]
+SystemCertificates = Annotated[bool, typer.Option("--tls-use-os-certs", help="Use TLS with the system's authorities.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Do not check the host name in the broker's certificate.")]
 Debug = Annotated[bool, typer.Option("-d", "--debug", help="Show the packets on standard error.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Do not print error messages.")]
@@ -256,18 +258,10 @@ def _session_expiry(options: ConnectionOptions) -> int | None:
     return int(text)
 
 
-def _will(options: ConnectionOptions, properties: dict[str, Any]) -> packets.WillPacket | None:
+def _will(options: ConnectionOptions, properties: dict[str, Any]) -> Will | None:
     if options.will_topic is None:
         if options.will_payload is not None or options.will_qos or options.will_retain or properties:
             raise UsageError("a will needs --will-topic")
         return None
-    delay, expiry = properties.pop("will_delay", 0), properties.pop("message_expiry", None)
-    return packets.WillPacket(
-        options.will_topic,
-        os.fsencode(options.will_payload or ""),
-        options.will_qos,
-        options.will_retain,
-        packets.encode_publish_properties(**properties),
-        delay,
-        expiry,
-    )
+    payload = os.fsencode(options.will_payload or "")
+    return Will(options.will_topic, payload, options.will_qos, options.will_retain, properties)

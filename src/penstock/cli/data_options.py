@@ -30,10 +30,12 @@ Password = Annotated[
 PasswordFile = Annotated[
     Path | None, typer.Option("--pw-file", metavar="FILE", help="File whose first line is the password.")
 ]
-CaFile = Annotated[str, typer.Option("--cafile", metavar="FILE", help="PEM file with trusted authorities: TLS.")]
+CaFile = Annotated[
+    str, typer.Option("--cafile", metavar="FILE", help="PEM file with trusted authorities; enables TLS.")
+]
 Cert = Annotated[str, typer.Option("--cert", metavar="FILE", help="PEM file with the client's certificate.")]
 Key = Annotated[str, typer.Option("--key", metavar="FILE", help="PEM file with the client's key.")]
-SystemCertificates = Annotated[bool, typer.Option("--tls", help="TLS with the system's authorities.")]
+SystemCertificates = Annotated[bool, typer.Option("--tls", help="Use TLS with the system's authorities.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Do not check the host name in the broker's certificate.")]
 DEFAULT_SERVER = "127.0.0.1:6030"
 # A person waits, and would rather read that nobody listens there.

@@ -6,7 +6,7 @@ import shutil
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -16,27 +16,16 @@ import typer
 
 from penstock.cli.admin_options import Json
 from penstock.cli.app import make_app
-from penstock.cli.backup import is_log_open
 from penstock.cli.settings_options import Config, DataDir, Listen, Port, Set, load_from_flags
 from penstock.cli.tables import print_json, shown
 from penstock.core import exit_codes
 from penstock.core.errors import PenstockError, SettingsError
-from penstock.operate.client import admin_of
-from penstock.operate.doctor.access import check_access
-from penstock.operate.doctor.backends import check_kafka, check_redis
-from penstock.operate.doctor.certificates import check_certificates
+from penstock.operate.doctor.examine import examine
 from penstock.operate.doctor.finding import Finding, State, ok, problem, warning
-from penstock.operate.doctor.network import check_network
-from penstock.operate.doctor.queues import check_queues
-from penstock.operate.doctor.storage import check_storage
-from penstock.operate.doctor.system import ClockWatch, check_backlog, check_cores, check_files, check_memory
-from penstock.operate.http.token import ADDRESS_FILE
 from penstock.settings import Settings
-from penstock.storage.log.embedded import files
 
 app = make_app()
 
-ANSWER_SECONDS = 3.0
 NARROWEST = 20
 MARKS: dict[State, str] = {"ok": "ok      ", "warning": "warning ", "problem": "PROBLEM "}
 STYLES: dict[State, str] = {"ok": "green", "warning": "yellow", "problem": "bold red"}
@@ -50,8 +39,8 @@ def doctor(
     port: Port = None,
     data_dir: DataDir = None,
     assignments: Set = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 for warnings, too.")] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only what is not as it should be.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 1 for warnings, too.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show only problems and warnings.")] = False,
     as_json: Json = False,
 ) -> None:
     """Check limits, clock, disk, ports, TLS, passwords, Kafka and Redis, and say what to change. Changes nothing.
@@ -72,7 +61,7 @@ def doctor(
     code = exit_codes.OK
     try:
         loaded = load_from_flags(config, **flags)  # type: ignore[arg-type] # each has the type of its parameter
-        import_module("penstock.broker.app").check(loaded.settings)  # what only the parts themselves can judge
+        import_module("penstock.broker.check").check(loaded.settings)  # what only the parts themselves can judge
         tell(warning("settings", text, "see docs/settings.md") for text in loaded.warnings)
         tell([ok("settings", "all of them can be used together")])
         settings: Settings | None = loaded.settings
@@ -102,48 +91,6 @@ def _load_unchecked(config: Path | None, flags: Mapping[str, object]) -> Setting
         return load_from_flags(config, **flags, check=False).settings  # type: ignore[arg-type] # as above
     except SettingsError:
         return None
-
-
-def examine(settings: Settings) -> Iterator[Finding]:
-    clock = ClockWatch()
-    pid = _find_broker(Path(settings.server.data_dir)) or _ask_broker(settings)
-    if pid is not None:
-        yield ok("broker", f"one runs on {Path(settings.server.data_dir).resolve()} (pid {pid})")
-    yield from check_files(settings, pid)
-    yield from check_backlog()
-    yield from check_memory()
-    yield from check_cores()
-    yield from check_storage(settings)
-    yield from check_network(settings, pid)
-    yield from check_certificates(settings)
-    yield from check_access(settings)
-    if settings.log.provider == "kafka":
-        yield from check_kafka(settings)
-    if settings.device.store == "redis":
-        yield from check_redis(settings)
-    if pid is not None:
-        yield from check_queues(settings, ANSWER_SECONDS)
-    yield from clock.check()
-
-
-def _find_broker(data_dir: Path) -> int | None:
-    """The process that writes the log there."""
-    try:
-        if not data_dir.is_dir() or not is_log_open(data_dir):
-            return None
-        return int((files.log_directory(data_dir) / files.LOCK_FILE).read_text(encoding="ascii"))
-    except (PenstockError, OSError, ValueError):
-        return None
-
-
-def _ask_broker(settings: Settings) -> int | None:
-    """One on Kafka writes no log; it answers at the address that it has left there, to its token only."""
-    try:
-        if (Path(settings.server.data_dir) / ADDRESS_FILE).is_file():
-            return int(admin_of(settings).get("/overview", ANSWER_SECONDS)["process"]["pid"])
-    except (PenstockError, OSError, LookupError, TypeError, ValueError):
-        pass  # it was killed, and what it has left is old; or this user may not know
-    return None
 
 
 def _print(finding: Finding) -> None:

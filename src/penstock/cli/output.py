@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock.core.errors import UsageError
-from penstock.mqtt.client.session import Message
+from penstock_client.mqtt.packets import Message
 
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "a": b"\a", "e": b"\x1b", "v": b"\v", "\\": b"\\"}
 

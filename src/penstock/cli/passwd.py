@@ -33,7 +33,7 @@ def passwd(
     user: Annotated[str, typer.Argument(metavar="USER")] = "",
     password: Annotated[str | None, typer.Argument(metavar="[PASSWORD]", help="Only with -b.")] = None,
     *,
-    create: Annotated[bool, typer.Option("-c", help="Create a new file, replacing one that is there.")] = False,
+    create: Annotated[bool, typer.Option("-c", help="Create a new file, replacing an existing one.")] = False,
     batch: Annotated[
         bool, typer.Option("-b", help="Take the password from the command line, where other users can see it.")
     ] = False,
@@ -43,7 +43,7 @@ def passwd(
     ] = False,
     client_type: Annotated[
         ClientType | None,
-        typer.Option("--type", help="Clients of this user are of this type; else as the user has it, or the settings."),
+        typer.Option("--type", help="Type of this user's clients. [default: unchanged, or as in the settings]"),
     ] = None,
     keep: Annotated[bool, typer.Option("-k", "--keep", help="Keep the password: change the --type only.")] = False,
 ) -> None:

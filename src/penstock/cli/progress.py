@@ -40,6 +40,11 @@ class Progress:
         if self._is_wanted and before // LOOK_EVERY != self._done // LOOK_EVERY:
             self.look()
 
+    def step(self) -> None:
+        """Advance by one that may have taken long."""
+        self.advance()
+        self.look()
+
     def look(self) -> None:
         """Starts the bar when the time for it has come, and moves it."""
         if self._bar is None and self._is_wanted and time.monotonic() - self._started >= PATIENCE_SECONDS:

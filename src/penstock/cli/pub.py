@@ -15,12 +15,11 @@ import typer
 from penstock.cli import client_options as shared
 from penstock.cli.app import make_app
 from penstock.cli.client_options import Connect, Connection, MosquittoCommand, make_connection, pick, with_connection
-from penstock.cli.client_runner import run, warn
-from penstock.cli.standard_input import stdin_lines
+from penstock.cli.client_runner import run, stdin_lines, warn
 from penstock.core import exit_codes
 from penstock.core.errors import UsageError
 from penstock.core.text import counted
-from penstock.mqtt.client.session import Client, ConnectionClosed
+from penstock_client.mqtt.client import Client, ConnectionClosed
 
 app = make_app()
 
@@ -38,7 +37,7 @@ def pub(
     stdin: Annotated[bool, typer.Option("-s", "--stdin-file", help="Send standard input as one message.")] = False,
     qos: shared.Qos = 0,
     retain: Annotated[bool, typer.Option("-r", "--retain", help="Retain the message.")] = False,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Publish so many times.")] = 1,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Publish N times.")] = 1,
     repeat_delay: Annotated[float, typer.Option("--repeat-delay", min=0, help="Seconds between repeats.")] = 0.0,
     max_inflight: Annotated[
         int, typer.Option("-M", "--max-inflight", min=1, max=65535, help="QoS 1 and 2 messages under way at once.")

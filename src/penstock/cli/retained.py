@@ -8,7 +8,7 @@ import typer
 
 from penstock.cli.admin_options import Broker, Json, Yes, with_broker
 from penstock.cli.app import make_app
-from penstock.cli.tables import ask, print_entries, print_fields, print_json, shown
+from penstock.cli.tables import ask, print_answer, print_entries, print_fields, print_json, shown
 from penstock.core.text import counted
 from penstock.operate.client import escape
 
@@ -21,7 +21,7 @@ _COLUMNS = ("topic", "qos", "size", "expires", "payload")
 
 @app.callback()
 def retained() -> None:
-    """Look at retained messages, and delete them.
+    """Show and delete retained messages.
 
     The broker must be running: it is found by its data directory, or by --url.
     """
@@ -34,11 +34,11 @@ def list_some(
         str, typer.Argument(metavar="FILTER", help="An MQTT topic filter; # does not match topics that begin with $.")
     ] = "#",
     *,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=10_000, help="So many at most.")] = 100,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=10_000, help="Maximum number to show.")] = 100,
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """List retained messages. With the first 64 bytes of each."""
+    """List retained messages. Shows the first 64 bytes of each."""
     admin = broker()
     answer = admin.get(f"{PATH}?filter={escape(topic_filter)}&limit={limit}")
     if as_json:
@@ -69,7 +69,7 @@ def get(
     topic: Topic,
     *,
     most: Annotated[
-        int, typer.Option("--bytes", min=1, max=16 * 1024 * 1024, help="So much of the payload at most.")
+        int, typer.Option("--bytes", min=1, max=16 * 1024 * 1024, help="Maximum bytes of the payload.")
     ] = 65_536,
     broker: Broker,
     as_json: Json = False,
@@ -97,13 +97,10 @@ def delete(
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Delete a retained message. Subscribers of the topic get an empty message, as when a client deletes it."""
+    """Delete a retained message. Subscribers of the topic receive an empty message, as when a client deletes it."""
     admin = broker()
     if not is_sure:
         entry = admin.get(f"{PATH}/{escape(topic)}?bytes=1")
         ask(f"delete the retained message of {shown(topic)} ({counted(entry['size'], 'byte')})?", "nothing was deleted")
     entry = admin.delete(f"{PATH}/{escape(topic)}")
-    if as_json:
-        print_json(entry)
-        return
-    typer.echo(f"the retained message of {shown(topic)} is deleted")
+    print_answer(entry, as_json, f"the retained message of {shown(topic)} is deleted")

@@ -8,8 +8,9 @@ import sys
 
 import uvloop
 
-from penstock.broker.app import Broker
+from penstock.broker.build import build_broker
 from penstock.broker.closing import end_soon
+from penstock.broker.life import Broker
 from penstock.broker.service_manager import ServiceManager
 from penstock.cli.banner import render_banner
 from penstock.settings.loader import Loaded
@@ -24,7 +25,7 @@ async def _main(loaded: Loaded) -> int:
     manager = ServiceManager(asyncio.get_running_loop())
     manager.starting()
     try:
-        broker = Broker(loaded)
+        broker = build_broker(loaded)
         return await _serve(broker, manager)
     finally:
         manager.close()

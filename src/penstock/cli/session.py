@@ -8,7 +8,7 @@ import typer
 
 from penstock.cli.admin_options import Broker, Json, Yes, with_broker
 from penstock.cli.app import make_app
-from penstock.cli.tables import ask, describe_expiry, print_entries, print_fields, print_json, shown
+from penstock.cli.tables import ask, describe_expiry, print_answer, print_entries, print_fields, print_json, shown
 from penstock.core.text import counted
 from penstock.operate.client import AdminClient, escape
 
@@ -35,7 +35,7 @@ _OF_A_FILTER = ("filter", "qos", "no_local", "retain_as_published", "retain_hand
 
 @app.callback()
 def session() -> None:
-    """Look at sessions, disconnect their clients, and end them.
+    """Show sessions, disconnect their clients, and end them.
 
     The broker must be running: it is found by its data directory, or by --url.
     """
@@ -45,10 +45,10 @@ def session() -> None:
 @with_broker
 def list_some(
     pattern: Annotated[
-        str, typer.Argument(metavar="PATTERN", help="Client ids to show: * stands for any text, ? for a character.")
+        str, typer.Argument(metavar="PATTERN", help="Client ids to show: * matches any characters, ? matches one.")
     ] = "*",
     *,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=10_000, help="So many at most.")] = 100,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=10_000, help="Maximum number to show.")] = 100,
     broker: Broker,
     as_json: Json = False,
 ) -> None:
@@ -72,7 +72,7 @@ def show(
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Show one session. What waits for its client, what it has lost, its subscriptions."""
+    """Show one session. Shows waiting messages, drops and subscriptions."""
     entry = _get(broker(), client)
     if as_json:
         print_json(entry)
@@ -96,7 +96,7 @@ def kick(
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Disconnect a client. Its session stays, and it may connect again at once."""
+    """Disconnect a client. Its session stays, and it may reconnect at once."""
     admin = broker()
     if not is_sure:
         entry = _get(admin, client)
@@ -118,7 +118,7 @@ def delete(
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Delete a session. Disconnects the client; its subscriptions and what waits for it are gone."""
+    """Delete a session. Disconnects the client and deletes its subscriptions and stored messages."""
     admin = broker()
     if not is_sure:
         entry = _get(admin, client)
@@ -126,10 +126,7 @@ def delete(
         subscriptions = counted(entry["subscriptions"], "subscription")
         ask(f"delete the session of {shown(client)} with {subscriptions} and {waiting}?", "nothing was deleted")
     entry = admin.delete(f"{PATH}/{escape(client)}")
-    if as_json:
-        print_json(entry)
-        return
-    typer.echo(f"the session of {shown(client)} is deleted")
+    print_answer(entry, as_json, f"the session of {shown(client)} is deleted")
 
 
 def _get(admin: AdminClient, client: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ Listen = Annotated[
     ),
 ]
 Port = Annotated[int | None, typer.Option("-p", "--port", min=0, max=65535, help="Short for --listen 127.0.0.1:PORT.")]
-DataDir = Annotated[str | None, typer.Option("--data-dir", help="Where everything kept across restarts lies.")]
+DataDir = Annotated[str | None, typer.Option("--data-dir", help="Directory for all persistent data.")]
 LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")]
 LogFormat = Annotated[str | None, typer.Option("--log-format", help="auto, text or json.")]
 Admin = Annotated[

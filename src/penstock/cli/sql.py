@@ -40,7 +40,7 @@ def sql(
     ctx: typer.Context,
     statement: Annotated[
         str | None,
-        typer.Argument(metavar="[STATEMENT]", help="One or more, separated by semicolons; without it standard input."),
+        typer.Argument(metavar="[STATEMENT]", help="Statements, separated by semicolons. [default: standard input]"),
     ] = None,
     *,
     file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the statements from a file.")] = None,
@@ -55,7 +55,7 @@ def sql(
     tls: data.SystemCertificates = False,
     insecure: data.Insecure = False,
 ) -> None:
-    """Run SQL statements about query topics: make and drop them, show them and their consumers.
+    """Run SQL statements about query topics: create, drop and show them and their consumers.
 
     A query topic is a SELECT over the messages of an MQTT filter. The broker evaluates it; consumers read its rows.
     """

@@ -16,12 +16,14 @@ from penstock.cli.client_runner import run, warn
 from penstock.cli.output import make_printer
 from penstock.core import exit_codes
 from penstock.core.errors import UsageError
-from penstock.mqtt.client.session import Client, Message
+from penstock_client.mqtt.client import Client
+from penstock_client.mqtt.packets import Message
+from penstock_schema import topic_filter
 
 app = make_app()
 Settle = Annotated[
     Literal["ack", "nack", "reject"] | None,
-    typer.Option("--settle", help="What becomes of each message of a durable queue once it is printed (MQTT 5)."),
+    typer.Option("--settle", help="Settlement of each message of a durable queue after it is printed (MQTT 5)."),
 ]
 
 
@@ -32,21 +34,25 @@ def sub(
     *,
     topics: Annotated[list[str] | None, typer.Option("-t", "--topic", help="Filter; repeatable.")] = None,
     qos: shared.Qos = 0,
-    count: Annotated[int | None, typer.Option("-C", min=1, help="Exit after so many messages.")] = None,
-    timeout: Annotated[float | None, typer.Option("-W", min=0.001, help="Exit after seconds with code 27.")] = None,
+    count: Annotated[int | None, typer.Option("-C", min=1, help="Exit after N messages.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option("-W", min=0.001, help="Exit after this many seconds, with code 27.")
+    ] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the topic before the payload.")] = False,
-    no_newline: Annotated[bool, typer.Option("-N", help="No line end after a message.")] = False,
+    no_newline: Annotated[bool, typer.Option("-N", help="Do not print a newline after each message.")] = False,
     format: Annotated[str | None, typer.Option("-F", help="Format: %t %p %q %r %l %m %x %j %I %U …")] = None,
     no_stale: Annotated[bool, typer.Option("-R", help="Do not print retained messages.")] = False,
     retained_only: Annotated[
         bool, typer.Option("--retained-only", help="Only retained messages; exit at the first other one.")
     ] = False,
     remove_retained: Annotated[
-        bool, typer.Option("--remove-retained", help="Clear the retained messages that are received.")
+        bool, typer.Option("--remove-retained", help="Clear received retained messages.")
     ] = False,
-    filter_out: Annotated[list[str] | None, typer.Option("-T", "--filter-out", help="Do not print these.")] = None,
+    filter_out: Annotated[
+        list[str] | None, typer.Option("-T", "--filter-out", help="Filter of topics not to print; repeatable.")
+    ] = None,
     unsubscribe: Annotated[list[str] | None, typer.Option("-U", "--unsubscribe", help="Unsubscribe first.")] = None,
-    exit_when_subscribed: Annotated[bool, typer.Option("-E", help="Exit when subscribed.")] = False,
+    exit_when_subscribed: Annotated[bool, typer.Option("-E", help="Exit after subscribing.")] = False,
     settle: Settle = None,
     connect: Connect,
     quiet: shared.Quiet = False,
@@ -89,20 +95,7 @@ class SubscribeOptions:
     def is_printed(self, message: Message) -> bool:
         if message.retain and self.no_stale:
             return False
-        return not any(matches_filter(name, message.topic) for name in self.filter_out or [])
-
-
-def matches_filter(name: str, topic: str) -> bool:
-    """Whether the filter matches the topic [MQTT-4.7.2-1]."""
-    levels, parts = name.split("/"), topic.split("/")
-    if topic.startswith("$") and levels[0] in ("+", "#"):
-        return False
-    for index, level in enumerate(levels):
-        if level == "#":
-            return True
-        if index >= len(parts) or level not in ("+", parts[index]):
-            return False
-    return len(levels) == len(parts)
+        return not any(topic_filter.matches(name, message.topic) for name in self.filter_out or [])
 
 
 async def _run(connection: Connection, options: SubscribeOptions, filters: list[str]) -> int:

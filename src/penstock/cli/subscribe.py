@@ -1,4 +1,4 @@
-"""`penstock subscribe`: the rows of query topics, as they come."""
+"""`penstock subscribe`: the rows of query topics, as they arrive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.core import exit_codes
 from penstock.core.errors import UsageError
 from penstock.operate.inspect.records import as_text
 from penstock_client.consumer import AsyncConsumer
-from penstock_client.failures import TopicRefused
+from penstock_client.errors import TopicRefused
 from penstock_client.messages import Block, Message
 from penstock_client.partitions import TopicPartition
 
@@ -56,23 +56,24 @@ def subscribe(
     ] = None,
     start: Annotated[
         Literal["earliest", "latest", "none"],
-        typer.Option("--from", help="Where a group begins that has committed nothing; none: an error then."),
+        typer.Option("--from", help="Where a group without a committed offset starts; none = report an error."),
     ] = "latest",
     commit: Annotated[
         Literal["auto", "none"],
-        typer.Option("--commit", help="auto: rows that were printed; none: only look, the group stays where it is."),
+        typer.Option("--commit", help="auto: commit printed rows; none: commit nothing."),
     ] = "auto",
-    count: Annotated[int | None, typer.Option("-C", "--count", min=1, help="Exit after so many rows.")] = None,
-    timeout: Annotated[float | None, typer.Option("-W", min=0.001, help="Exit after seconds with code 27.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    count: Annotated[int | None, typer.Option("-C", "--count", min=1, help="Exit after N rows.")] = None,
+    timeout: Annotated[float | None, typer.Option("-W", min=0.001, help="Exit after seconds, with code 27.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
     replay: Annotated[
-        bool, typer.Option("--replay", help="At the speed the messages came; stores no progress. With --from earliest.")
+        bool,
+        typer.Option("--replay", help="Replay at the speed of the messages; commit nothing. Needs --from earliest."),
     ] = False,
     options: Annotated[
         list[str] | None,
-        typer.Option("-o", "--option", metavar="KEY=VALUE", help="Another key of a consumer: min.poll.rows=100."),
+        typer.Option("-o", "--option", metavar="KEY=VALUE", help="Consumer property, such as min.poll.rows=100."),
     ] = None,
-    client_id: Annotated[str, typer.Option("-i", "--id", help="Client id, as SHOW CONSUMERS has it.")] = "",
+    client_id: Annotated[str, typer.Option("-i", "--id", help="Client id, shown by SHOW CONSUMERS.")] = "",
     server: data.Server = DEFAULT_SERVER,
     user: data.User = "",
     password: data.Password = "",
@@ -84,9 +85,9 @@ def subscribe(
     insecure: data.Insecure = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not print error messages.")] = False,
 ) -> None:
-    """Print the rows of query topics as they come.
+    """Print the rows of query topics as they arrive.
 
-    Ctrl-C commits what was printed and leaves the group.
+    Ctrl-C commits the printed rows and leaves the group.
     """
     config: dict[str, Any] = {
         **pick(DataConnection, ctx.params).config(),

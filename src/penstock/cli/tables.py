@@ -73,6 +73,14 @@ def print_json(document: object) -> None:
     print(json.dumps(document, indent=2))
 
 
+def print_answer(answer: object, as_json: bool, text: str) -> None:
+    """Print an answer of the broker: all of it as JSON, or a sentence about it."""
+    if as_json:
+        print_json(answer)
+    else:
+        print(text)
+
+
 def describe_expiry(seconds: object) -> object:
     return "never" if seconds == FOREVER else seconds
 

@@ -5,28 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from penstock._ext.hub.connection import Hub
-from penstock._ext.match.acl import AclProgram
 from penstock._ext.match.partition import hash_text
 from penstock.cluster.claims import Claim
+from penstock.cluster.neighbours import Neighbours
+from penstock.cluster.owners import Owners
 from penstock.cluster.take_over import TakeOver
 from penstock.core.errors import SettingsError
-from penstock.core.logging import RateLimited, get_logger
-from penstock.dispatch.persistent_clients import PersistentClients
+from penstock.core.logging import Throttled, get_logger
+from penstock.core.tasks import TaskSet
+from penstock.dispatch.moves import SessionMoves
 from penstock.dispatch.turns import ShareTable
-from penstock.services.housekeeper import Task, Undecided, Use
-from penstock.services.log_names import dispatch_group
 from penstock.services.model import ServiceListChanged
 from penstock.services.names import notifications_topic
 from penstock.services.node import ClusterNode
-from penstock.services.settings import QueueSettings
 from penstock.services.topics import INSTANCE_CHANNELS
-from penstock.sessions.ownership import Ownership
 from penstock.sessions.records import RecordError
 from penstock.sessions.registry import SessionRegistry
-from penstock.storage.log.base import Log, LogError
+from penstock.storage.log.base import LogError
 
 log = get_logger("penstock.cluster")
 
@@ -49,8 +47,21 @@ def check_node(node: str) -> None:
         raise SettingsError(f"server.node_id = {node!r} is not allowed with Kafka: {error}") from None
 
 
+class Alone:
+    """In the place of `Cluster` for a node that has its log for itself."""
+
+    def must_claim(self, client_id: str) -> bool:
+        return False
+
+    async def claim(self, client_id: str, username: str | None) -> Claim:
+        return Claim(client_id, 0, username)
+
+    def settle(self, claim: Claim) -> None:
+        pass
+
+
 class Cluster:
-    """Made by app.py where the log is one that other brokers may use. On the loop.
+    """Made where the log is one that other brokers may use. On the loop.
 
     `has_own_queues`: the queues of DEVICE clients are where no other broker can read them.
     """
@@ -58,56 +69,34 @@ class Cluster:
     def __init__(
         self,
         hub: Hub,
-        log_provider: Log,
+        node: str,
         *,
         members: ClusterNode,
         registry: SessionRegistry,
-        applications: PersistentClients,
-        node: str,
-        settings: QueueSettings,
+        moves: SessionMoves,
+        shares: ShareTable,
+        neighbours: Neighbours,
+        owners: Owners,
+        take_over: TakeOver,
+        adopt_after: float,
         has_own_queues: bool,
-        ownership: Ownership,
-        program_for: Callable[[str, str | None], AclProgram | None],
     ) -> None:
         self._hub = hub
-        self._members = members
-        self._applications = applications
-        self._registry = registry
         self._node = node
-        self._prefix = settings.prefix
-        self.take_over = TakeOver(
-            log_provider,
-            hub,
-            registry,
-            applications,
-            node=node,
-            prefix=settings.prefix,
-            queues=members.queues,
-            others=members.others,
-            heard_at=members.heard_at,
-            ownership=ownership,
-            program_for=program_for,
-        )
-        self.shares = ShareTable(
-            hub,
-            log_provider,
-            node,
-            members.others,
-            has_sessions=self.take_over.has_sessions,
-            prefix=settings.prefix,
-        )
+        self._members = members
+        self._registry = registry
+        self._moves = moves
+        self._shares = shares
+        self._neighbours = neighbours
+        self._owners = owners
+        self._take_over = take_over
         # A broker that is started again has its sessions for itself until then.
-        self._adopt_after = settings.cluster.adopt_after
+        self._adopt_after = adopt_after
         self._has_own_queues = has_own_queues
         self._absent: dict[str, float] = {}
         self._is_open = False
-        self._opening: asyncio.Task[None] | None = None
-        self._looking: asyncio.Task[None] | None = None
-        self._following: asyncio.Task[None] | None = None
-        self._warnings = RateLimited(interval=10.0)
-        delivery = applications.delivery
-        delivery.use_elsewhere = delivery.shared.removals.use_elsewhere = self._use_elsewhere
-        delivery.shared.before_joining = self._before_joining
+        self._tasks = TaskSet()
+        self._warnings = Throttled(log, interval=10.0)
         hub.join(number_of(node))
         members.partitions.listen(ServiceListChanged, self._on_members)
 
@@ -116,28 +105,25 @@ class Cluster:
     async def start(self) -> None:
         """Before retained messages and sessions are restored: what others change from now on is read from the log."""
         if await self._members.joined(JOIN_SECONDS) and self._members.others():
-            with contextlib.suppress(LogError):
-                await self._applications.dispatcher.mark()
+            await self._moves.mark()
 
     async def open(self) -> None:
         """Everything is restored; when it returns, clients may come."""
-        self._opening = asyncio.get_running_loop().create_task(self._open())
-        await asyncio.wait([self._opening], timeout=JOIN_SECONDS)
+        opening = self._tasks.spawn(self._open())
+        await asyncio.wait([opening], timeout=JOIN_SECONDS)
 
     async def _open(self) -> None:
-        await self._patiently(self.shares.start)
-        self._applications.delivery.on_share = self.shares.joined
-        self._applications.delivery.shared.is_elsewhere = self.shares.is_elsewhere
+        await self._patiently(self._shares.start)
+        self._neighbours.open_shares()
         for session in self._registry.sessions():
             for topic_filter, _, _ in self._hub.trie.subscriptions(session):
                 if topic_filter.startswith(b"$share/"):
-                    self.shares.joined(topic_filter)
-        await self._patiently(self.take_over.start)
-        self._applications.delivery.is_elsewhere = self.take_over.is_elsewhere
-        self._applications.other_groups = self._other_groups
+                    self._shares.joined(topic_filter)
+        await self._patiently(self._take_over.start)
+        self._neighbours.open()
         self._is_open = True
         await self._follow_members()
-        self._looking = asyncio.get_running_loop().create_task(self._look_for_the_lost())
+        self._tasks.spawn(self._look_for_the_lost())
 
     async def _patiently(self, start: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -145,24 +131,23 @@ class Cluster:
                 await start()
                 return
             except LogError as error:
-                self._warn("the cluster cannot be joined yet", error)
+                self._warnings.warning("the cluster cannot be joined yet", error=str(error))
             await asyncio.sleep(RETRY_SECONDS)
 
     async def stop(self) -> None:
         self._is_open = False
-        for task in (self._opening, self._looking, self._following):
-            if task is not None:
-                task.cancel()
+        self._neighbours.close()
+        self._tasks.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
-                await self.take_over.stop()
-                await self.shares.stop()
+                await self._take_over.stop()
+                await self._shares.stop()
 
     # ---- members ----
 
     def _on_members(self, _: ServiceListChanged) -> None:
         if self._is_open:
-            self._following = asyncio.get_running_loop().create_task(self._follow_members())
+            self._tasks.spawn(self._follow_members())
 
     async def _follow_members(self) -> None:
         others = self._members.others()
@@ -178,9 +163,9 @@ class Cluster:
                 setting="device.store",
             )
         if others:
-            await self._patiently(self._applications.join)
+            await self._patiently(self._moves.join)
         self._hub.spread(bool(self._members.others()))
-        self.shares.members_changed()
+        self._shares.members_changed()
 
     async def _look_for_the_lost(self) -> None:
         """Sessions of a broker that has been away for a while are taken up by the first of the others."""
@@ -188,7 +173,7 @@ class Cluster:
             await asyncio.sleep(LOOK_SECONDS)
             others = self._members.others()
             now = time.monotonic()
-            lost = self.take_over.owners() - {self._node, "", *others}
+            lost = self._owners.nodes() - {self._node, "", *others}
             self._absent = {name: self._absent.get(name, now) for name in lost}
             if others and others[0] < self._node:
                 continue
@@ -196,41 +181,24 @@ class Cluster:
                 if now - since < self._adopt_after:
                     continue
                 try:
-                    count = await self.take_over.adopt_all(name)
+                    count = await self._take_over.adopt_all(name)
                     log.warning("the sessions of a broker that is gone were taken up", node=name, sessions=count)
                 except (LogError, RecordError, TimeoutError) as error:
-                    self._warn("the sessions of a broker that is gone cannot be taken up yet", error)
-
-    async def _use_elsewhere(self, task: Task) -> Use:
-        """Of what is to be removed, by any other broker. Raises PenstockError: not known."""
-        if not self._is_open:
-            raise Undecided("the cluster is not joined yet")
-        return await self.take_over.use_of(task)
-
-    async def _before_joining(self, topics: Sequence[str]) -> None:
-        if self._is_open:
-            await self.take_over.before_joining(topics)
-
-    def _other_groups(self) -> list[str]:
-        """The dispatch groups of brokers that are here, and of those that are gone while nobody has their sessions."""
-        others = {*self._members.others(), *self.take_over.owners()} - {self._node, ""}
-        return [dispatch_group(name, self._prefix) for name in others]
+                    self._warnings.warning(
+                        "the sessions of a broker that is gone cannot be taken up yet", error=str(error)
+                    )
 
     # ---- for the front-ends ----
 
     def must_claim(self, client_id: str) -> bool:
-        self.take_over.came(client_id)
-        return self._is_open and self.take_over.must_claim(client_id)
+        self._take_over.came(client_id)
+        return self._is_open and self._take_over.must_claim(client_id)
 
     async def claim(self, client_id: str, username: str | None) -> Claim:
-        return await self.take_over.claim(client_id, username)
+        return await self._take_over.claim(client_id, username)
 
     def settle(self, claim: Claim) -> None:
-        self.take_over.settle(claim)
+        self._take_over.settle(claim)
 
     def counters(self) -> dict[str, int | float]:
-        return self.take_over.counters()
-
-    def _warn(self, what: str, error: BaseException) -> None:
-        if (suppressed := self._warnings.try_pass(what)) is not None:
-            log.warning(what, error=str(error), suppressed=suppressed)
+        return self._take_over.counters()

@@ -17,8 +17,8 @@ import msgspec
 
 from penstock._ext.hub.connection import Session
 from penstock._ext.record.segment import Record
-from penstock.core.logging import RateLimited, get_logger
-from penstock.dispatch.persistent_clients import PersistentClients
+from penstock.core.logging import Throttled, get_logger
+from penstock.dispatch.moves import SessionMoves
 from penstock.services.factory import QueueFactory
 from penstock.services.housekeeper import Undecided
 from penstock.services.messages import QueueMessage, decode_message, encode_key
@@ -51,7 +51,7 @@ class Departures:
         self,
         queues: QueueFactory,
         registry: SessionRegistry,
-        applications: PersistentClients,
+        moves: SessionMoves,
         *,
         node: str,
         owner_of: Callable[[str], str | None],
@@ -60,7 +60,7 @@ class Departures:
     ) -> None:
         self._partitions = queues.partitions
         self._registry = registry
-        self._applications = applications
+        self._moves = moves
         self._node = node
         self._owner_of = owner_of
         self._catch_up = catch_up
@@ -70,7 +70,7 @@ class Departures:
         self._records = queues.changes("sessions", self._on_record, _decode)
         self._came: dict[str, int] = {}  # clients that connected here, the last ones at the end
         self._came_before = 0  # when the last of those did that are not remembered
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
         self.told = self.lost = 0
 
     def start(self) -> None:
@@ -98,8 +98,8 @@ class Departures:
         self.told += 1
 
     def _on_told(self, error: LogError | None) -> None:
-        if error is not None and (suppressed := self._warnings.try_pass("told")) is not None:
-            log.warning("a broker cannot be told of clients it had", error=str(error), suppressed=suppressed)
+        if error is not None:
+            self._warnings.warning("a broker cannot be told of clients it had", error=str(error))
 
     def read(self, client_id: str, node: str) -> None:
         """The record of the client's session names another node."""
@@ -147,7 +147,7 @@ class Departures:
             self._registry.keeper.give_away(session)
         self._registry.disconnect(session)
         if self._registry.get(session.client_id) is session:
-            await self._applications.give_away(session, lambda: self._registry.give_away(session))
+            await self._moves.give_away(session, lambda: self._registry.give_away(session))
 
 
 def _decode(record: Record) -> Decoded:

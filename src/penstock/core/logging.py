@@ -337,3 +337,31 @@ class RateLimited:
         self._seen[key] = (passed, suppressed + count)
         if len(self._seen) > self._max_keys:
             self._seen.popitem(last=False)
+
+
+class Throttled:
+    """A logger that writes one line per event and interval; `suppressed` counts the lines left out before it.
+
+    warnings = Throttled(get_logger("penstock.ingest"), interval=10.0)
+    warnings.error("publishes were not logged", error=str(error))
+    """
+
+    def __init__(self, log: Logger, interval: float = 60.0, max_keys: int = 1_024) -> None:
+        self._log = log
+        self._limited = RateLimited(interval, max_keys)
+
+    def warning(self, event: str, /, per: Hashable = None, **fields: object) -> int | None:
+        """Log a warning, limited by `per` instead of the event if given; None if the line was left out."""
+        return self._write(self._log.warning, event, per, fields)
+
+    def error(self, event: str, /, per: Hashable = None, **fields: object) -> int | None:
+        return self._write(self._log.error, event, per, fields)
+
+    def exception(self, event: str, /, per: Hashable = None, **fields: object) -> int | None:
+        return self._write(self._log.exception, event, per, fields)
+
+    def _write(self, write: Callable[..., None], event: str, per: Hashable, fields: dict[str, object]) -> int | None:
+        suppressed = self._limited.try_pass(event if per is None else per)
+        if suppressed is not None:
+            write(event, **fields, suppressed=suppressed)
+        return suppressed

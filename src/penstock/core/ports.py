@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
-
-S = TypeVar("S")
+from collections.abc import Callable
+from typing import Any, Protocol
 
 
 class Timer(Protocol):
@@ -19,46 +16,3 @@ class Scheduler(Protocol):
     """The part of an event loop that session logic needs; a test drives it with a clock of its own."""
 
     def call_later(self, delay: float, callback: Callable[..., object], /, *args: Any) -> Timer: ...
-
-
-class SessionStore(Protocol[S]):
-    """The sessions of all clients, by client id."""
-
-    def get(self, client_id: str) -> S | None: ...
-    def put(self, client_id: str, session: S) -> None: ...
-    def remove(self, client_id: str) -> None: ...
-    def __len__(self) -> int: ...
-    def __iter__(self) -> Iterator[S]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class AuthStep:
-    """An answer of enhanced authentication: go on with `data`, or the client is in (as `username`), or it is not."""
-
-    outcome: str
-    data: bytes | None = None
-    username: str | None = None
-
-    @classmethod
-    def proceed(cls, data: bytes) -> AuthStep:
-        return cls("proceed", data)
-
-    @classmethod
-    def success(cls, username: str | None, data: bytes | None = None) -> AuthStep:
-        return cls("success", data, username)
-
-    @classmethod
-    def failure(cls) -> AuthStep:
-        return cls("failure")
-
-
-class AuthExchange(Protocol):
-    """The broker's side of one AUTH exchange (MQTT 5, 4.12). A new one is made for each exchange."""
-
-    def step(self, data: bytes | None) -> AuthStep | Awaitable[AuthStep]:
-        """Answers the data of CONNECT or AUTH."""
-        ...
-
-
-AuthExchangeFactory = Callable[[str, str | None], AuthExchange]
-"""Made from (client id, user name of CONNECT or None)."""

@@ -22,6 +22,8 @@ class Refusal(enum.Enum):
     INVALID_ARGUMENT = enum.auto()
     NOT_SUPPORTED = enum.auto()
     TOO_LARGE = enum.auto()
+    BAD_CREDENTIALS = enum.auto()  # user name, password or another proof is wrong
+    BUSY = enum.auto()  # too many are waiting: try again later
     QUOTA_EXCEEDED = enum.auto()
     UNAVAILABLE = enum.auto()  # the log, the store or another node cannot be reached now
     INTERNAL = enum.auto()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from penstock.access.authenticator import AuthenticatorBusy
+from penstock.access import base as access
 from penstock.core.logging import get_logger
+from penstock.core.refusal import Refusal, Refused
+from penstock.core.tasks import TaskSet
 from penstock.data import frames
-from penstock.listen.tls import username_from_certificate
 from penstock.subscribers.query.groups.limits import LONGEST_CLIENT
 from penstock.subscribers.query.ports import Identity
 from penstock_client.errors import BadRequest, DataError, NotAllowed, Unavailable
@@ -33,17 +35,16 @@ class DataConnection(asyncio.Protocol):
 
     def __init__(self, front: DataFrontend) -> None:
         self._front = front
-        self._loop = asyncio.get_running_loop()
         self._reader = frames.FrameReader(min(LARGEST_HELLO, front.settings.max_request_bytes))
         self._transport: asyncio.Transport | None = None
         self._identity: Identity | None = None
-        self._has_password = False  # the user was authenticated by password
         self._is_greeting = False
         self._is_ending = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._waiting: list[bytes] = []  # frames over the number of requests that may be under way
         self._order = {name: asyncio.Lock() for name in IN_ORDER.values()}
         self._timer: asyncio.TimerHandle | None = None
+        self._expiry: asyncio.TimerHandle | None = None
         self._is_paused = False
         self._written = 0  # bytes of answers
         self._sent = 0  # of them, when it was looked last whether the other end reads
@@ -60,16 +61,16 @@ class DataConnection(asyncio.Protocol):
         if refusal := self._front.admit(self, 0 if sock is None else sock.fileno()):
             self._end(Unavailable(refusal))
             return
-        self._timer = self._loop.call_later(self._front.settings.hello_timeout, self._on_silence)
+        self._timer = asyncio.get_running_loop().call_later(self._front.settings.hello_timeout, self._on_silence)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_ending = True
         self._transport = None
         self._waiting.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
+        for timer in (self._timer, self._expiry):
+            if timer is not None:
+                timer.cancel()
+        self._tasks.cancel()
         self._front.release(self)
 
     def data_received(self, data: bytes) -> None:
@@ -94,7 +95,7 @@ class DataConnection(asyncio.Protocol):
         self._front.paused(self, is_paused=True)
         self._hold_or_read()
         if self._timer is None:
-            self._timer = self._loop.call_later(self._front.settings.write_timeout, self._on_stall)
+            self._timer = asyncio.get_running_loop().call_later(self._front.settings.write_timeout, self._on_stall)
 
     def resume_writing(self) -> None:
         self._is_paused = False
@@ -126,7 +127,7 @@ class DataConnection(asyncio.Protocol):
         sent = self._written - self._transport.get_write_buffer_size()
         if sent > self._sent:  # slow is not silent
             self._sent = sent
-            self._timer = self._loop.call_later(self._front.settings.write_timeout, self._on_stall)
+            self._timer = asyncio.get_running_loop().call_later(self._front.settings.write_timeout, self._on_stall)
         else:
             log.warning("a consumer does not read its answers", peer=self.peer)
             self._front.count("stalled")
@@ -145,12 +146,9 @@ class DataConnection(asyncio.Protocol):
             raise frames.BadFrame("hello is said once")
         else:
             work = self._handle(number, method, raw)
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
+        self._tasks.spawn(work).add_done_callback(self._on_done)
 
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    def _on_done(self, _: asyncio.Task[None]) -> None:
         if not self._waiting or self._is_ending:
             return
         try:
@@ -206,9 +204,9 @@ class DataConnection(asyncio.Protocol):
                 raise BadRequest(f"protocol {hello.protocol} is not spoken here: this broker speaks {PROTOCOL}")
             if len(hello.client_id) > LONGEST_CLIENT:
                 raise BadRequest(f"client.id has {len(hello.client_id)} characters: use at most {LONGEST_CLIENT}")
-            user = await self._authenticate(hello)
+            subject = access.Subject(await self._authenticate(hello), hello.client_id, self.peer)
             # Rules may name the client id, as for MQTT. A consumer without an id shares none.
-            if hello.client_id and not self._front.access.may_use_client_id(hello.client_id, user):
+            if hello.client_id and not self._front.access.may_use_client_id(subject):
                 raise NotAllowed(f"the user may not use the client id {hello.client_id!r} ([[client_ids]])")
         except DataError as error:
             if self._front.refusals is not None:
@@ -222,36 +220,36 @@ class DataConnection(asyncio.Protocol):
             self._front.count("refused")
             self._end(error, number)
             return
-        self._identity = Identity(user=user, client_id=hello.client_id, address=self.peer)
+        self._identity = Identity.of(subject, "data")
+        if subject.identity.expires_at is not None:
+            left = max(0.0, subject.identity.expires_at - time.time())
+            self._expiry = asyncio.get_running_loop().call_later(
+                left, self._end, NotAllowed("the credentials have expired")
+            )
         self._reader.largest = self._front.settings.max_request_bytes
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._send(frames.build_answer(number, Welcome(PROTOCOL, self._front.version, self._front.node)))
 
-    async def _authenticate(self, hello: Hello) -> str | None:
-        """The rules of every listener: a certificate, a password, or nobody in particular where that is allowed."""
+    async def _authenticate(self, hello: Hello) -> access.Identity:
+        """Raises DataError."""
         front = self._front
-        mode = front.listener_settings.certificate_username
-        if mode != "none" and self._transport is not None:
-            name = username_from_certificate(self._transport.get_extra_info("peercert"), mode)
-            if name is not None:
-                return name
-        if hello.user and front.access.has_passwords:
-            try:
-                is_right = await front.access.authenticate(
-                    hello.user, hello.password.encode(), self.peer.rpartition(":")[0]
-                )
-            except AuthenticatorBusy:
-                raise Unavailable("too many are being authenticated; try again") from None
-            if not is_right:
-                raise NotAllowed("user name or password is wrong")
-            self._has_password = True
-            return hello.user
-        if front.is_anonymous_allowed:
-            # Without a password file a user name is a name, not a proof: it opens nothing.
-            return None
-        raise NotAllowed("this listener wants a user name and a password")
+        certificate = None
+        if front.listener_settings.client_certificate != "none" and self._transport is not None:
+            certificate = self._transport.get_extra_info("peercert")
+        user, password = hello.user or None, hello.password.encode()
+        try:
+            return await front.access.chain.authenticate(
+                access.Credentials(front.entrance, hello.client_id, user, password, self.peer, certificate)
+            )
+        except Refused as refused:
+            kind = Unavailable if refused.refusal in (Refusal.BUSY, Refusal.UNAVAILABLE) else NotAllowed
+            raise kind(refused.message) from None
+        except Exception:
+            # Whatever breaks in a check, nobody gets in by it.
+            log.exception("authentication failed", peer=self.peer)
+            raise Unavailable("the broker failed at this request; its log says why") from None
 
     def _check_room(self, method: str) -> None:
         """Rows for a consumer that does not read are not kept for it: the log has them. Raises Unavailable."""
@@ -279,10 +277,9 @@ class DataConnection(asyncio.Protocol):
             self._transport.close()
 
     def end_removed(self) -> None:
-        """Disconnect if the user was authenticated by password and is no longer in the password file."""
-        user = None if self._identity is None else self._identity.user
-        if self._has_password and user is not None and not self._front.access.knows_user(user):
-            log.warning("consumer disconnected: the user was removed", peer=self.peer, user=user)
+        """Disconnect if the provider that has authenticated the user does not know it any more."""
+        if self._identity is not None and not self._front.access.chain.knows(self._identity.subject.identity):
+            log.warning("consumer disconnected: the user was removed", peer=self.peer, user=self._identity.user)
             self._end(NotAllowed("the user was removed"))
 
     def close(self) -> None:

@@ -8,12 +8,13 @@ from typing import Any, Protocol
 import msgspec
 
 from penstock.access import AccessControl
+from penstock.access.base import Entrance
 from penstock.access.refusals import Refusals
 from penstock.data.connection import DataConnection
 from penstock.listen.admission import FEW_DESCRIPTORS, NO_DESCRIPTORS, last_descriptor
 from penstock.listen.listener import Listener, ListenerError
 from penstock.settings import Settings
-from penstock.settings.checks import data_listener, is_anonymous_allowed
+from penstock.settings.checks import data_listener
 from penstock.subscribers.query.ports import Identity
 
 FIGURES = ("bad_frames", "failures", "requests", "refused", "stalled", "unsent")
@@ -39,7 +40,7 @@ class DataFrontend:
     ) -> None:
         self.settings = settings.data_subscription
         self.listener_settings = data_listener(self.settings)
-        self.is_anonymous_allowed = is_anonymous_allowed(self.listener_settings, settings.access)
+        self.entrance = Entrance.of(self.listener_settings, settings.access, "data")
         self.service = service
         self.access = access
         self.version = version
@@ -64,7 +65,7 @@ class DataFrontend:
             raise ListenerError(error.message, hint.lstrip(), exit_code=error.exit_code) from error
 
     def disconnect_removed(self) -> None:
-        """Disconnect consumers of users who are no longer in the password file, after a reload."""
+        """Disconnect consumers of users who were removed, after a reload or a change of a provider."""
         for connection in list(self._connections):
             connection.end_removed()
 

@@ -14,9 +14,11 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
-from penstock._ext.hub.connection import Feed, Hub, Round, refill
+from penstock._ext.application.feed import Feed, refill, take_filled
+from penstock._ext.dispatch.desk import DispatchDesk, Round
+from penstock._ext.hub.connection import Hub
 from penstock._ext.record.segment import RecordPack
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.services.log_names import DISPATCH_GROUP
 from penstock.storage.log.base import (
     Committed,
@@ -71,7 +73,7 @@ class Dispatcher:
         group: str = DISPATCH_GROUP,
     ) -> None:
         self._group = group
-        self._hub = hub
+        self._desk = DispatchDesk(hub)
         self._devices = devices
         self._open: deque[tuple[Round, dict[TopicPartition, int]]] = deque()
         # Messages in the windows of clients point to their round: one that was not finished has to stay, too.
@@ -88,7 +90,7 @@ class Dispatcher:
         self._marks: dict[TopicPartition, int] = {}
         self._done: dict[TopicPartition, int] = {}  # the next offset of each partition that is to be dispatched
         self._turn = asyncio.Lock()  # a round, or an adoption
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
         self._is_busy = False
         self._is_active = False
         self._activating = asyncio.Lock()
@@ -239,7 +241,7 @@ class Dispatcher:
                     next_commit = loop.time() + COMMIT_SECONDS
                 pause = 0.1
             except LogError as error:
-                self._warn("dispatch waits for the log", error)
+                self._warnings.error("dispatch waits for the log", error=str(error))
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -252,8 +254,9 @@ class Dispatcher:
         except Exception as error:  # whatever it is, these records must not be passed over
             log.exception("a round of dispatch failed, it is done again", error=repr(error))
             self._is_busy = False
-            self._hub.take_filled()
-            self._hub.take_stashed()
+            take_filled(self._desk.hub)
+            if self._devices is not None:
+                self._devices.give(None)
             await asyncio.sleep(COMMIT_SECONDS)
             for item in fetched:
                 place = TopicPartition(item.topic, item.partition)
@@ -266,16 +269,16 @@ class Dispatcher:
         for item in fetched:
             place = TopicPartition(item.topic, item.partition)
             is_replay = item.pack.base_offset < self._replayed_to.get(place, 0)
-            self.damaged += self._hub.dispatch(item.pack, item.partition, dispatched, is_replay)
-            while self._hub.dispatch_position >= 0:
+            self.damaged += self._desk.dispatch(item.pack, item.partition, dispatched, is_replay)
+            while self._desk.position >= 0:
                 # A subscriber here cannot take what other brokers send as fast, or matching takes long: the log can
                 # wait, for a while.
-                position = self._hub.dispatch_position
+                position = self._desk.position
                 await self._hand_over(dispatched)
                 await asyncio.sleep(0)
-                while self._hub.is_stalled:  # noqa: ASYNC110  # the compiled side has no events
+                while self._desk.is_stalled:  # noqa: ASYNC110  # the compiled side has no events
                     await asyncio.sleep(STALL_SECONDS)
-                self.damaged += self._hub.dispatch(item.pack, item.partition, dispatched, is_replay, position)
+                self.damaged += self._desk.dispatch(item.pack, item.partition, dispatched, is_replay, position)
             self._done[place] = item.next_offset
         await self._hand_over(dispatched)
         self._open.append(
@@ -293,7 +296,7 @@ class Dispatcher:
         for the store, or for a log, would take it for his own."""
         if self._devices is not None:
             self._devices.give(dispatched)
-        await self._append(self._hub.take_filled())
+        await self._append(take_filled(self._desk.hub))
 
     # ---- sessions that move between brokers ----
 
@@ -389,9 +392,9 @@ class Dispatcher:
                     if place in left:
                         repeated += item.pack.count
                         if feeds:
-                            await self._append(refill(self._hub, item.pack, item.partition, feeds, left[place]))
+                            await self._append(refill(self._desk.hub, item.pack, item.partition, feeds, left[place]))
                         else:
-                            self._hub.dispatch(
+                            self._desk.dispatch(
                                 item.pack,
                                 item.partition,
                                 dispatched,
@@ -449,7 +452,9 @@ class Dispatcher:
                     if isinstance(result, RecordTooLarge):
                         await self._append_one_by_one(*item)
                         continue
-                    self._warn("messages of a client cannot be appended to its log, they are tried again", result)
+                    self._warnings.error(
+                        "messages of a client cannot be appended to its log, they are tried again", error=str(result)
+                    )
                     if not isinstance(result, TopicNotFound) or await self._is_wanted(item[0].topic):
                         again.append(item)
             if again:
@@ -467,7 +472,9 @@ class Dispatcher:
                 await self._log.producer.send(feed.topic, partition, pack.slice(number, 1))
             except RecordTooLarge as error:
                 self.too_large += 1
-                self._warn("a message is larger than the topic of a client takes, and lost for this client", error)
+                self._warnings.error(
+                    "a message is larger than the topic of a client takes, and lost for this client", error=str(error)
+                )
             except LogError:
                 await self._append([(feed, partition, pack.slice(number, 1))])
 
@@ -476,13 +483,8 @@ class Dispatcher:
         try:
             return await self._make_topic(topic)
         except LogError as error:
-            self._warn("the topic of a client cannot be made again yet", error)
+            self._warnings.error("the topic of a client cannot be made again yet", error=str(error))
             return True
-
-    def _warn(self, what: str, error: LogError) -> None:
-        suppressed = self._warnings.try_pass(what)
-        if suppressed is not None:
-            log.error(what, error=str(error), suppressed=suppressed)
 
     def counters(self) -> dict[str, int]:
         return {

@@ -16,9 +16,10 @@ import asyncio
 from collections.abc import Callable, Iterable
 from itertools import islice
 
+from penstock._ext.dispatch.desk import count_group, forget_turns, give_turns
 from penstock._ext.hub.connection import Hub
 from penstock._ext.record.segment import RecordPack
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.storage.log.base import Appended, Log, LogError
 from penstock.storage.state.topic_tail import StateTail
 
@@ -60,7 +61,7 @@ class ShareTable:
         self._told: dict[bytes, Count] = {}
         self._given: dict[bytes, tuple[int, int, int]] = {}
         self._sweeper: asyncio.Task[None] | None = None
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
 
     async def start(self) -> None:
         """Raises LogError."""
@@ -79,7 +80,7 @@ class ShareTable:
     def joined(self, share_filter: bytes) -> None:
         """The filter has a member here. Others serve the group until they know of it."""
         self._mine.setdefault(share_filter)
-        if self._hub.count_group(share_filter)[1] == 1:
+        if count_group(self._hub, share_filter)[1] == 1:
             self._given.pop(share_filter, None)  # the group is new, or new again
         self._recalculate(share_filter)
 
@@ -123,15 +124,15 @@ class ShareTable:
         if turns == before:
             return
         self._given[share_filter] = turns
-        self._hub.give_turns(share_filter, *turns)
+        give_turns(self._hub, share_filter, *turns)
         if before is None:
-            self._hub.forget_turns(share_filter)
+            forget_turns(self._hub, share_filter)
         else:
             asyncio.get_running_loop().call_later(GRACE_SECONDS, self._forget, share_filter, turns)
 
     def _forget(self, share_filter: bytes, turns: tuple[int, int, int]) -> None:
         if self._given.get(share_filter) == turns:
-            self._hub.forget_turns(share_filter)
+            forget_turns(self._hub, share_filter)
 
     # ---- telling the others ----
 
@@ -149,7 +150,7 @@ class ShareTable:
         told: dict[bytes, Count] = {}
         for share_filter in list(islice(self._mine, SWEPT_AT_ONCE)):
             del self._mine[share_filter]
-            count = self._hub.count_group(share_filter)
+            count = count_group(self._hub, share_filter)
             if count[1]:
                 self._mine[share_filter] = None
             else:
@@ -167,8 +168,7 @@ class ShareTable:
                 for share_filter in told:  # told again
                     self._told[share_filter] = -1, -1
                     self._mine.setdefault(share_filter)
-                if (suppressed := self._warnings.try_pass("told")) is not None:
-                    log.warning("members of share groups cannot be told", error=str(result), suppressed=suppressed)
+                self._warnings.warning("members of share groups cannot be told", error=str(result))
                 return
             for share_filter, count in told.items():
                 if not count[1] and self._told.get(share_filter) == count:

@@ -11,12 +11,12 @@ from functools import partial
 
 from penstock._ext.hub.connection import DurableQueue, Hub, QueueGroup, Session
 from penstock._ext.record.segment import RecordPack
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.clock import now_ms
+from penstock.core.logging import Throttled, get_logger
 from penstock.ingest.received import ReceivedIds
 from penstock.ingest.received_order import OrderedIds
 from penstock.services.log_names import RETAINED_TOPIC
 from penstock.storage.log.base import Appended, Log, LogError, LogUnavailable
-from penstock.storage.log.topics import now_ms
 from penstock.storage.state.base import StoreError
 from penstock.subscribers.queue.manager import QueueManager
 
@@ -78,7 +78,7 @@ class Ingest:
         self._batches: deque[_Batch] = deque()
         self._failed_untold = 0  # batches that failed and that the hub has not heard of
         self._logging: deque[_Batch] = deque()  # those whose packet ids were not handed to the store yet
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
         self._preparing: asyncio.Task[None] | None = None
         self._ends: dict[int, int] = {}  # of each partition, behind the last record of ours that is durable
         self._next_mark: tuple[int, dict[int, int], int, dict[str, int]] | None = None
@@ -158,7 +158,7 @@ class Ingest:
         """Called by the hub with everything that was published or settled since the last call."""
         waiting = int(bool(packs))
         batch = _Batch(ticket, size, waiting)
-        refusal = self._find_refusal()
+        refusal = self._find_refusal() if self._failed_untold else None
         self._batches.append(batch)
         self._logging.append(batch)
         if beside is not None:
@@ -200,12 +200,11 @@ class Ingest:
                 on_done(refusal)
         return waiting
 
-    def _find_refusal(self) -> LogError | None:
+    @staticmethod
+    def _find_refusal() -> LogError:
         """Return why nothing can be appended now: publishers of a failed batch do not know that yet, and would have
         younger messages logged before they send the older ones again."""
-        if self._failed_untold:
-            return LogUnavailable("earlier publishes were not logged")
-        return None
+        return LogUnavailable("earlier publishes were not logged")
 
     def _on_packs(
         self, batch: _Batch, packs: list[tuple[int, RecordPack]], results: Sequence[Appended | LogError] | None
@@ -214,7 +213,14 @@ class Ingest:
         if results is None:
             for partition, pack in packs:
                 self._ends[partition] = pack.next_offset
-            results, packs = (), []
+        else:
+            self._note_results(batch, packs, results)
+        if batch.waiting == 0:
+            self._on_logged(batch)
+
+    def _note_results(
+        self, batch: _Batch, packs: list[tuple[int, RecordPack]], results: Sequence[Appended | LogError]
+    ) -> None:
         for (partition, pack), result in zip(packs, results, strict=True):
             if isinstance(result, LogError):
                 if self._hub.is_spread:
@@ -222,8 +228,6 @@ class Ingest:
                 self._count_failed(batch, pack.count, result)
             elif result.base_offset >= 0:
                 self._ends[partition] = result.base_offset + result.count
-        if batch.waiting == 0:
-            self._on_logged(batch)
 
     def _on_done(self, batch: _Batch, count: int, result: Appended | LogError) -> None:
         batch.waiting -= 1
@@ -234,9 +238,7 @@ class Ingest:
 
     def _count_failed(self, batch: _Batch, count: int, error: LogError) -> None:
         self._note_failures(batch, count)
-        suppressed = self._warnings.try_pass(type(error).__name__)
-        if suppressed is not None:
-            log.error("publishes were not logged", error=str(error), records=count, suppressed=suppressed)
+        self._warnings.error("publishes were not logged", per=type(error).__name__, error=str(error), records=count)
 
     def _note_failures(self, batch: _Batch, count: int) -> None:
         self._failed_untold += not batch.has_failed
@@ -254,6 +256,10 @@ class Ingest:
     def _on_logged(self, batch: _Batch) -> None:
         """The packet ids of QoS 2 are stored after their messages: what was not logged must not count as received."""
         batch.is_logged = True
+        if not batch.received and len(self._logging) == 1:
+            self._logging.clear()
+            self._finish()
+            return
         batch.waiting = 1
         # In their order: a batch that has only ids to release is logged at once, and what an earlier one says of the
         # same session must not be stored over it.
@@ -276,7 +282,7 @@ class Ingest:
             done = self._batches.popleft()
             self._failed_untold -= done.has_failed
             self._hub.log_committed(done.ticket, done.size, done.failures)
-            if self._received is not None:
+            if self._received is not None and (self._next_mark is not None or time.monotonic() >= self._mark_at):
                 self._mark(self._received, done.ticket)
 
     def _mark_queue(self, queue: DurableQueue) -> None:

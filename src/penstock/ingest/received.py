@@ -18,9 +18,9 @@ from typing import NamedTuple
 import msgspec
 
 from penstock._ext.hub.connection import Hub, Session
+from penstock.core.clock import now_ms
 from penstock.core.logging import get_logger
 from penstock.storage.log.base import Consumer, Log, TopicNotFound, TopicPartition, Watermarks
-from penstock.storage.log.topics import now_ms
 from penstock.storage.log.waiting import until_available
 from penstock.storage.state.base import Change, OnStored, StateStore
 
@@ -110,6 +110,13 @@ class ReceivedIds:
     def _forget_queue(self, topic: str) -> None:
         del self._queues[topic]
         self._store.store([(TABLE, self._queue_keys + topic.encode(), None)])
+
+    def detached(self, session: Session) -> None:
+        """Packet ids that the client has not released are kept: its session stays."""
+
+    def ended(self, session: Session) -> None:
+        if session.left_unreleased or session.received_sequence:
+            self.forget(session.client_id)
 
     def forget(self, client_id: str) -> None:
         self._store.store([(TABLE, client_id.encode(), None)])

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from penstock._ext.hub.connection import Session
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.ingest.received import ReceivedIds
 from penstock.storage.state.base import StoreError
 
@@ -37,7 +37,7 @@ class OrderedIds:
 
     def __init__(self, received: ReceivedIds) -> None:
         self._received = received
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
         self._under_way = 0
         self._waiting: list[_Batch] = []  # in order, from the first that failed on
         self._is_failing = False
@@ -68,11 +68,7 @@ class OrderedIds:
             self._newest.clear()
 
     def _put_off(self, batches: list[_Batch], error: StoreError) -> None:
-        suppressed = self._warnings.try_pass("store")
-        if suppressed is not None:
-            log.error(
-                "QoS 2 packet ids cannot be stored, their publishers wait", error=str(error), suppressed=suppressed
-            )
+        self._warnings.error("QoS 2 packet ids cannot be stored, their publishers wait", error=str(error))
         for batch in batches:
             insort(self._waiting, batch, key=attrgetter("number"))
         if not self._is_failing or not self._under_way:

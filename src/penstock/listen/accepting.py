@@ -12,6 +12,8 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from penstock.core.tasks import TaskSet
+
 # So that a storm of connections leaves time for those who are in.
 ACCEPTS_PER_TURN = 64
 # How long accepting rests when the process has no descriptors left; the backlog keeps who comes meanwhile.
@@ -35,7 +37,7 @@ class AcceptLoop:
         self._serve = serve
         self._limit = limit
         self._on_refused = on_refused
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet("a new connection failed")
         self._resume: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -55,9 +57,7 @@ class AcceptLoop:
     async def close(self) -> None:
         """Also ends those that are still being served."""
         self.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def _on_readable(self) -> None:
         for _ in range(ACCEPTS_PER_TURN):
@@ -77,14 +77,7 @@ class AcceptLoop:
                 connection.close()
                 continue
             connection.setblocking(False)
-            task = self._loop.create_task(self._serve(connection))
-            self._tasks.add(task)
-            task.add_done_callback(self._on_served)
-
-    def _on_served(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a new connection failed", exc_info=error)
+            self._tasks.spawn(self._serve(connection))
 
     def _pause(self, error: OSError) -> None:
         # The socket stays readable: without a pause the loop would do nothing but fail to accept.

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-from penstock.core.descriptors import descriptor_limit
+from penstock.core.process import descriptor_limit
 from penstock.settings.model import LimitSettings, ListenerSettings
 
 TOO_MANY = "connections"

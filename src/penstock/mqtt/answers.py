@@ -8,22 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from penstock._ext.hub.connection import Connection, Hub, Session
 from penstock.sessions.registry import SessionRegistry
 from penstock.storage.state.base import StoreError
+from penstock.subscribers.kinds import Kinds
 
 LEFT = "disconnected by the client"
 # More of them than a client needs who waits for answers: who does not is no longer read.
 MOST_WAITING = 100
-
-
-class Follower(Protocol):
-    """Who is told of each subscription: what is taken back is told, too."""
-
-    def subscribed(self, session: Session, topic_filter: bytes, options: int, identifier: int) -> None: ...
-    def unsubscribed(self, session: Session, topic_filter: bytes) -> None: ...
 
 
 class SubscriptionChange:
@@ -54,18 +47,16 @@ class SubscriptionChange:
     def is_any(self) -> bool:
         return self._trie.version != self._version
 
-    def undo(self, registry: SessionRegistry, follower: Follower | None) -> None:
+    def undo(self, registry: SessionRegistry, kinds: Kinds) -> None:
         if registry.get(self.session.client_id) is not self.session:
             return  # it has ended, and its subscriptions with it
         for topic_filter, before in self._before.items():
             if before is None:
                 self._trie.unsubscribe(self.session, topic_filter)
-                if follower is not None:
-                    follower.unsubscribed(self.session, topic_filter)
+                kinds.unsubscribed(self.session, topic_filter)
             else:
                 self._trie.subscribe(self.session, topic_filter, *before)
-                if follower is not None:
-                    follower.subscribed(self.session, topic_filter, *before)
+                kinds.subscribed(self.session, topic_filter, *before)
 
 
 class _Waiting:
@@ -80,10 +71,12 @@ class _Waiting:
 
 
 class DurableAnswers:
-    def __init__(self, hub: Hub, registry: SessionRegistry, follower: Follower | None = None) -> None:
+    """`kinds` learn of each subscription that is taken back."""
+
+    def __init__(self, hub: Hub, registry: SessionRegistry, kinds: Kinds) -> None:
         self._hub = hub
         self._registry = registry
-        self._follower = follower
+        self._kinds = kinds
         self._waiting: dict[Connection, _Waiting] = {}
 
     def begin(self, session: Session) -> SubscriptionChange | None:
@@ -105,7 +98,7 @@ class DurableAnswers:
         if waiting.answers > MOST_WAITING and not waiting.is_paused:
             waiting.is_paused = True
             connection.pause_reading()
-        undo = partial(change.undo, self._registry, self._follower)
+        undo = partial(change.undo, self._registry, self._kinds)
         keeper.wait(partial(self._on_done, connection, waiting, answer), undo)
 
     def _on_done(

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any
 
 from penstock._ext.hub.connection import Connection, Hub, Session
 from penstock.access import AccessControl
+from penstock.access.base import Entrance, Identity
+from penstock.access.identities import rights_of, subject_of
 from penstock.access.refusals import Refusals
-from penstock.cluster.cluster import Cluster
-from penstock.core.logging import RateLimited, get_logger
-from penstock.core.ports import AuthExchangeFactory
-from penstock.dispatch.persistent_clients import PersistentClients
+from penstock.cluster.cluster import Alone, Cluster
+from penstock.core.logging import Throttled, get_logger
+from penstock.core.tasks import TaskSet
 from penstock.listen.admission import MORE_DESCRIPTORS, NO_DESCRIPTORS, Admission
 from penstock.mqtt import handle_auth, handle_connect, handle_disconnect, handle_subscribe, handle_unsubscribe
 from penstock.mqtt.answers import DurableAnswers
+from penstock.mqtt.expiry import Expiries
 from penstock.mqtt.removed_users import disconnect_removed
 from penstock.sessions.access_changes import apply_access
 from penstock.sessions.events import SessionEvents
 from penstock.sessions.ownership import Ownership
 from penstock.sessions.registry import SessionRegistry
 from penstock.settings import ListenerSettings, Settings
-from penstock.subscribers.query.mqtt_topics import QueryTopics
-from penstock.subscribers.queue.manager import QueueManager
+from penstock.subscribers.kinds import Kinds
 
 log = get_logger("penstock.mqtt")
 
@@ -31,11 +32,11 @@ log = get_logger("penstock.mqtt")
 class ListenerContext:
     """What the handlers need to know of the listener a connection came in by."""
 
-    __slots__ = ("anonymous", "settings")
+    __slots__ = ("entrance", "settings")
 
-    def __init__(self, settings: ListenerSettings, anonymous: bool) -> None:
+    def __init__(self, settings: ListenerSettings, entrance: Entrance) -> None:
         self.settings = settings
-        self.anonymous = anonymous
+        self.entrance = entrance
 
 
 REFUSAL_ADVICE = {
@@ -57,32 +58,32 @@ class MqttFrontend:
         registry: SessionRegistry,
         access: AccessControl,
         admission: Admission,
-        enhanced: Mapping[str, AuthExchangeFactory],
-        applications: PersistentClients | None = None,
-        queues: QueueManager | None = None,
+        ownership: Ownership,
+        kinds: Kinds,
+        events: SessionEvents,
+        cluster: Cluster | Alone,
+        refusals: Refusals,
     ) -> None:
         self.settings = settings
         self.hub = hub
         self.registry = registry
         self.access = access
         self.admission = admission
-        self.enhanced = enhanced
-        self.ownership = Ownership.of(settings)
-        self.applications = applications
-        self.queues = queues
-        self.query_topics: QueryTopics | None = None
-        self.events: SessionEvents | None = None
-        self.cluster: Cluster | None = None
-        self.answers = DurableAnswers(hub, registry, None if applications is None else applications.delivery)
-        self.refusals = Refusals(self._record_denied, self._record_refused)
+        self.ownership = ownership
+        self.kinds = kinds
+        self.events = events
+        self.cluster = cluster
+        self.answers = DurableAnswers(hub, registry, kinds)
+        self.refusals = refusals
+        self.expiries = Expiries(asyncio.get_running_loop())
         self.is_draining = False
         self.retained_turn = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._errors = RateLimited(interval=10.0)
-        self._long_matches = RateLimited()
-        self._refusals = RateLimited()
-        self._quotas = RateLimited()
-        self._retained_full = RateLimited()
+        self._tasks = TaskSet()
+        self._errors = Throttled(log, interval=10.0)
+        self._long_matches = Throttled(log)
+        self._refusals = Throttled(log)
+        self._quotas = Throttled(log)
+        self._retained_full = Throttled(log)
         hub.on_retained_full = self.on_retained_full
 
     # ---- called by Connection ----
@@ -93,16 +94,15 @@ class MqttFrontend:
         cause = self.admission.try_admit(name, 0 if sock is None else sock.fileno())
         if cause is not None:
             connection.listener_refused = True
-            if (suppressed := self._refusals.try_pass((name, cause))) is not None:
-                log.warning(
-                    "connection refused",
-                    cause=cause,
-                    listener=name,
-                    peer=connection.peer,
-                    connections=self.admission.connections,
-                    advice=REFUSAL_ADVICE.get(cause, "raise the limit"),
-                    suppressed=suppressed,
-                )
+            self._refusals.warning(
+                "connection refused",
+                per=(name, cause),
+                cause=cause,
+                listener=name,
+                peer=connection.peer,
+                connections=self.admission.connections,
+                advice=REFUSAL_ADVICE.get(cause, "raise the limit"),
+            )
             connection.shutdown(f"refused: {cause}")
         elif self.is_draining:
             connection.shutdown("the broker is shutting down")
@@ -138,22 +138,19 @@ class MqttFrontend:
                 client_id=session.client_id,
                 reason=connection.close_reason,
             )
-        if self.events is not None:
-            self.events.disconnected(session, connection)
+        self.expiries.forget(connection)
+        self.events.disconnected(session, connection)
         is_clean = self.answers.close(connection) or connection.is_clean
         self.registry.leave(session, keep_will=not is_clean)
 
     def on_error(self, connection: Connection, error: BaseException) -> None:
         """An error of our own in a handler: told once in a while, with its traceback."""
-        suppressed = self._errors.try_pass(type(error).__name__)
-        if suppressed is None:
-            return
         session = connection.session
-        log.exception(
+        self._errors.exception(
             "internal error, the connection is closed",
+            per=type(error).__name__,
             client_id=session.client_id if session is not None else None,
             error=repr(error),
-            suppressed=suppressed,
         )
 
     def on_denied(self, connection: Connection, topic: bytes, held: int) -> None:
@@ -179,7 +176,7 @@ class MqttFrontend:
         self.refusals.denied(
             action,
             topic,
-            lambda: why or self.access.explain(session.client_id, session.username, action, asked or topic),
+            lambda: why or self.access.explain(subject_of(session), action, asked or topic),
             client_id=session.client_id,
             username=session.username,
             address=connection.peer,
@@ -192,15 +189,14 @@ class MqttFrontend:
         if words:
             self.refusals.refused(words, address=peer, listener=listener)
 
-    def _record_denied(self, client_id: str, **details: Any) -> None:
-        if self.events is not None:
-            self.events.denied(client_id, **details)
-
-    def _record_refused(self, client_id: str, **details: Any) -> None:
-        if self.events is not None:
-            self.events.refused(client_id, **details)
-
     # ---- for the composition root ----
+
+    def configure(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def drain(self) -> None:
+        """No client is let in any more."""
+        self.is_draining = True
 
     def access_changed(self) -> None:
         """Apply a reload: give every session its new rules and disconnect removed users."""
@@ -208,58 +204,64 @@ class MqttFrontend:
         apply_access(access, self.hub, self.registry, self.access, self.ownership)
         if access.disconnect_removed_users:
             disconnect_removed(self)
-        if self.applications is not None:
-            self.applications.rules_changed()
+        self.kinds.rules_changed()
+
+    def identity_changed(self, session: Session, identity: Identity) -> None:
+        """A connected client has authenticated again, as the same user."""
+        before, session.identity = session.identity, identity
+        if session.connection is not None:
+            self.expiries.watch(session.connection, identity)
+        if rights_of(before) != rights_of(identity):
+            session.acl = self.access.program_for(subject_of(session))
+            self.hub.trie.bump()
+            self.registry.identity_changed(session)
 
     # ---- limits ----
 
     def on_long_match(self, connection: Connection, topic: bytes, steps: int) -> None:
         """Log a publish whose topic was matched in slices because very many filters nearly match it."""
         session = connection.session
-        if session is None or (suppressed := self._long_matches.try_pass(session.username or "")) is None:
+        if session is None:
             return
-        log.warning(
+        self._long_matches.warning(
             "matching a publish took long, other clients were served in between",
+            per=session.username or "",
             client_id=session.client_id,
             username=session.username,
             topic=topic.decode(errors="backslashreplace"),
             filter_nodes=steps,
             limit=self.settings.limits.match_steps,
-            suppressed=suppressed,
         )
 
     def on_retained_full(self, session: Session | None, topic: bytes, is_share: bool) -> None:
         """Log a message that cannot be retained; the topic's old one stays."""
         username = None if session is None else session.username
         # The broker's own $SYS topics must not hold back the reports about anonymous clients.
-        if (suppressed := self._retained_full.try_pass((session is None, username, is_share))) is None:
-            return
-        log.warning(
+        self._retained_full.warning(
             "retained message not stored: the user's share is used up"
             if is_share
             else "retained message not stored: the store is full",
+            per=(session is None, username, is_share),
             client_id=None if session is None else session.client_id,
             username=username,
             topic=topic.decode(errors="backslashreplace"),
             advice="raise limits.max_retained_share"
             if is_share
             else "raise limits.max_retained_messages or limits.max_retained_bytes, or clear topics (penstock retained)",
-            suppressed=suppressed,
         )
 
     # ---- for the handlers ----
 
     def warn_of_limit(self, session: Session, limit: str, topic_filter: bytes) -> None:
         """Log a subscription over a limit, once a minute for each user and limit."""
-        if (suppressed := self._quotas.try_pass((session.username, limit))) is not None:
-            log.warning(
-                "subscription refused",
-                client_id=session.client_id,
-                username=session.username,
-                filter=topic_filter,
-                limit=limit,
-                suppressed=suppressed,
-            )
+        self._quotas.warning(
+            "subscription refused",
+            per=(session.username, limit),
+            client_id=session.client_id,
+            username=session.username,
+            filter=topic_filter,
+            limit=limit,
+        )
 
     @property
     def knows_sessions(self) -> bool:
@@ -269,6 +271,4 @@ class MqttFrontend:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs what an answer has to wait for."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(work)

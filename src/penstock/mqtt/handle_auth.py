@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from penstock._ext.hub.connection import Connection
 from penstock._ext.wire.packets import Reason, build_auth, parse_auth
-from penstock.core.ports import AuthExchange, AuthStep
+from penstock.access.base import AuthExchange, AuthStep, Credentials, Identity, Subject
+from penstock.core.refusal import Refused
 from penstock.mqtt import handle_connect
 
 if TYPE_CHECKING:
@@ -30,11 +31,10 @@ def start(front: MqttFrontend, connection: Connection, candidate: handle_connect
     """CONNECT named a method."""
     packet = candidate.packet
     assert packet.authentication_method is not None
-    factory = front.enhanced.get(packet.authentication_method)
-    if factory is None:
+    running = front.access.chain.begin_exchange(handle_connect.credentials_of(connection, candidate))
+    if running is None:
         handle_connect.refuse(connection, packet, Reason.BAD_AUTHENTICATION_METHOD, client_id=candidate.client_id)
         return  # [MQTT-4.12.0-1]
-    running = factory(candidate.client_id, packet.username)
     candidate.exchange = Exchange(packet.authentication_method, running, candidate)
     connection.context = candidate.exchange
     _step(front, connection, candidate.exchange, packet.authentication_data)
@@ -55,13 +55,21 @@ def handle_auth(front: MqttFrontend, connection: Connection, flags: int, body: b
         # [MQTT-4.12.0-5] [MQTT-4.12.1-1]
         connection.violation_from_handler(Reason.BAD_AUTHENTICATION_METHOD, "AUTH with another method")
     elif packet.reason == Reason.RE_AUTHENTICATE and connection.is_connected and exchange.running is None:
-        session = connection.session
-        exchange.running = front.enhanced[exchange.method](session.client_id, session.username)
+        exchange.running = _begin_again(front, connection, exchange.method, packet.authentication_data)
         _step(front, connection, exchange, packet.authentication_data)
     elif packet.reason == Reason.CONTINUE_AUTHENTICATION and exchange.running is not None and not exchange.is_deciding:
         _step(front, connection, exchange, packet.authentication_data)
     else:
         connection.violation_from_handler(Reason.PROTOCOL_ERROR, "AUTH out of turn")
+
+
+def _begin_again(front: MqttFrontend, connection: Connection, method: str, data: bytes | None) -> AuthExchange:
+    session, entrance = connection.session, connection.listener.entrance
+    running = front.access.chain.begin_exchange(
+        Credentials(entrance, session.client_id, session.username, peer=connection.peer, method=method, data=data)
+    )
+    assert running is not None  # the client came in by this method, and no reload changes the methods
+    return running
 
 
 def _step(front: MqttFrontend, connection: Connection, exchange: Exchange, data: bytes | None) -> None:
@@ -109,19 +117,52 @@ def _answer(front: MqttFrontend, connection: Connection, exchange: Exchange, ste
         else:
             connection.disconnect(Reason.NOT_AUTHORIZED, "re-authentication failed")  # [MQTT-4.12.1-2]
     elif candidate is not None:
-        candidate.username = step.username  # the method's word; the name in CONNECT was only a claim
+        assert step.identity is not None
         candidate.authentication_data = step.data
-        handle_connect.complete(front, connection, candidate)
+        handle_connect.exchanged(front, connection, candidate, step.identity)
     elif step.username not in (None, connection.session.username):
         # The session, with all it may do, belongs to the user who came in.
         connection.disconnect(Reason.NOT_AUTHORIZED, "re-authentication as another user")
     else:
-        exchange.running = None
-        connection.send(
-            build_auth(
-                Reason.SUCCESS,
-                authentication_method=exchange.method,
-                authentication_data=step.data,
-                limit=connection.maximum_packet_size,
-            )
+        assert step.identity is not None
+        if front.access.chain.is_remote:
+            exchange.is_deciding = True
+            front.spawn(_enrich_again(front, connection, exchange, step.identity, step.data))
+        else:
+            _succeed_again(front, connection, exchange, step.identity, step.data)
+
+
+async def _enrich_again(
+    front: MqttFrontend, connection: Connection, exchange: Exchange, found: Identity, data: bytes | None
+) -> None:
+    """Ask remote authorisers what the identity may do from now on."""
+    try:
+        subject = Subject(found, connection.session.client_id, connection.peer or "")
+        found = await front.access.chain.enrich(subject)
+    except Refused:
+        connection.disconnect(Reason.NOT_AUTHORIZED, "re-authentication failed")
+        return
+    except Exception as error:  # a client whose rules are unknown must not stay
+        front.on_error(connection, error)
+        connection.disconnect(Reason.UNSPECIFIED_ERROR, "re-authentication failed")
+        return
+    exchange.is_deciding = False
+    if connection.is_open:
+        _succeed_again(front, connection, exchange, found, data)
+
+
+def _succeed_again(
+    front: MqttFrontend, connection: Connection, exchange: Exchange, found: Identity, data: bytes | None
+) -> None:
+    """A connected client has proved once more who it is: what its identity says from now on applies at once."""
+    if found.user == connection.session.username:
+        front.identity_changed(connection.session, found)
+    exchange.running = None
+    connection.send(
+        build_auth(
+            Reason.SUCCESS,
+            authentication_method=exchange.method,
+            authentication_data=data,
+            limit=connection.maximum_packet_size,
         )
+    )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
+
+import msgspec
 
 from penstock._ext.hub.connection import Connection, Session
 from penstock._ext.wire.packets import (
@@ -18,48 +20,51 @@ from penstock._ext.wire.packets import (
     parse_connect,
     reason_name,
 )
-from penstock.access import AuthenticatorBusy
+from penstock.access.base import Credentials, Identity, Subject
 from penstock.cluster.claims import Claim
-from penstock.cluster.cluster import Cluster
 from penstock.core.logging import get_logger
-from penstock.listen.tls import username_from_certificate
+from penstock.core.refusal import Refused
 from penstock.mqtt import handle_auth, identity
+from penstock.mqtt.refusals import CONNACK_REASONS
 from penstock.sessions.ownership import ForeignSession
 from penstock.sessions.records import RecordError
 from penstock.sessions.registry import Opening
+from penstock.sessions.will import Will
 from penstock.settings.model import ClientType
 from penstock.storage.log.base import LogError
 from penstock.storage.state.base import StoreError
+from penstock.subscribers.base import Arrival
 
 if TYPE_CHECKING:
     from penstock.mqtt.frontend import MqttFrontend
 
 log = get_logger("penstock.mqtt")
 
+UNKNOWN = Subject(Identity())
 NOT_VALID = Reason.CLIENT_IDENTIFIER_NOT_VALID
 TOO_SMALL = "the client's Maximum Packet Size is too small for a CONNACK"
 # What a 3.x CONNACK can say about a CONNECT that breaks the rules; anything else is closed in silence.
 WORDS_OF_MQTT_3 = (Reason.UNSUPPORTED_PROTOCOL_VERSION, Reason.CLIENT_IDENTIFIER_NOT_VALID)
 
 
-@dataclass(slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, eq=False):  # a dataclass takes three times as long to make
     """A client between its CONNECT and our CONNACK."""
 
     packet: ConnectPacket
     client_id: str
     is_assigned: bool
-    username: str | None = None
+    subject: Subject = UNKNOWN
+    username: str | None = None  # of the subject
     exchange: handle_auth.Exchange | None = None
     authentication_data: bytes | None = None
-    has_certificate_name: bool = False
     client_type: ClientType = "device"
     claim: Claim | None = None
-    has_password: bool = False
+
+    def arrival(self, expiry: int) -> Arrival:
+        return Arrival(self.client_id, self.client_type, expiry, self.packet.clean_start)
 
 
-@dataclass(slots=True, eq=False)
-class Joining:
+class Joining(msgspec.Struct, eq=False):
     """A client whose session is there, and not promised yet."""
 
     candidate: Candidate
@@ -81,7 +86,7 @@ def handle_connect(front: MqttFrontend, connection: Connection, body: bytes) -> 
         refuse(connection, packet, reason)
         return
     # any id of one character or more [MQTT-3.1.3-5] [MQTT3-3.1.3-5]
-    candidate = Candidate(packet, packet.client_id, False, packet.username)
+    candidate = Candidate(packet, packet.client_id, False)
     if not packet.client_id:
         candidate.client_id = f"penstock-{secrets.token_hex(10)}"  # [MQTT-3.1.3-6] [MQTT3-3.1.3-6] [MQTT-3.1.3-7]
         candidate.is_assigned = True
@@ -125,55 +130,61 @@ def _check(front: MqttFrontend, packet: ConnectPacket) -> int:
     return 0
 
 
-def _authenticate(front: MqttFrontend, connection: Connection, candidate: Candidate) -> None:
-    """User name and password, a certificate, or nobody in particular where that is allowed."""
-    packet = candidate.packet
-    listener = connection.listener
-    from_certificate = None
-    if listener.settings.certificate_username != "none":
+def credentials_of(connection: Connection, candidate: Candidate) -> Credentials:
+    packet, listener = candidate.packet, connection.listener
+    certificate = None
+    if listener.settings.client_certificate != "none":
         certificate = connection.transport.get_extra_info("peercert")
-        from_certificate = username_from_certificate(certificate, listener.settings.certificate_username)
-    if from_certificate is not None:
-        candidate.username = from_certificate
-        candidate.has_certificate_name = True
-        complete(front, connection, candidate)
-    elif packet.username is not None and front.access.has_passwords:
-        password = packet.password or b""
-        candidate.has_password = True
-        if front.access.try_remembered(packet.username, password):
-            complete(front, connection, candidate)
-        else:
-            connection.decide()
-            front.spawn(_verify(front, connection, candidate, packet.username, password))
-    elif listener.anonymous:
-        # Without a password file a user name is a name, not a proof: it must not open what the rules give to that name,
-        # nor what rules that come with a reload will give.
-        candidate.username = None
-        complete(front, connection, candidate)
+    return Credentials(
+        listener.entrance,
+        candidate.client_id,
+        packet.username,
+        packet.password,
+        connection.peer,
+        certificate,
+        packet.authentication_method,
+        packet.authentication_data,
+    )
+
+
+def _authenticate(front: MqttFrontend, connection: Connection, candidate: Candidate) -> None:
+    credentials = credentials_of(connection, candidate)
+    try:
+        found = front.access.chain.try_now(credentials)
+    except Refused as refused:
+        reason = CONNACK_REASONS[refused.refusal]
+        refuse(connection, candidate.packet, reason, client_id=candidate.client_id)
+        return
+    if found is None:
+        connection.decide()
+        front.spawn(_wait_for_identity(front, connection, candidate, front.access.chain.authenticate(credentials)))
     else:
-        refuse(connection, packet, Reason.NOT_AUTHORIZED, client_id=candidate.client_id)
+        complete(front, connection, candidate, found)
 
 
-async def _verify(
-    front: MqttFrontend, connection: Connection, candidate: Candidate, username: str, password: bytes
+async def _wait_for_identity(
+    front: MqttFrontend, connection: Connection, candidate: Candidate, pending: Awaitable[Identity]
 ) -> None:
     try:
-        is_right = await front.access.authenticate(username, password, _host_of(connection))
-    except AuthenticatorBusy as busy:
-        refuse(connection, candidate.packet, busy.reason_code, client_id=candidate.client_id)
-        return
+        found = await pending
+    except Refused as refused:
+        reason = CONNACK_REASONS[refused.refusal]
+        refuse(connection, candidate.packet, reason, client_id=candidate.client_id)
     except Exception as error:  # whatever breaks in a check, nobody gets in by it and the loop goes on
         front.on_error(connection, error)
         refuse(connection, candidate.packet, Reason.UNSPECIFIED_ERROR)
-        return
-    if is_right:
-        complete(front, connection, candidate)
     else:
-        refuse(connection, candidate.packet, Reason.BAD_USER_NAME_OR_PASSWORD, client_id=candidate.client_id)
+        complete(front, connection, candidate, found)
 
 
-def _host_of(connection: Connection) -> str:
-    return (connection.peer or "").rpartition(":")[0]
+def exchanged(front: MqttFrontend, connection: Connection, candidate: Candidate, found: Identity) -> None:
+    """The exchange of a CONNECT with a method has succeeded: authorisers elsewhere are asked next."""
+    if not front.access.chain.is_remote:
+        complete(front, connection, candidate, found)
+        return
+    connection.decide()
+    subject = Subject(found, candidate.client_id, connection.peer or "")
+    front.spawn(_wait_for_identity(front, connection, candidate, front.access.chain.enrich(subject)))
 
 
 # [MQTT-3.1.4-2] [MQTT-3.2.2-8] [MQTT3-3.2.2-5] [MQTT-4.12.0-4]
@@ -203,29 +214,28 @@ def refuse(
     connection.refuse(connack or None, f"refused: {name}")
 
 
-def complete(front: MqttFrontend, connection: Connection, candidate: Candidate) -> None:
+def complete(front: MqttFrontend, connection: Connection, candidate: Candidate, found: Identity) -> None:
     """The client is who it says: it gets its session and a CONNACK."""
     if not connection.is_open:
         return
     packet = candidate.packet
-    client_id, username = candidate.client_id, candidate.username
-    if not candidate.is_assigned and not front.access.may_use_client_id(client_id, username):
+    client_id, username = candidate.client_id, found.user
+    subject = candidate.subject = Subject(found, client_id, connection.peer or "")
+    candidate.username = username
+    if not candidate.is_assigned and not front.access.may_use_client_id(subject):
         identity.warn_forbidden(front, connection, client_id, username)
         refuse(connection, packet, NOT_VALID, client_id=client_id, is_reported=True)
         return
     if _refuse_foreign(front, connection, candidate):
         return
-    program = front.access.program_for(client_id, username)
-    candidate.client_type = front.access.client_type(
-        candidate.client_id, candidate.username, from_certificate=candidate.has_certificate_name
-    )
+    candidate.client_type = front.access.client_type(subject)
     will = packet.will
-    if will is not None and not _may_will(program, will):
+    if will is not None and not _may_will(front.access.program_for(subject), will):
         topic = will.topic.encode()
         front.refusals.denied(
             "publish",
             topic,
-            lambda: f"will: {front.access.explain(client_id, username, 'publish', topic)}",
+            lambda: f"will: {front.access.explain(subject, 'publish', topic)}",
             client_id=client_id,
             username=username,
             address=connection.peer,
@@ -251,10 +261,9 @@ def complete(front: MqttFrontend, connection: Connection, candidate: Candidate) 
     if not front.knows_sessions and (expiry or not packet.clean_start):
         refuse(connection, packet, Reason.SERVER_UNAVAILABLE, client_id=candidate.client_id)
         return
-    cluster = front.cluster
-    if cluster is not None and not candidate.is_assigned and cluster.must_claim(candidate.client_id):
+    if not candidate.is_assigned and front.cluster.must_claim(candidate.client_id):
         connection.decide()
-        front.spawn(_claim(front, cluster, connection, candidate, expiry))
+        front.spawn(_claim(front, connection, candidate, expiry))
     elif not _admit(front, connection, candidate, expiry):
         connection.decide()
         front.spawn(_prepare(front, connection, candidate, expiry))
@@ -270,20 +279,18 @@ def _refuse_foreign(front: MqttFrontend, connection: Connection, candidate: Cand
     return True
 
 
-async def _claim(
-    front: MqttFrontend, cluster: Cluster, connection: Connection, candidate: Candidate, expiry: int
-) -> None:
+async def _claim(front: MqttFrontend, connection: Connection, candidate: Candidate, expiry: int) -> None:
     """Another broker may have the client: it lets go first, and its session comes here."""
     claim = None
     try:
-        claim = candidate.claim = await cluster.claim(candidate.client_id, candidate.username)
+        claim = candidate.claim = await front.cluster.claim(candidate.client_id, candidate.username)
     except ForeignSession:
         identity.warn_refused(front, connection, candidate.client_id, candidate.username, None)
         refuse(connection, candidate.packet, NOT_VALID, client_id=candidate.client_id, is_reported=True)
         return
     except (LogError, StoreError, RecordError, TimeoutError) as error:
         if expiry or not candidate.packet.clean_start:
-            log.warning("the session of a client cannot be had", client_id=candidate.client_id, error=str(error))
+            log.warning("cannot take over the client's session", client_id=candidate.client_id, error=str(error))
             refuse(connection, candidate.packet, Reason.SERVER_UNAVAILABLE, client_id=candidate.client_id)
             return
         # Who neither has a session nor wants one is served while nobody can be asked.
@@ -296,7 +303,7 @@ async def _claim(
             await _prepare(front, connection, candidate, expiry)
     finally:
         if claim is not None:
-            cluster.settle(claim)
+            front.cluster.settle(claim)
 
 
 def _admit(front: MqttFrontend, connection: Connection, candidate: Candidate, expiry: int) -> bool:
@@ -305,24 +312,23 @@ def _admit(front: MqttFrontend, connection: Connection, candidate: Candidate, ex
     if _refuse_foreign(front, connection, candidate):
         return True
     previous = front.registry.get(candidate.client_id)
-    applications = front.applications
     is_foreign = front.ownership.is_foreign(previous, candidate.username)
-    if is_foreign and applications is not None and previous is not None and previous.feed is not None:
+    if is_foreign and previous is not None and front.kinds.keep(previous):
         return False
-    if applications is not None and applications.is_full(candidate.client_id, candidate.client_type, expiry):
-        refuse(connection, packet, Reason.QUOTA_EXCEEDED, client_id=candidate.client_id)
-    elif applications is not None and applications.must_prepare(
-        previous, candidate.client_id, candidate.client_type, expiry, packet.clean_start
-    ):
+    arrival = candidate.arrival(expiry)
+    try:
+        front.kinds.check_arrival(arrival)
+    except Refused as refused:
+        refuse(connection, packet, CONNACK_REASONS[refused.refusal], client_id=candidate.client_id)
+        return True
+    if front.kinds.must_prepare(arrival, previous):
         return False
-    else:
-        _open(front, connection, candidate, expiry)
+    _open(front, connection, candidate, expiry)
     return True
 
 
 async def _prepare(front: MqttFrontend, connection: Connection, candidate: Candidate, expiry: int) -> None:
-    """An APPLICATION client has its topic before it is told that it is connected."""
-    assert front.applications is not None
+    """The kinds of subscriber have what the session needs before the client is answered."""
     try:
         served_as = await _try_to_prepare(front, connection, candidate, expiry)
         if served_as is None:
@@ -339,25 +345,22 @@ async def _prepare(front: MqttFrontend, connection: Connection, candidate: Candi
     if connection.is_open:
         _open(front, connection, candidate, expiry)
     elif candidate.claim is None or not candidate.claim.is_lost:  # else another broker has the client, and its topic
-        front.applications.given_up(candidate.client_id)
+        front.kinds.given_up(candidate.client_id)
 
 
 async def _try_to_prepare(front: MqttFrontend, connection: Connection, candidate: Candidate, expiry: int) -> str | None:
     """Return the type the client is served as, None if it was refused. Raises LogError."""
-    assert front.applications is not None
     client_id, registry = candidate.client_id, front.registry
     while True:
         if _refuse_foreign(front, connection, candidate):
-            front.applications.given_up(client_id)
+            front.kinds.given_up(client_id)
             return None
         session = registry.get(client_id)
         if session is not None and front.ownership.is_foreign(session, candidate.username):
             identity.warn_taken_over(front, connection, client_id, candidate.username, session)
-            await front.applications.evict(session, partial(_evict, front, session))
+            await front.kinds.evict(session, partial(_evict, front, session))
             continue
-        served_as = await front.applications.prepare(
-            session, client_id, candidate.client_type, expiry, candidate.packet.clean_start
-        )
+        served_as = await front.kinds.prepare(candidate.arrival(expiry), session)
         # A session that was opened or ended meanwhile may belong to another user: prepare again.
         if not connection.is_open or registry.get(client_id) is session:
             return served_as
@@ -375,8 +378,7 @@ def _open(front: MqttFrontend, connection: Connection, candidate: Candidate, exp
         connection.shutdown("connected at another broker meanwhile")
         return
     if _is_removed(front, candidate):
-        if front.applications is not None:
-            front.applications.given_up(candidate.client_id)
+        front.kinds.given_up(candidate.client_id)
         refuse(connection, packet, Reason.NOT_AUTHORIZED, client_id=candidate.client_id)
         return
     previous = front.registry.get(candidate.client_id)
@@ -389,16 +391,16 @@ def _open(front: MqttFrontend, connection: Connection, candidate: Candidate, exp
             candidate.username,
             packet.clean_start,
             expiry,
-            packet.will,
+            _will_of(packet),
             packet.version,
             candidate.client_type,
         )
     )
-    session.acl = front.access.program_for(candidate.client_id, candidate.username)
+    session.identity = candidate.subject.identity
+    session.acl = front.access.program_for(candidate.subject)
     session.client_type = candidate.client_type
     session.is_assigned = candidate.is_assigned
-    if front.applications is not None:
-        front.applications.opened(session, expiry, present=present)
+    front.kinds.opened(session, is_present=present)
     joining = Joining(candidate, session, present, expiry, previous_expiry if present else 0)
     keeper = front.registry.keeper
     if keeper is None or not keeper.must_wait(candidate.client_id):
@@ -430,8 +432,8 @@ def _on_durable(front: MqttFrontend, connection: Connection, joining: Joining, e
 
 
 def _is_removed(front: MqttFrontend, candidate: Candidate) -> bool:
-    """Return whether a reload has removed the user since the password was checked."""
-    return candidate.has_password and not front.access.knows_user(candidate.username or "")
+    """Return whether a reload has removed the user since it was authenticated."""
+    return not front.access.chain.knows(candidate.subject.identity)
 
 
 def abandon(front: MqttFrontend, joining: Joining) -> None:
@@ -456,16 +458,14 @@ def _join(front: MqttFrontend, connection: Connection, joining: Joining) -> None
         keep_alive=keep_alive,
     )
     connection.explains = packet.request_problem_information
-    if front.queues is not None and present:
-        front.queues.attached(session, session.quota)
-    if front.query_topics is not None and present:
-        front.query_topics.attached(session)
+    if present:
+        front.kinds.returned(session)
     handle_auth.remember(connection, candidate)
     connection.accept(session, _build_connack(front, candidate, present, expiry, keep_alive))
-    if front.applications is not None:
-        front.applications.attached(session)
-    if front.events is not None:
-        front.events.connected(session, connection)
+    if candidate.subject.identity.expires_at is not None:
+        front.expiries.watch(connection, candidate.subject.identity)
+    front.kinds.attached(session)
+    front.events.connected(session, connection)
     if log.is_enabled(20):
         log.info(
             "client connected",
@@ -476,6 +476,13 @@ def _join(front: MqttFrontend, connection: Connection, joining: Joining) -> None
             version=packet.version,
             session_present=present,
         )
+
+
+def _will_of(packet: ConnectPacket) -> Will | None:
+    will = packet.will
+    if will is None:
+        return None
+    return Will(will.topic, will.payload, will.qos, will.retain, will.props, will.delay, will.expiry)
 
 
 def _may_will(program: object, will: WillPacket) -> bool:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from penstock._ext.hub.connection import Connection, Session
 from penstock._ext.wire.packets import Reason, SubscribePacket, build_suback, parse_subscribe, split_share
 from penstock.core.logging import get_logger
+from penstock.core.refusal import Refused
+from penstock.mqtt.refusals import SUBACK_REASONS
 from penstock.storage.log.base import LogError
-from penstock.subscribers.queue.rights import asked_filter
+from penstock.subscribers.base import Request, Subscriber
 
 if TYPE_CHECKING:
     from penstock.mqtt.frontend import MqttFrontend
@@ -21,16 +23,23 @@ QOS = 0x03
 SEND_IF_NEW = 1
 NEVER_SEND = 2
 REFUSED = 0x80
-QUEUE = b"$queue/"
+
+Reserved = dict[bytes, list[Subscriber]]
+"""Kinds that have to prepare a filter."""
 
 
 @dataclass
 class Joined:
-    """What is not decided here: by filter the QoS granted or the refusal; `apart` are not in the trie at all."""
+    """Filters that a kind of subscriber claims, and by filter the QoS it granted or the reason code of its refusal."""
 
+    kinds: dict[bytes, Subscriber] = field(default_factory=dict)
     reasons: dict[bytes, int] = field(default_factory=dict)
-    apart: set[bytes] = field(default_factory=set)
     words: str = ""
+
+    def is_apart(self, topic_filter: bytes) -> bool:
+        """Return whether the filter is not in the topic tree."""
+        kind = self.kinds.get(topic_filter)
+        return kind is not None and kind.is_apart
 
 
 NOTHING_JOINED = Joined()
@@ -39,55 +48,36 @@ NOTHING_JOINED = Joined()
 def handle_subscribe(front: MqttFrontend, connection: Connection, flags: int, body: bytes) -> None:
     limits = front.settings.limits
     packet = parse_subscribe(flags, body, connection.version, limits.max_user_properties, limits.max_topic_levels)
-    if any(not error and _is_joined(front, topic_filter) for topic_filter, _, error in packet.entries):
+    found = [(topic_filter, front.kinds.find(topic_filter)) for topic_filter, _, error in packet.entries if not error]
+    claimed = {topic_filter: kind for topic_filter, kind in found if kind is not None}
+    if claimed:
         connection.pause_reading()
-        front.spawn(_join_others(front, connection, connection.session, packet))
+        front.spawn(_join(front, connection, connection.session, packet, Joined(claimed)))
         return
     _prepare(front, connection, packet)
 
 
-def _is_joined(front: MqttFrontend, topic_filter: bytes) -> bool:
-    """Filters under $queue/ make the client a consumer of a queue, those of query topics one of a query."""
-    if topic_filter.startswith(QUEUE):
-        return front.queues is not None
-    return front.query_topics is not None and front.query_topics.has(topic_filter)
-
-
-async def _join_others(front: MqttFrontend, connection: Connection, session: Session, packet: SubscribePacket) -> None:
-    """Join queues and query topics. That takes time: the log of a queue may have to be created, or another node be
-    asked for a group. The connection may have lost its session by the time this runs."""
-    joined = Joined()
+async def _join(
+    front: MqttFrontend, connection: Connection, session: Session, packet: SubscribePacket, joined: Joined
+) -> None:
+    """Join what the claimed filters name. That takes time: the log of a queue may have to be created, or another node
+    be asked for a group. The connection may have lost its session by the time this runs."""
     for topic_filter, options, error in packet.entries:
-        if error or not _is_joined(front, topic_filter):
+        kind = joined.kinds.get(topic_filter)
+        if error or kind is None:
             continue
         if not connection.is_connected:
             break  # it left while the filter before was looked at
         qos = min(options & QOS, front.settings.mqtt.maximum_qos)
-        if not topic_filter.startswith(QUEUE):
-            assert front.query_topics is not None
-            joined.apart.add(topic_filter)
-            refusal = _refusal(front, session, topic_filter, packet.identifier, is_query=True)
-            reason, words = refusal, ""
-            if not refusal:
-                reason, words = await front.query_topics.subscribe(
-                    session,
-                    topic_filter,
-                    qos=qos,
-                    identifier=packet.identifier,
-                    properties=packet.user_properties,
-                )
-        elif not _refusal(front, session, topic_filter, packet.identifier):
-            assert front.queues is not None
-            reason, words = await front.queues.subscribe(
-                session,
-                topic_filter.decode(),
-                qos=qos,
-                identifier=packet.identifier,
-                properties=packet.user_properties,
-                receive_maximum=session.quota,
-            )
-        else:
+        reason, words = _refusal(front, session, topic_filter, packet.identifier, kind), ""
+        if reason and not kind.is_apart:
             continue  # refused as any filter, with the others
+        if not reason:
+            try:
+                request = Request(topic_filter, qos, packet.identifier, packet.user_properties)
+                reason = await kind.subscribe(session, request)
+            except Refused as refused:
+                reason, words = int(SUBACK_REASONS[refused.refusal]), str(refused)
         joined.reasons[topic_filter] = reason
         joined.words = joined.words or words
         if reason == Reason.NOT_AUTHORIZED and connection.is_connected:
@@ -98,75 +88,70 @@ async def _join_others(front: MqttFrontend, connection: Connection, session: Ses
             connection.resume_reading()
     else:
         for topic_filter in joined.reasons:
-            _withdraw(front, session, topic_filter)
+            _withdraw(front, session, topic_filter, joined)
 
 
-def _withdraw(front: MqttFrontend, session: Session, topic_filter: bytes) -> None:
+def _withdraw(front: MqttFrontend, session: Session, topic_filter: bytes, joined: Joined) -> None:
     """It was made a consumer, and does not have the subscription after all."""
-    if front.queues is not None and topic_filter.startswith(QUEUE) and not front.hub.trie.has(session, topic_filter):
-        front.queues.withdraw(session, topic_filter.decode())
+    if not joined.is_apart(topic_filter) and not front.hub.trie.has(session, topic_filter):
+        joined.kinds[topic_filter].withdraw(session, topic_filter)
 
 
 def _prepare(
     front: MqttFrontend, connection: Connection, packet: SubscribePacket, joined: Joined = NOTHING_JOINED
 ) -> None:
-    applications = front.applications
-    if applications is not None:
-        new = _reserve_shared(front, connection.session, packet, joined)
-        if new:
-            connection.pause_reading()
-            front.spawn(_prepare_shared(front, connection, connection.session, packet, filters=new, joined=joined))
-            return
-    _subscribe(front, connection, packet, joined)
+    reserved = _reserve(front, connection.session, packet, joined)
+    if reserved:
+        connection.pause_reading()
+        front.spawn(
+            _subscribe_prepared(front, connection, connection.session, packet, reserved=reserved, joined=joined)
+        )
+    else:
+        _subscribe(front, connection, packet, joined)
 
 
-def _reserve_shared(front: MqttFrontend, session: Session, packet: SubscribePacket, joined: Joined) -> list[bytes]:
-    """Filters whose topic and group have to be made first; nothing is made for those that will be refused."""
-    assert front.applications is not None
-    delivery = front.applications.delivery
-    granted = [
-        name
-        for name, _, error in packet.entries
-        if name.startswith(b"$share/")
-        and name not in joined.apart
-        and not (error or _refusal(front, session, name, packet.identifier))
-    ]
-    unprepared = dict.fromkeys(delivery.unprepared(session, granted))
-    reserved = [name for name in unprepared if delivery.shared.reserve(name)]
-    refused = unprepared.keys() - set(reserved)
+def _reserve(front: MqttFrontend, session: Session, packet: SubscribePacket, joined: Joined) -> Reserved:
+    """Find the filters that have to be prepared first; nothing is made for those that will be refused."""
+    reserved: Reserved = {}
+    refused: dict[bytes, int] = {}
+    for name, _, error in packet.entries:
+        if error or name in reserved or name in refused or not name.startswith(b"$share/") or joined.is_apart(name):
+            continue
+        if _refusal(front, session, name, packet.identifier, joined.kinds.get(name)):
+            continue
+        try:
+            if kinds := front.kinds.reserve(session, name):
+                reserved[name] = kinds
+        except Refused as error_of_kind:
+            refused[name] = int(SUBACK_REASONS[error_of_kind.refusal])
     for index, (name, options, error) in enumerate(packet.entries):
         if name in refused and not error:
-            packet.entries[index] = (name, options, int(Reason.QUOTA_EXCEEDED))
+            packet.entries[index] = (name, options, refused[name])
     return reserved
 
 
-async def _prepare_shared(
+async def _subscribe_prepared(
     front: MqttFrontend,
     connection: Connection,
     session: Session,
     packet: SubscribePacket,
     *,
-    filters: list[bytes],
+    reserved: Reserved,
     joined: Joined,
 ) -> None:
-    """Create the log topics through which APPLICATION clients share filters, then answer. The client may have left by
-    the time this runs."""
-    assert front.applications is not None
+    """Let the kinds prepare what they reserved, then answer. The client may have left by the time this runs."""
     try:
-        async with front.applications.sharing(filters):
+        async with front.kinds.prepared(reserved):
             if connection.is_connected:
                 _subscribe(front, connection, packet, joined)
             else:
-                _subscribe_absent(front, session, packet)
+                _subscribe_absent(front, session, packet, joined)
     except LogError as error:
         log.warning("a shared subscription cannot be prepared", client_id=session.client_id, error=str(error))
         _refuse_all(connection, packet)
     except Exception as error:  # whatever it is, the client is not left without an answer
         log.exception("a shared subscription cannot be prepared", client_id=session.client_id, error=repr(error))
         _refuse_all(connection, packet)
-    finally:
-        for topic_filter in filters:
-            front.applications.delivery.shared.release(topic_filter)
     if connection.is_connected and connection.is_writable and not connection.is_blocked:
         connection.resume_reading()
 
@@ -179,15 +164,17 @@ def _refuse_all(connection: Connection, packet: SubscribePacket) -> None:
         )
 
 
-def _subscribe_absent(front: MqttFrontend, session: Session, packet: SubscribePacket) -> None:
+def _subscribe_absent(front: MqttFrontend, session: Session, packet: SubscribePacket, joined: Joined) -> None:
     """The client left while its topics were made: it meant the subscription all the same, if its session lives."""
-    if front.registry.get(session.client_id) is not session or front.applications is None:
+    if front.registry.get(session.client_id) is not session:
         return
     for topic_filter, options, error in packet.entries:
-        if not (error or _refusal(front, session, topic_filter, packet.identifier)):
+        if error or joined.is_apart(topic_filter):
+            continue
+        if not _refusal(front, session, topic_filter, packet.identifier, joined.kinds.get(topic_filter)):
             granted = options & ~QOS | min(options & QOS, front.settings.mqtt.maximum_qos)
             front.hub.trie.subscribe(session, topic_filter, granted, packet.identifier)
-            front.applications.delivery.subscribed(session, topic_filter, granted, packet.identifier)
+            front.kinds.subscribed(session, topic_filter, granted, packet.identifier)
     if front.registry.keeper is not None:
         front.registry.keeper.save_subscriptions(session)
 
@@ -202,14 +189,15 @@ def _subscribe(
     # A filter may stand in a packet many times: the last one counts, and its retained messages are sent once.
     retained: dict[bytes, int] = {}
     for topic_filter, options, error in packet.entries:
-        if topic_filter in joined.apart and not error:
+        kind = joined.kinds.get(topic_filter)
+        if not error and joined.is_apart(topic_filter):
             reasons.append(joined.reasons[topic_filter])
             continue
-        reason = error or _refusal(front, session, topic_filter, packet.identifier)
+        reason = error or _refusal(front, session, topic_filter, packet.identifier, kind)
         if joined.reasons.get(topic_filter, 0) >= REFUSED:
             reason = joined.reasons[topic_filter]
         elif reason and topic_filter in joined.reasons:
-            _withdraw(front, session, topic_filter)
+            _withdraw(front, session, topic_filter, joined)
         if not reason:
             # [MQTT-3.2.2-10] [MQTT-3.9.3-2]
             reason = min(options & QOS, front.settings.mqtt.maximum_qos)  # [MQTT-3.9.3-1] [MQTT-3.8.4-7]
@@ -218,14 +206,12 @@ def _subscribe(
                 change.remember(topic_filter)
             # Same filter again: the new options replace the old [MQTT-3.8.4-3] [MQTT3-3.8.4-3]. [MQTT-3.8.4-4]
             is_new = trie.subscribe(session, topic_filter, granted, packet.identifier)
-            if front.applications is not None:
-                front.applications.delivery.subscribed(session, topic_filter, granted, packet.identifier)
-            if front.events is not None:
-                front.events.subscribed(session, topic_filter, reason)
-            if _wants_retained(topic_filter, options, is_new):
+            front.kinds.subscribed(session, topic_filter, granted, packet.identifier)
+            front.events.subscribed(session, topic_filter, reason)
+            if kind is None and _wants_retained(topic_filter, options, is_new):
                 retained[topic_filter] = granted
         elif reason == Reason.NOT_AUTHORIZED and topic_filter not in joined.reasons:
-            front.denied(connection, "subscribe", topic_filter, asked=_asked(split_share(topic_filter)[1]))
+            front.denied(connection, "subscribe", topic_filter, asked=_ruled(topic_filter, kind))
         reasons.append(reason)
 
     def answer(is_stored: bool) -> None:
@@ -277,38 +263,39 @@ async def _send_retained_later(
 
 
 def _send_retained(front: MqttFrontend, session: Session, topic_filter: bytes, granted: int, identifier: int) -> None:
-    if front.applications is not None:
-        front.applications.delivery.send_retained(session, topic_filter, granted, identifier)
-    else:
-        front.hub.send_retained(session, topic_filter, granted, identifier)
+    for feed, _, pack in front.hub.send_retained(session, topic_filter, granted, identifier):
+        for kind in front.kinds:
+            kind.take_retained(session, feed, pack)
 
 
 def _refusal(
-    front: MqttFrontend, session: Session, topic_filter: bytes, identifier: int, *, is_query: bool = False
+    front: MqttFrontend, session: Session, topic_filter: bytes, identifier: int, kind: Subscriber | None
 ) -> int:
-    """0, or why this filter is refused. Rights on query topics are the catalogue's own."""
+    """Return 0, or why this filter, which `kind` claims, is refused."""
     limits, mqtt = front.settings.limits, front.settings.mqtt
     group, plain = split_share(topic_filter)
     if len(topic_filter) > limits.max_topic_length:
         return Reason.TOPIC_FILTER_INVALID
     if group is not None and not mqtt.shared_subscriptions:
         return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-    if group is not None and plain.startswith(QUEUE):
-        return Reason.TOPIC_FILTER_INVALID  # it would never get anything: the consumers of a group share a queue
+    try:
+        front.kinds.check(session, topic_filter)
+    except Refused as refused:
+        return SUBACK_REASONS[refused.refusal]
     if identifier and not mqtt.subscription_identifiers:
         return Reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED
     if not mqtt.wildcard_subscriptions and (b"+" in plain or b"#" in plain):
         return Reason.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED  # [MQTT3-3.8.3-2]
-    if not is_query and session.acl is not None and not session.acl.may_subscribe(_asked(plain)):
-        return Reason.NOT_AUTHORIZED
-    if front.applications is not None and session.feed is not None and front.applications.delivery.retained.is_full:
-        return Reason.QUOTA_EXCEEDED  # its retained messages could not be kept: those of others wait for the log
+    if session.acl is not None:
+        ruled = _ruled(topic_filter, kind)
+        if ruled is not None and not session.acl.may_subscribe(ruled):
+            return Reason.NOT_AUTHORIZED
     return _quota_refusal(front, session, topic_filter)
 
 
-def _asked(plain: bytes) -> bytes:
-    """Return the filter that the rules are asked about, for a filter without `$share`."""
-    return asked_filter(plain) if plain.startswith(QUEUE) else plain
+def _ruled(topic_filter: bytes, kind: Subscriber | None) -> bytes | None:
+    """Return the filter that the access rules are asked about; None if the kind that claims it checks the rights."""
+    return split_share(topic_filter)[1] if kind is None else kind.rule_filter(topic_filter)
 
 
 def _quota_refusal(front: MqttFrontend, session: Session, topic_filter: bytes) -> int:
@@ -335,4 +322,4 @@ def _wants_retained(topic_filter: bytes, options: int, is_new: bool) -> bool:
     handling = options >> 4 & 3
     if handling == NEVER_SEND or (handling == SEND_IF_NEW and not is_new):
         return False
-    return not topic_filter.startswith((b"$share/", QUEUE))
+    return not topic_filter.startswith(b"$share/")

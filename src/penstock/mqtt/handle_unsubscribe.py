@@ -10,8 +10,6 @@ from penstock._ext.wire.packets import Reason, build_unsuback, parse_unsubscribe
 if TYPE_CHECKING:
     from penstock.mqtt.frontend import MqttFrontend
 
-QUEUE = b"$queue/"
-
 
 def handle_unsubscribe(front: MqttFrontend, connection: Connection, flags: int, body: bytes) -> None:
     limits = front.settings.limits
@@ -26,17 +24,13 @@ def handle_unsubscribe(front: MqttFrontend, connection: Connection, flags: int, 
         # Compared character by character [MQTT-3.10.4-1] [MQTT3-3.10.4-1].
         if error:
             reasons.append(error)
-        elif front.query_topics is not None and front.query_topics.unsubscribe(session, topic_filter):
+        elif front.kinds.unsubscribe(session, topic_filter):
             reasons.append(int(Reason.SUCCESS))
         elif trie.unsubscribe(session, topic_filter):
             # window and queue keep what they have [MQTT-3.10.4-2] [MQTT-3.10.4-3] [MQTT3-3.10.4-2] [MQTT3-3.10.4-3]
             reasons.append(int(Reason.SUCCESS))
-            if front.applications is not None:
-                front.applications.delivery.unsubscribed(session, topic_filter)
-            if front.queues is not None and topic_filter.startswith(QUEUE):
-                front.queues.unsubscribe(session, topic_filter.decode())
-            if front.events is not None:
-                front.events.unsubscribed(session, topic_filter)
+            front.kinds.unsubscribed(session, topic_filter)
+            front.events.unsubscribed(session, topic_filter)
         else:
             reasons.append(int(Reason.NO_SUBSCRIPTION_EXISTED))
 
@@ -45,8 +39,8 @@ def handle_unsubscribe(front: MqttFrontend, connection: Connection, flags: int, 
             # MQTT 3 has no word for it: the client loses its connection without an answer and will ask again
             connection.shutdown("the subscriptions cannot be stored now")
             return
-        if is_stored and front.applications is not None and front.applications.devices is not None:
-            front.applications.devices.left(topic_filter for topic_filter, error in packet.entries if not error)
+        if is_stored:
+            front.kinds.left([topic_filter for topic_filter, error in packet.entries if not error])
         told = reasons if is_stored else [max(reason, int(Reason.UNSPECIFIED_ERROR)) for reason in reasons]
         # Answered even if nothing matched, in the order of the filters [MQTT-3.10.4-4] [MQTT-3.10.4-5] [MQTT-3.11.3-1]
         # [MQTT3-3.10.4-4] [MQTT3-3.10.4-5].

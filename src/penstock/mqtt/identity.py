@@ -54,8 +54,7 @@ def warn_taken_over(
         owner=session.username,
         was_persistent=session.expiry_interval > 0,
     )
-    if front.events is not None:
-        front.events.taken_over(client_id, username, FOREIGN_IDENTITY, connection)
+    front.events.taken_over(client_id, username, FOREIGN_IDENTITY, connection)
 
 
 def _warn(
@@ -78,7 +77,7 @@ def _record_refused(
     cause: str,
 ) -> None:
     """Record an event, limited in rate as the warning is."""
-    if front.events is not None and suppressed is not None:
+    if suppressed is not None:
         front.events.refused(
             client_id,
             username=username,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.services.names import notifications_group, notifications_topic, responses_group, responses_topic
-from penstock.services.settings import QueueSettings
 from penstock.services.topics import INSTANCE_CHANNELS, find_spec, partitions_and_properties
+from penstock.settings.services import ServiceSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class InstanceChannel:
         return responses_group(self.base, self.service_id, prefix=self.prefix)
 
 
-def instance_channel(settings: QueueSettings, channel: str, service_id: str) -> InstanceChannel:
+def instance_channel(settings: ServiceSettings, channel: str, service_id: str) -> InstanceChannel:
     """With the properties the table gives its topics."""
     base = INSTANCE_CHANNELS[channel]
     questions = notifications_topic(base, service_id, prefix=settings.prefix)
@@ -87,7 +87,7 @@ def instance_channel(settings: QueueSettings, channel: str, service_id: str) -> 
     )
 
 
-def topic_properties(settings: QueueSettings, topic: str) -> dict[str, str]:
+def topic_properties(settings: ServiceSettings, topic: str) -> dict[str, str]:
     """Of a topic as the table has it; none of one that is not in it."""
     spec = find_spec(settings, topic)
     return {} if spec is None else partitions_and_properties(settings, spec)[1]

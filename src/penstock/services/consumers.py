@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.services.discovery import Claims, SingleNode
 from penstock.services.model import TopicPartitionInfo
 from penstock.services.topic_creator import EnsureTopic, TopicsExist
@@ -68,7 +68,7 @@ class _Runner:
         self._options = options
         self._other_groups = {place: other for place, other in other_groups.items() if other != group}
         self._stopping = asyncio.Event()
-        self._warnings = RateLimited(interval=WARNING_SECONDS)
+        self._warnings = Throttled(_log, interval=WARNING_SECONDS)
         self.task = asyncio.create_task(self._run())
 
     @property
@@ -99,8 +99,7 @@ class _Runner:
 
     def _complain(self, event: str, error: Exception) -> None:
         """It may last: it is tried again every second, and said every ten."""
-        if (suppressed := self._warnings.try_pass(event)) is not None:
-            _log.error(event, group=self._group, error=repr(error), suppressed=suppressed)
+        self._warnings.error(event, group=self._group, error=repr(error))
 
     def _may_go_on(self) -> bool:
         return not self.is_stopping and self._claims.holds(self._names)

@@ -23,6 +23,7 @@ import msgspec
 
 from penstock._ext.record.segment import Record, RecordPack
 from penstock.core.logging import get_logger
+from penstock.core.tasks import TaskSet
 from penstock.services.membership import Door, Heartbeat, MemberTable
 from penstock.services.model import ServiceInfo
 from penstock.storage.log.base import EARLIEST, Consumer, Log, LogError, TopicPartition
@@ -124,7 +125,7 @@ class LogDiscovery:
         self._told: list[ServiceInfo] = []
         self._changed = asyncio.Event()
         self._consumer: Consumer | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskSet()
 
     # Life
 
@@ -140,13 +141,11 @@ class LogDiscovery:
         self._told = self.others()
         self._on_members = on_members
         on_members(self._told)
-        self._tasks = [asyncio.create_task(self._beat_for_ever()), asyncio.create_task(self._read_for_ever())]
+        self._tasks.spawn(self._beat_for_ever())
+        self._tasks.spawn(self._read_for_ever())
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        await self._tasks.close()
         self._on_members = None
         self._claims.clear()
         with contextlib.suppress(LogError):

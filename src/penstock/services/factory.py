@@ -38,9 +38,9 @@ from penstock.services.packs.queues import PackQueue
 from penstock.services.processing import change_queue, notification_queue, pack_queues
 from penstock.services.producer import QueueProducer
 from penstock.services.service import HashPartitionService
-from penstock.services.settings import QueueSettings
 from penstock.services.topic_creator import TopicCreator
 from penstock.services.topics import EDGE_EVENTS, INSTANCE_CHANNELS
+from penstock.settings.services import ServiceSettings
 from penstock.storage.log.base import Log
 
 CORE, RULE_ENGINE, TRANSPORT = ServiceType.TB_CORE, ServiceType.TB_RULE_ENGINE, ServiceType.TB_TRANSPORT
@@ -100,7 +100,7 @@ class QueueFactory:
     def __init__(
         self,
         log: Log,
-        settings: QueueSettings,
+        settings: ServiceSettings,
         partitions: HashPartitionService,
         *,
         claims: Claims | None = None,
@@ -230,7 +230,7 @@ class QueueFactory:
     def notifications_manager(
         self, service_type: ServiceType, handler: PackHandler, decode: Decode = decode_queue_message
     ) -> ConsumerManager:
-        """Hands what this instance is told to the handler, as `queue.notifications` says, from `update` with
+        """Hands what this instance is told to the handler, as `services.notifications` says, from `update` with
         `partitions.notifications(…)` of this instance on."""
         self._check(service_type in self._service_types, f"read notifications of {service_type}")
         topic = self.partitions.notifications(service_type, self._service_id).topic
@@ -242,7 +242,7 @@ class QueueFactory:
         return ConsumerManager(self._log, lambda _: group, processor.process, options, ensure_topic=self._ensure_topic)
 
     def changes(self, name: str, handler: PackHandler, decode: Decode) -> Changes:
-        """Hands what others have changed to the handler, as `queue.cluster.changes` says."""
+        """Hands what others have changed to the handler, as `services.changes` says."""
         return Changes(self._processor(change_queue(self._settings, name), handler, decode))
 
     def _processor(self, queue: PackQueue, handler: PackHandler, decode: Decode) -> PackProcessor:

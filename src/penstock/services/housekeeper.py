@@ -23,7 +23,7 @@ import msgspec
 
 from penstock._ext.record.segment import Record
 from penstock.core.errors import PenstockError
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.services.consumers import ConsumerOptions, GivenBack
 from penstock.services.factory import QueueFactory
 from penstock.services.messages import QueueMessage, UndecodableMessage, decode_message
@@ -38,7 +38,7 @@ from penstock.services.model import (
 from penstock.services.packs.message import NotYet, PackMessage
 from penstock.services.packs.processor import Decoded
 from penstock.services.producer import MessageTooLarge
-from penstock.services.settings import HousekeeperSettings
+from penstock.settings.services import HousekeeperSettings
 from penstock.storage.log.base import Fetched, Log, LogError
 
 log = get_logger("penstock.housekeeper")
@@ -90,7 +90,7 @@ Handler = Callable[[Task], Awaitable[None]]
 
 
 class Housekeeper:
-    """Made by app.py. On the loop. `is_alone`: nobody else writes tasks, so there is no queue before the first one."""
+    """On the loop. `is_alone`: nobody else writes tasks, so there is no queue before the first one."""
 
     def __init__(
         self, queues: QueueFactory, log_provider: Log, settings: HousekeeperSettings, *, is_alone: bool
@@ -117,7 +117,7 @@ class Housekeeper:
         self._is_started = False
         self._is_open = False
         self._is_stopped = False
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
         self.noted = self.put_off = 0
         self._partitions.listen(PartitionChange, self._on_partitions)
 
@@ -276,8 +276,7 @@ class Housekeeper:
                 await self._producer.send_and_wait(self._place(task), _message(task))
 
     def _warn(self, what: str, task: Task, error: Exception) -> None:
-        if (suppressed := self._warnings.try_pass(what)) is not None:
-            log.warning(what, kind=task.kind, name=task.name, topic=task.topic, error=str(error), suppressed=suppressed)
+        self._warnings.warning(what, kind=task.kind, name=task.name, topic=task.topic, error=str(error))
 
     def counters(self) -> dict[str, int]:
         return {

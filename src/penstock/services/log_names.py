@@ -1,11 +1,11 @@
-"""Names of the topics and groups of one installation, all of them behind `queue.prefix`: installations with different
+"""Names of the topics and groups of one installation, all of them after `services.prefix`: installations with different
 prefixes may share a Kafka. Those of APPLICATION clients are in subscribers/application/names.py, those of queues
 between services in services/names.py."""
 
 from __future__ import annotations
 
-from penstock.services.settings import parse_settings
 from penstock.settings.model import Settings
+from penstock.settings.providers import log_capabilities
 from penstock_schema.event import TOPIC as EVENTS_TOPIC
 
 RETAINED_TOPIC = "tbmq.msg.retained"
@@ -20,11 +20,11 @@ def dispatch_group(node: str, prefix: str = "") -> str:
 
 class LogNames:
     def __init__(self, settings: Settings) -> None:
-        self.prefix = parse_settings(settings.queue).prefix
+        self.prefix = settings.services.prefix
         self.ingest_topic = self.of(settings.ingest.topic)
         self.retained_topic = self.of(RETAINED_TOPIC)
         self.events_topic = self.of(EVENTS_TOPIC)
-        node = settings.server.node_id if settings.log.provider == "kafka" else ""
+        node = settings.server.node_id if log_capabilities(settings).is_shared else ""
         self.dispatch_group = dispatch_group(node, self.prefix)
 
     def of(self, name: str) -> str:

@@ -7,6 +7,7 @@ import contextlib
 
 from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler
+from penstock.core.tasks import TaskSet
 from penstock.services.discovery import LogDiscovery, SingleNode
 from penstock.services.factory import QueueFactory
 from penstock.services.membership import Door
@@ -18,9 +19,11 @@ from penstock.services.model import (
     ServiceInfo,
     ServiceType,
 )
+from penstock.services.names import topic_name
 from penstock.services.service import HashPartitionService
-from penstock.services.settings import QueueSettings
 from penstock.services.topics import create_topics, default_queues, delete_service_topics, notification_bases
+from penstock.settings.cluster import ClusterSettings
+from penstock.settings.services import ServiceSettings
 from penstock.storage.log.base import Log, LogError
 
 log = get_logger("penstock.cluster")
@@ -30,15 +33,22 @@ STOP_SECONDS = 2.0
 
 
 class ClusterNode:
-    """Made by app.py on the log it has chosen; alone where the log is the process's own."""
+    """Made by the composition root on the log it has chosen. Without `cluster`, on a log that no other process uses,
+    it is alone."""
 
     def __init__(
-        self, log_provider: Log, settings: QueueSettings, node_id: str, scheduler: Scheduler, *, is_clustered: bool
+        self,
+        log_provider: Log,
+        settings: ServiceSettings,
+        node_id: str,
+        scheduler: Scheduler,
+        *,
+        cluster: ClusterSettings | None = None,
     ) -> None:
         self.service_id = node_id
         self._log = log_provider
         self._settings = settings
-        self._deleting: set[asyncio.Task[None]] = set()
+        self._deleting = TaskSet()
         me = ServiceInfo(service_id=node_id, service_types=frozenset([ServiceType.TB_CORE, ServiceType.TB_TRANSPORT]))
         self.partitions = HashPartitionService(
             me,
@@ -50,26 +60,23 @@ class ClusterNode:
             function=settings.partitions.hash_function_name,
             recalculate_delay=settings.partitions.recalculate_delay,
         )
-        cluster = settings.cluster
-        topic = f"{settings.prefix}.{cluster.topic}" if settings.prefix else cluster.topic
-        self._by_log = (
-            LogDiscovery(
-                log_provider,
-                me,
-                topic,
-                cluster.heartbeat_interval,
-                cluster.member_timeout,
-                forget_after=cluster.forget_after,
-                on_forgotten=self._on_forgotten,
-            )
-            if is_clustered
-            else None
-        )
+        self._by_log = None if cluster is None else self._make_discovery(cluster, me)
         self._discovery = self._by_log or SingleNode()
         self._joining: asyncio.Task[None] | None = None
         self.queues = QueueFactory(log_provider, settings, self.partitions, claims=self._by_log)
         self.partitions.listen(PartitionChange, _on_partitions)
         self.partitions.listen(ClusterTopologyChange, _on_topology)
+
+    def _make_discovery(self, cluster: ClusterSettings, me: ServiceInfo) -> LogDiscovery:
+        return LogDiscovery(
+            self._log,
+            me,
+            topic_name(cluster.topic, prefix=self._settings.prefix),
+            cluster.heartbeat_interval,
+            cluster.member_timeout,
+            forget_after=cluster.forget_after,
+            on_forgotten=self._on_forgotten,
+        )
 
     async def start(self) -> None:
         """Joins. A log that others use may not be there yet: then it goes on trying beside everything else."""
@@ -96,9 +103,7 @@ class ClusterNode:
             await asyncio.sleep(RETRY_SECONDS)
 
     def _on_forgotten(self, service_id: str) -> None:
-        task = asyncio.get_running_loop().create_task(self._delete_topics(service_id))
-        self._deleting.add(task)
-        task.add_done_callback(self._deleting.discard)
+        self._deleting.spawn(self._delete_topics(service_id))
 
     async def _delete_topics(self, service_id: str) -> None:
         """Of a member that is gone for good. One that returns after all makes them again."""
@@ -110,8 +115,7 @@ class ClusterNode:
             log.info("the topics of a member that is gone were deleted", service_id=service_id, topics=len(gone))
 
     async def stop(self) -> None:
-        for task in self._deleting:
-            task.cancel()
+        self._deleting.cancel()
         if self._joining is not None:
             self._joining.cancel()
             await asyncio.wait([self._joining], timeout=STOP_SECONDS)

@@ -2,6 +2,10 @@
 
 Round robin is the compatible rule. Rendezvous hashing is the one that moves the fewest partitions when a member comes
 or goes: a partition belongs to the member with the highest hash of both names.
+
+`core/assign.py` is a different rule: it starts from the present assignment, which one coordinator knows. Here every
+node computes the owners from the member list alone, and the results are fixed by compatibility with ThingsBoard
+(tests/data/partition-vectors.json).
 """
 
 from __future__ import annotations
@@ -57,7 +61,7 @@ def recalculate(
     function: str = "murmur3_128",
 ) -> Ownership:
     """The owners of every partition of every queue (key to number of partitions)."""
-    # By id as text, as the compatible original does: "re-10" comes before "re-2".
+    # By id as text, as ThingsBoard does: "re-10" comes before "re-2".
     members = sorted(services, key=lambda service: service.service_id)
     owned: dict[QueueKey, tuple[Owners, ...]] = {}
     for key, count in queues.items():
@@ -117,7 +121,7 @@ def tenant_hash(tenant: UUID, function: str = "murmur3_128") -> int:
 
 
 def rule_engine_index(tenant: int, partition: int, servers: int) -> int:
-    """|hash + partition| mod servers; the sum wraps as a 32-bit integer, as it does in the compatible original."""
+    """|hash + partition| mod servers; the sum wraps as a 32-bit integer, as it does in ThingsBoard."""
     wrapped = (tenant + partition + (1 << 31)) % (1 << 32) - (1 << 31)
     return partition_of_number(wrapped, servers)
 

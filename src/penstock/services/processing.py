@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from penstock.services.model import CALCULATED_FIELDS, EDGE, HOUSEKEEPER, QueueKey, ServiceType
 from penstock.services.packs.queues import PackQueue
-from penstock.services.settings import (
+from penstock.services.topics import default_queues
+from penstock.settings.services import (
     ChangeSettings,
     HousekeeperSettings,
     NotificationSettings,
-    QueueSettings,
     RuleEngineQueue,
+    ServiceSettings,
 )
-from penstock.services.topics import default_queues
 
 CORE_PACK_SECONDS = 2.0
 EDGE_PACK_SECONDS = 10.0
@@ -19,7 +19,7 @@ VERSION_CONTROL_PACK_SECONDS = 180.0
 CALCULATED_FIELDS_PACK_SECONDS = 60.0
 
 
-def pack_queues(settings: QueueSettings) -> dict[QueueKey, PackQueue]:
+def pack_queues(settings: ServiceSettings) -> dict[QueueKey, PackQueue]:
     """The system's queues; those of an isolated tenant are processed alike."""
     rule_engine = {queue.name: queue for queue in settings.rule_engine.queues}
     found: dict[QueueKey, PackQueue] = {}
@@ -35,14 +35,14 @@ def pack_queues(settings: QueueSettings) -> dict[QueueKey, PackQueue]:
     return found
 
 
-def notification_queue(settings: QueueSettings, topic: str) -> PackQueue:
+def notification_queue(settings: ServiceSettings, topic: str) -> PackQueue:
     """Of one instance: what it is told comes in one partition."""
     return _of(settings.notifications, topic, topic)
 
 
-def change_queue(settings: QueueSettings, name: str) -> PackQueue:
+def change_queue(settings: ServiceSettings, name: str) -> PackQueue:
     """Of what others have changed and this instance follows, in memory."""
-    return _of(settings.cluster.changes, name, name)
+    return _of(settings.changes, name, name)
 
 
 def _of(

@@ -137,7 +137,7 @@ class QueueProducer:
         if size > self._max_message_size:
             raise MessageTooLarge(
                 f"a message of {size} bytes for {info} is larger than {self._max_message_size}",
-                "Raise queue.max_message_size, and the limit of the log with it, or send less at once.",
+                "Raise services.max_message_size, and the limit of the log with it, or send less at once.",
             )
         if self._pending_bytes + size > self._max_pending_bytes + self._max_message_size:
             raise QueueFull(f"{self._pending_bytes} bytes wait to be written to the queues")

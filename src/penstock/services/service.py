@@ -67,7 +67,7 @@ class HashPartitionService:
         recalculate_delay: float = 0.0,
     ) -> None:
         if function not in FUNCTIONS or function == "murmur2":
-            raise ValueError(f"{function!r} is no hash function for partitions: use {', '.join(FUNCTIONS[:3])}")
+            raise ValueError(f"{function!r} is not a hash function for partitions: use {', '.join(FUNCTIONS[:3])}")
         self.me = me
         self._scheduler = scheduler
         self._prefix = prefix

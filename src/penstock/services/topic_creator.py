@@ -6,8 +6,8 @@ import asyncio
 from typing import Protocol
 
 from penstock.services.model import TopicPartitionInfo
-from penstock.services.settings import QueueSettings
 from penstock.services.topics import find_spec, partitions_and_properties
+from penstock.settings.services import ServiceSettings
 from penstock.storage.log.base import Log
 
 
@@ -34,7 +34,7 @@ class TopicsExist:
 class TopicCreator:
     """Asks the log once for each topic and remembers it."""
 
-    def __init__(self, log: Log, settings: QueueSettings) -> None:
+    def __init__(self, log: Log, settings: ServiceSettings) -> None:
         self._log = log
         self._settings = settings
         self._known: set[str] = set()

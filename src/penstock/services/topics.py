@@ -14,7 +14,7 @@ from uuid import UUID
 from penstock.core.errors import SettingsError
 from penstock.services.model import CALCULATED_FIELDS, EDGE, HOUSEKEEPER, MAIN, Queue, QueueKey, ServiceType
 from penstock.services.names import topic_name
-from penstock.services.settings import QueueSettings
+from penstock.settings.services import ServiceSettings
 from penstock.storage.log.base import Admin, LogError, parse_properties
 from penstock.storage.log.topics import TopicConfig
 
@@ -65,7 +65,7 @@ class Topic(NamedTuple):
     properties: dict[str, str]
 
 
-def topic_table(settings: QueueSettings) -> list[TopicSpec]:
+def topic_table(settings: ServiceSettings) -> list[TopicSpec]:
     core, js, edqs, tasks = settings.core, settings.js, settings.edqs, settings.tasks
     api, fields = settings.transport_api, settings.calculated_fields
     rule_engine = [
@@ -115,7 +115,7 @@ def topic_table(settings: QueueSettings) -> list[TopicSpec]:
     ]
 
 
-def default_queues(settings: QueueSettings) -> list[Queue]:
+def default_queues(settings: ServiceSettings) -> list[Queue]:
     """The system's queues that the partition service shares out."""
 
     def queue(service_type: ServiceType, name: str, topic: str, partitions: int, **options: bool) -> Queue:
@@ -153,11 +153,11 @@ def default_queues(settings: QueueSettings) -> list[Queue]:
     ]
 
 
-def notification_bases(settings: QueueSettings) -> dict[ServiceType, str]:
+def notification_bases(settings: ServiceSettings) -> dict[ServiceType, str]:
     return {CORE: settings.core.topic, RULE_ENGINE: settings.rule_engine.topic, TRANSPORT: settings.transport.topic}
 
 
-def find_spec(settings: QueueSettings, topic: str) -> TopicSpec | None:
+def find_spec(settings: ServiceSettings, topic: str) -> TopicSpec | None:
     """The row of a topic (with the prefix, without tenant and partition), or of a service's own topic."""
     for spec in topic_table(settings):
         base = topic_name(spec.base, prefix=settings.prefix)
@@ -166,40 +166,49 @@ def find_spec(settings: QueueSettings, topic: str) -> TopicSpec | None:
     return None
 
 
-def check_topic_properties(settings: QueueSettings) -> None:
-    """Raises SettingsError for an entry of `queue.topic-properties` that is of no topic or makes none."""
+def check_services(settings: ServiceSettings) -> None:
+    """Raises SettingsError for a queue with the name of another one, and for properties of an unknown topic or of a
+    topic that cannot be made."""
+    for queue in settings.rule_engine.queues:
+        if queue.name.lower() == CALCULATED_FIELDS.lower():
+            raise SettingsError(
+                f"services.rule_engine.queues: {queue.name} is the queue of services.calculated_fields",
+                "Give the queue another name.",
+            )
     specs = {spec.base: spec for spec in topic_table(settings)}
     for base in settings.topic_properties:
         spec = specs.get(base)
         if spec is None:
             near = get_close_matches(base, specs, n=1)
             raise SettingsError(
-                f"queue.topic-properties: there is no base topic {base!r}",
+                f"services.topic_properties: there is no base topic {base!r}",
                 f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(sorted(specs))}.",
             )
         count, properties = partitions_and_properties(settings, spec)
         try:
             TopicConfig.of(base, count, properties)
         except LogError as error:
-            raise SettingsError(f"queue.topic-properties: {error}") from None
+            raise SettingsError(f"services.topic_properties: {error}") from None
 
 
-def partitions_and_properties(settings: QueueSettings, spec: TopicSpec) -> tuple[int, dict[str, str]]:
+def partitions_and_properties(settings: ServiceSettings, spec: TopicSpec) -> tuple[int, dict[str, str]]:
     """Of each of the topics of a row in the log."""
     try:
         overrides = parse_properties(settings.topic_properties.get(spec.base, ""))
     except ValueError as error:
-        raise SettingsError(f"queue.topic-properties: {spec.base}: {error}") from None
+        raise SettingsError(f"services.topic_properties: {spec.base}: {error}") from None
     count = _checked_count(spec, overrides.pop("partitions", None))
     return count, spec.properties(overrides)
 
 
 def topics_of(
-    settings: QueueSettings, service_ids: Mapping[ServiceType, Iterable[str]] | None = None, tenant: UUID | None = None
+    settings: ServiceSettings,
+    service_ids: Mapping[ServiceType, Iterable[str]] | None = None,
+    tenant: UUID | None = None,
 ) -> list[tuple[TopicSpec, list[Topic]]]:
     """The table with the topics of each row: the shared ones and those of the given services; or, for an isolated
     tenant, its own rule-engine queues. Raises SettingsError."""
-    check_topic_properties(settings)
+    check_services(settings)
     rows: list[tuple[TopicSpec, list[Topic]]] = []
     rule_engine_bases = {f"{settings.rule_engine.topic}.{queue.topic}" for queue in settings.rule_engine.queues}
     for spec in topic_table(settings):
@@ -219,11 +228,11 @@ def _checked_count(spec: TopicSpec, override: str | None) -> int:
     has_setting_of_its_own = spec.kind != "internal" or spec.partitions > 1
     if has_setting_of_its_own and override != str(count):
         raise SettingsError(
-            f"queue.topic-properties: partitions:{override} of {spec.base} would have no effect",
+            f"services.topic_properties: partitions:{override} of {spec.base} would have no effect",
             "Set the queue's own `partitions` instead; each of them may be a topic of its own.",
         )
     if not override.isascii() or not override.isdecimal() or int(override) < 1:
-        raise SettingsError(f"queue.topic-properties: partitions:{override} of {spec.base} is not 1 or more")
+        raise SettingsError(f"services.topic_properties: partitions:{override} of {spec.base} is not 1 or more")
     return int(override)
 
 
@@ -240,7 +249,7 @@ def _names(
 
 async def create_topics(
     admin: Admin,
-    settings: QueueSettings,
+    settings: ServiceSettings,
     service_ids: Mapping[ServiceType, Iterable[str]] | None = None,
     tenant: UUID | None = None,
 ) -> list[str]:
@@ -254,9 +263,9 @@ async def create_topics(
 
 
 async def delete_service_topics(
-    admin: Admin, settings: QueueSettings, service_id: str, service_types: Iterable[ServiceType] = ServiceType
+    admin: Admin, settings: ServiceSettings, service_id: str, service_types: Iterable[ServiceType] = ServiceType
 ) -> list[str]:
-    """Deletes the topics of a service that is gone for good; the original leaves them behind."""
+    """Deletes the topics of a service that is gone for good; ThingsBoard leaves them."""
     ids = {service_type: [service_id] for service_type in service_types}
     own = {
         name

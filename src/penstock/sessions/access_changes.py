@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock._ext.hub.connection import Hub
 from penstock.access import AccessControl
+from penstock.access.identities import subject_of
 from penstock.sessions.ownership import Ownership
 from penstock.sessions.registry import SessionRegistry
 from penstock.settings import AccessSettings
@@ -15,7 +16,7 @@ def apply_access(
     """Give every session its new rules."""
     ownership.takeover = settings.foreign_takeover
     for session in registry.sessions():
-        session.acl = access.program_for(session.client_id, session.username)
-    hub.trie.checks_acl = bool(settings.acl_file)
+        session.acl = access.program_for(subject_of(session))
+    hub.trie.checks_acl = access.has_rules
     hub.trie.bump()
-    hub.bindings.bump()
+    hub.queues.bindings.bump()

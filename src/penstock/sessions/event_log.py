@@ -14,7 +14,7 @@ from penstock._ext.record.segment import RecordPack
 from penstock.storage.log.base import Appended, Log, LogError
 from penstock_schema.event import TOPIC, VERSION, Event, EventKind, encode_event
 
-__all__ = ["TOPIC", "EventKind", "EventLog"]
+__all__ = ["TOPIC", "EventKind", "EventLog", "EventRecorder"]
 
 MAX_PENDING = 10_000
 TOGETHER_SECONDS = 0.02  # a commit for each connection of a storm would cost more than the connection
@@ -22,7 +22,36 @@ MOST_TOGETHER = 1_000
 PROPERTIES = {"retention.ms": "604800000", "segment.bytes": "26214400", "retention.bytes": "134217728"}
 
 
-class EventLog:
+class EventRecorder:
+    """Where events are recorded. As it is here they are not: the settings say so, or the broker has no log."""
+
+    recorded = 0
+    lost = 0
+
+    async def start(self) -> None:
+        """Make the topic if need be. Raises LogError when that is not possible now."""
+
+    def record(
+        self,
+        kind: EventKind,
+        client_id: str,
+        *,
+        topic: str = "",
+        cause: str = "",
+        reason: int = 0,
+        qos: int = 0,
+        count: int = 0,
+        username: str | None = None,
+        protocol: int = 0,
+        address: str = "",
+    ) -> None:
+        """Note an event. Never blocks and never raises for what the log cannot do."""
+
+    def flush(self) -> None:
+        """Hand over what was recorded."""
+
+
+class EventLog(EventRecorder):
     """`record` from the loop's thread, as often as one likes: a pack leaves fifty times a second at most.
 
     `max_pending` bounds the events that are not yet durable; what comes while there are so many is counted in `lost`.
@@ -74,7 +103,6 @@ class EventLog:
         protocol: int = 0,
         address: str = "",
     ) -> None:
-        """Notes an event. Never blocks and never raises for what the log cannot do."""
         if len(self._waiting) + self._under_way >= self._max_pending:
             self.lost += 1
             return
@@ -90,7 +118,6 @@ class EventLog:
             self._timer = asyncio.get_running_loop().call_later(TOGETHER_SECONDS, self.flush)
 
     def flush(self) -> None:
-        """Hands over what was recorded."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

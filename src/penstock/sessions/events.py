@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from penstock._ext.hub.connection import Connection, Session
 from penstock.core.logging import get_logger
-from penstock.sessions.event_log import EventKind, EventLog
-from penstock.sessions.registry import SessionRegistry
+from penstock.sessions.event_log import EventKind, EventRecorder
 from penstock.storage.log.base import LogError
 
 log = get_logger("penstock.events")
@@ -21,9 +21,9 @@ RETRY_SECONDS = 5.0
 class SessionEvents:
     """Counts of messages are told when they have changed, every few seconds and when a client goes."""
 
-    def __init__(self, events: EventLog, registry: SessionRegistry) -> None:
+    def __init__(self, events: EventRecorder, sessions: Mapping[str, Session]) -> None:
         self._events = events
-        self._registry = registry
+        self._sessions = sessions
         self._told: dict[Session, dict[str, int]] = {}
         self._gone: set[Session] = set()  # since the last report: what the store answers late is theirs as well
         self._task: asyncio.Task[None] | None = None
@@ -34,7 +34,7 @@ class SessionEvents:
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        for session in self._registry.sessions():
+        for session in list(self._sessions.values()):
             self.report(session)
         self._events.flush()
 
@@ -78,6 +78,9 @@ class SessionEvents:
     def unsubscribed(self, session: Session, topic_filter: bytes) -> None:
         self._events.record(EventKind.UNSUBSCRIBED, session.client_id, topic=topic_filter.decode())
 
+    def detached(self, session: Session) -> None:
+        """Nothing is recorded: `disconnected` was called."""
+
     def ended(self, session: Session) -> None:
         self.report(session)
         self._told.pop(session, None)
@@ -112,7 +115,7 @@ class SessionEvents:
         while True:
             await asyncio.sleep(REPORT_SECONDS)
             gone, self._gone = self._gone, set()
-            for number, session in enumerate(self._registry.sessions()):
+            for number, session in enumerate(list(self._sessions.values())):
                 if session.connection is not None or session in gone:
                     self.report(session)
                 if number % SESSIONS_AT_ONCE == 0:

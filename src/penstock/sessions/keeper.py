@@ -24,7 +24,6 @@ from typing import Any, Protocol
 
 from penstock._ext.hub.connection import Session
 from penstock._ext.match.trie import Trie
-from penstock._ext.wire.packets import WillPacket
 from penstock.core.logging import get_logger
 from penstock.core.ports import Timer
 from penstock.sessions.records import (
@@ -41,6 +40,7 @@ from penstock.sessions.records import (
     node_of_will,
     will_key,
 )
+from penstock.sessions.will import Will
 from penstock.storage.state.base import Change, StateStore, StoreError
 
 log = get_logger("penstock.sessions")
@@ -74,7 +74,7 @@ class Kept:
     client_type: str
     created_at: int
     disconnected_at: int = 0
-    spent_will: WillPacket | None = None
+    spent_will: Will | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +82,7 @@ class KeptWill:
     """Of a session that has no record: it ends with its connection, or has ended."""
 
     session: Session
-    will: WillPacket
+    will: Will
     is_spent: bool = False
 
 
@@ -158,12 +158,12 @@ class SessionKeeper:
             kept.disconnected_at = self.now_ms()
             self._note(session.client_id, SESSION_CHANGED)
 
-    def keep_will(self, session: Session, will: WillPacket) -> None:
+    def keep_will(self, session: Session, will: Will) -> None:
         """A client has connected with a session that ends with its connection. Nobody waits for this."""
         self._wills[session.client_id] = KeptWill(session, will)
         self._note(session.client_id, WILL_CHANGED)
 
-    def spend_will(self, session: Session, will: WillPacket) -> None:
+    def spend_will(self, session: Session, will: Will) -> None:
         """The will was published; the record lets go of it a little later, also when the session has ended."""
         client_id = session.client_id
         kept = self._kept.get(client_id)
@@ -184,7 +184,7 @@ class SessionKeeper:
             del self._wills[client_id]
             self._note(client_id, WILL_CHANGED)
 
-    def _let_go(self, kept: Kept, will: WillPacket) -> None:
+    def _let_go(self, kept: Kept, will: Will) -> None:
         if kept.spent_will is will:
             kept.spent_will = None
             client_id = kept.session.client_id
@@ -292,7 +292,7 @@ class SessionKeeper:
             return
         session = kept.session
         if bits & SESSION_CHANGED:
-            will: WillPacket | None = session.will or kept.spent_will
+            will: Will | None = session.will or kept.spent_will
             record = encode_session(
                 session, kept.client_type, kept.created_at, kept.disconnected_at, will, node=self._node
             )

@@ -1,6 +1,9 @@
 """Owners of sessions: a session, its topic, subscriptions and stored messages belong to the user who created it.
 
-All clients without a user name are one identity. Another identity never gets anything of the session.
+Owners are compared by user name alone. The provider that has authenticated the user (the source of the identity) does
+not matter: `bob` of the password file and `bob` of a certificate are one owner, as they are for the rules, and records
+of older brokers have no source. All clients without a user name are one owner. Another user never gets anything of the
+session.
 `access.foreign_takeover` decides whether it may end the session by connecting with the same client id.
 """
 

@@ -11,8 +11,10 @@ from typing import Any
 import msgspec
 
 from penstock._ext.hub.connection import Session
-from penstock._ext.wire.packets import WillPacket
+from penstock.access.base import Grant, Identity, Subject
+from penstock.access.identities import identity_of
 from penstock.core.errors import PenstockError
+from penstock.sessions.will import Will
 
 SESSIONS = "tbmq.client.session"
 SUBSCRIPTIONS = "tbmq.client.subscriptions"
@@ -37,11 +39,27 @@ class WillRecord(msgspec.Struct, array_like=True, gc=False):
     expiry: int | None
 
     @classmethod
-    def of(cls, will: WillPacket) -> WillRecord:
+    def of(cls, will: Will) -> WillRecord:
         return cls(will.topic, will.payload, will.qos, will.retain, will.props, will.delay, will.expiry)
 
-    def to_will(self) -> WillPacket:
-        return WillPacket(self.topic, self.payload, self.qos, self.retain, self.props, self.delay, self.expiry)
+    def to_will(self) -> Will:
+        return Will(self.topic, self.payload, self.qos, self.retain, self.props, self.delay, self.expiry)
+
+
+class IdentityRecord(msgspec.Struct, frozen=True, array_like=True):
+    """What is known of the user beyond the name; absent in records of older brokers."""
+
+    source: str = ""
+    groups: tuple[str, ...] = ()
+    grants: tuple[Grant, ...] | None = None
+    attributes: dict[str, str | int | float] = {}
+
+    @classmethod
+    def of(cls, identity: Identity) -> IdentityRecord:
+        return cls(identity.source, identity.groups, identity.grants, identity.attributes)
+
+
+UNKNOWN_IDENTITY = IdentityRecord()
 
 
 class SessionRecord(msgspec.Struct, array_like=True, gc=False):
@@ -58,6 +76,14 @@ class SessionRecord(msgspec.Struct, array_like=True, gc=False):
     disconnected_at: int
     will: WillRecord | None
     node: str = ""
+    identity: IdentityRecord = UNKNOWN_IDENTITY
+
+    def to_identity(self) -> Identity:
+        known = self.identity
+        return Identity(self.username, known.source, known.groups, known.grants, attributes=known.attributes)
+
+    def to_subject(self) -> Subject:
+        return Subject(self.to_identity(), self.client_id)
 
 
 class SubscriptionsRecord(msgspec.Struct, array_like=True, gc=False):
@@ -75,7 +101,7 @@ def encode_session(
     client_type: str,
     created_at: int,
     disconnected_at: int,
-    will: WillPacket | None,
+    will: Will | None,
     *,
     node: str = "",
 ) -> bytes:
@@ -90,6 +116,7 @@ def encode_session(
         disconnected_at,
         None if will is None else WillRecord.of(will),
         node,
+        IdentityRecord.of(identity_of(session)),
     )
     return _encoder.encode(record)
 

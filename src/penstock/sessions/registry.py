@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol
+
+import msgspec
 
 from penstock._ext.hub.connection import Connection, Hub, Session
 from penstock._ext.match.acl import AclProgram
-from penstock._ext.wire.packets import Reason, WillPacket
-from penstock.core.ports import Scheduler, SessionStore, Timer
+from penstock.access.base import Subject
+from penstock.core.ports import Scheduler, Timer
+from penstock.sessions.ending import Disconnect, Ending
 from penstock.sessions.keeper import SessionKeeper
 from penstock.sessions.records import SessionRecord
+from penstock.sessions.will import Will
 
 NEVER = 0xFFFFFFFF
 
 
-@dataclass(slots=True)  # frozen would be six times as slow to make, 3 % of a CONNECT
-class Opening:
+class Opening(msgspec.Struct):  # a dataclass takes three times as long to make
     """What a CONNECT asks of the registry."""
 
     client_id: str
     username: str | None
     clean_start: bool
     expiry_interval: int
-    will: WillPacket | None
+    will: Will | None
     version: int = 5
     client_type: str = "device"
+
+
+class Follower(Protocol):
+    """Whatever has to know how sessions end: the kinds of subscriber, and the log of events."""
+
+    def detached(self, session: Session) -> None:
+        """The connection has ended, and the session stays."""
+
+    def ended(self, session: Session) -> None:
+        """The session has ended."""
 
 
 class SessionRegistry:
@@ -37,35 +50,40 @@ class SessionRegistry:
     def __init__(
         self,
         hub: Hub,
-        store: SessionStore[Session],
         scheduler: Scheduler,
         keeper: SessionKeeper | None = None,
+        *,
+        disconnect: Disconnect,
+        followers: Iterable[Follower] = (),
+        sessions: dict[str, Session] | None = None,
     ) -> None:
+        """`sessions` is empty, and filled here, for parts that are made before."""
         self._hub = hub
-        self._store = store
+        # By client id; bounded by connections and by the expiry of sessions.
+        self._sessions: dict[str, Session] = {} if sessions is None else sessions
+        self._disconnect = disconnect
+        self._followers = tuple(followers)
         self._scheduler = scheduler
         self.keeper = keeper
         self._joining: dict[str, Connection] = {}
         self.expired_total = 0
         self.taken_over_total = 0
-        self.on_end: Callable[[Session], None] | None = None
-        self.on_give_away: Callable[[Session], None] | None = None
 
     def __len__(self) -> int:
-        return len(self._store)
+        return len(self._sessions)
 
     def get(self, client_id: str) -> Session | None:
-        return self._store.get(client_id)
+        return self._sessions.get(client_id)
 
     def sessions(self) -> list[Session]:
-        return list(self._store)
+        return list(self._sessions.values())
 
     def open(self, opening: Opening) -> tuple[Session, bool]:
         """The session for a new connection and whether it was there before (Session Present)."""
-        session = self._store.get(opening.client_id)  # [MQTT-3.1.3-2] [MQTT3-3.1.3-2] [MQTT-3.1.4-4] [MQTT3-3.1.4-3]
+        session = self._sessions.get(opening.client_id)  # [MQTT-3.1.3-2] [MQTT3-3.1.3-2] [MQTT-3.1.4-4] [MQTT3-3.1.4-3]
         if session is not None:
             self._take_over(session)
-            session = self._store.get(opening.client_id)
+            session = self._sessions.get(opening.client_id)
         # A session belongs to the user who made it: another one gets a new one, not the messages of the first.
         if session is not None and (opening.clean_start or session.username != opening.username):
             self.end(session)  # [MQTT-3.1.2-4] [MQTT3-3.1.2-6]
@@ -73,7 +91,7 @@ class SessionRegistry:
         present = session is not None  # [MQTT-3.1.2-5] [MQTT3-3.1.2-4]
         if session is None:
             session = Session(self._hub, opening.client_id, opening.username)  # [MQTT-3.1.2-6]
-            self._store.put(opening.client_id, session)
+            self._sessions[opening.client_id] = session
         else:
             self._cancel(session)  # a will that waits is withdrawn [MQTT-3.1.3-9]
         # What CONNACK promises is durable before it is sent; that a client is back again need not be.
@@ -97,7 +115,7 @@ class SessionRegistry:
         connection = session.connection or self._joining.get(session.client_id)
         if connection is not None:
             self.taken_over_total += 1
-            connection.disconnect(Reason.SESSION_TAKEN_OVER, "session taken over")
+            self._disconnect(connection, Ending.TAKEN_OVER, "session taken over")
 
     def await_joining(self, session: Session, connection: Connection) -> None:
         """The connection gets the session when that is durable; until `joined` another may take its place."""
@@ -113,9 +131,9 @@ class SessionRegistry:
             self.keeper.keep(session, session.client_type, matters=False)
         self.leave(session, keep_will=False)
 
-    def type_changed(self, session: Session) -> None:
-        """The client is served in another way from now on."""
-        if self.keeper is not None:
+    def identity_changed(self, session: Session) -> None:
+        """The user of a connected client has other groups or rules from now on."""
+        if self.keeper is not None and session.expiry_interval:
             self.keeper.keep(session, session.client_type, matters=False)
 
     def leave(self, session: Session, *, keep_will: bool) -> None:
@@ -126,13 +144,15 @@ class SessionRegistry:
             self.end(session)  # [MQTT-3.1.2-23]
             return
         session.detach()
+        for follower in self._followers:
+            follower.detached(session)
         if self.keeper is not None:
             self.keeper.leave(session)
         self._await_return(session, 0.0)
 
     def _await_return(self, session: Session, gone: float) -> None:
         """The session has been without a connection for `gone` seconds."""
-        will: WillPacket | None = session.will
+        will: Will | None = session.will
         timers: list[Timer] = []
         if session.expiry_interval != NEVER and gone >= session.expiry_interval:
             self._expire(session)
@@ -151,16 +171,17 @@ class SessionRegistry:
         session.version = record.version
         session.expiry_interval = record.expiry_interval
         session.will = None if record.will is None else record.will.to_will()
+        session.identity = record.to_identity()
         session.acl = acl
         session.client_type = record.client_type
         session.since = record.created_at
-        self._store.put(record.client_id, session)
+        self._sessions[record.client_id] = session
         return session
 
     async def restore(
         self,
-        program_for: Callable[[str, str | None], AclProgram | None],
-        prepare: Callable[[list[Session]], Awaitable[None]] | None = None,
+        program_for: Callable[[Subject], AclProgram | None],
+        prepare: Callable[[Sequence[Session]], Awaitable[None]] | None = None,
     ) -> int:
         """Brings back what the keeper has: all of them first, with what `prepare` has to do for them, then the wills
         that are due, so that everybody who is to get one is there. Returns how many sessions there are."""
@@ -168,13 +189,13 @@ class SessionRegistry:
         revived: list[tuple[Session, int]] = []
 
         def revive(record: SessionRecord) -> Session | None:
-            came = self._store.get(record.client_id)
+            came = self._sessions.get(record.client_id)
             if came is not None and came.username != record.username:
                 self._take_over(came)  # another user must not end the session by connecting before the store was read
-                came = self._store.get(record.client_id)
+                came = self._sessions.get(record.client_id)
             if came is not None:
                 return None  # it came without a session of its own while the store could not be read
-            session = self._revive(record, program_for(record.client_id, record.username))
+            session = self._revive(record, program_for(record.to_subject()))
             revived.append((session, record.disconnected_at))
             return session
 
@@ -187,7 +208,7 @@ class SessionRegistry:
                 gone = max(0, now - disconnected_at) / 1000 if disconnected_at else 0.0
                 self._await_return(session, gone)
         for record in self.keeper.take_left_wills():
-            self.publish_left_will(record, program_for(record.client_id, record.username))
+            self.publish_left_will(record, program_for(record.to_subject()))
         return len(self.keeper)
 
     def publish_left_will(self, record: SessionRecord, acl: AclProgram | None) -> None:
@@ -196,6 +217,7 @@ class SessionRegistry:
         session = Session(self._hub, record.client_id, record.username)
         session.version = record.version
         session.client_type = record.client_type
+        session.identity = record.to_identity()
         session.acl = acl
         session.will = record.will.to_will()
         self._publish_will(session)
@@ -224,13 +246,11 @@ class SessionRegistry:
             self.keeper.give_away(session)
         self.disconnect(session)
         self._cancel(session)
-        if self._store.get(session.client_id) is session:
-            self._store.remove(session.client_id)
+        if self._sessions.get(session.client_id) is session:
+            self._sessions.pop(session.client_id, None)
         if self.keeper is not None:
             # Again: a connection that waited for the session may have stored something when it ended.
             self.keeper.give_away(session)
-        if self.on_give_away is not None:
-            self.on_give_away(session)
         session.end(hand_over=False)
 
     def await_return(self, session: Session, disconnected_at: int) -> None:
@@ -242,34 +262,34 @@ class SessionRegistry:
     def _is_waiting(self, session: Session) -> bool:
         """It was not ended by a clean start, nor taken up, while it was brought back."""
         is_alone = session.connection is None and session.client_id not in self._joining
-        return is_alone and self._store.get(session.client_id) is session
+        return is_alone and self._sessions.get(session.client_id) is session
 
     def kick(self, session: Session, reason: str) -> None:
         """An operator ends the session; a client that has it is disconnected first."""
         connection = session.connection or self._joining.get(session.client_id)
         if connection is not None:
-            connection.disconnect(Reason.ADMINISTRATIVE_ACTION, reason)
-        if self._store.get(session.client_id) is session:
+            self._disconnect(connection, Ending.BY_OPERATOR, reason)
+        if self._sessions.get(session.client_id) is session:
             self.end(session)
 
     def end(self, session: Session) -> None:
         """Ends a session now; a will that still waits is due at the latest here [MQTT-3.1.2-8] [MQTT3-3.1.2-8]."""
         self._cancel(session)
-        if self._store.get(session.client_id) is session:
-            self._store.remove(session.client_id)
+        if self._sessions.get(session.client_id) is session:
+            self._sessions.pop(session.client_id, None)
         if self.keeper is not None:
             self.keeper.forget(session)
         session.end()
         self._publish_will(session)
-        if self.on_end is not None:
-            self.on_end(session)
+        for follower in self._followers:
+            follower.ended(session)
 
     def _expire(self, session: Session) -> None:
         self.expired_total += 1
         self.end(session)
 
     def _publish_will(self, session: Session) -> None:
-        will: WillPacket | None = session.will
+        will: Will | None = session.will
         if will is None:  # [MQTT3-3.1.2-12]
             return
         session.will = None

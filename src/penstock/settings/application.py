@@ -1,4 +1,4 @@
-"""Settings of APPLICATION clients, with the names and defaults of the seed."""
+"""Settings of APPLICATION clients, with TBMQ's names and defaults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from penstock.settings.section import Section, about
 
 DAY = 86_400
 TOPIC_PROPERTIES = "retention.ms:604800000;segment.bytes:26214400;retention.bytes:1048576000"
-MAX_POLL_RECORDS = "max.poll.records"
 
 Records = Annotated[int, Meta(ge=1, le=65_535)]
 Natural = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
@@ -83,19 +82,3 @@ class ApplicationSettings(Section, frozen=True):
     max_clients: Annotated[
         Natural, about("persistent APPLICATION clients; over it, new ones are refused; 0 = no limit")
     ] = 0
-
-
-def max_poll_records(text: str) -> str:
-    """`max.poll.records:200` of the seed as the number; raises ValueError for what one client cannot have alone."""
-    found = ""
-    for part in filter(None, (piece.strip() for piece in text.split(";"))):
-        name, _, value = part.partition(":")
-        if name.strip() != MAX_POLL_RECORDS:
-            raise ValueError(
-                f"{name.strip()} cannot be set for these consumers alone, one consumer serves all clients: "
-                f"use {MAX_POLL_RECORDS}:NUMBER here and [kafka.consumer] for the rest"
-            )
-        found = value.strip()
-    if not found:
-        raise ValueError(f"use {MAX_POLL_RECORDS}:NUMBER")
-    return found

@@ -1,4 +1,4 @@
-"""What one setting alone cannot show: settings that contradict each other, files that are missing, open doors."""
+"""Checks of several settings together: contradictions, missing files, listeners without authentication."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import msgspec
 
 from penstock.core.errors import SettingsError
 from penstock.settings.address import TLS_TRANSPORTS, is_loopback, parse_address
+from penstock.settings.cluster import OFF, ClusterSettings
 from penstock.settings.datasub import DataSubscriptionSettings
 from penstock.settings.environment import INSECURE
-from penstock.settings.model import AccessSettings, ListenerSettings, Settings
+from penstock.settings.model import AUTHENTICATORS, AUTHORISERS, AccessSettings, ListenerSettings, Settings
+from penstock.settings.providers import log_capabilities
 
 Where = Callable[[str], str]
 SHORTEST_TOKEN = 16
@@ -25,6 +27,8 @@ def is_local(listener: ListenerSettings) -> bool:
 
 def is_anonymous_allowed(listener: ListenerSettings, access: AccessSettings) -> bool:
     """Whether a client of this listener may connect without a user name."""
+    if "anonymous" not in access.authenticators:
+        return False
     rule = access.anonymous if listener.anonymous == "inherit" else listener.anonymous
     return rule == "allow" or (rule == "loopback" and is_local(listener))
 
@@ -34,7 +38,14 @@ def can_authenticate(listener: ListenerSettings, access: AccessSettings) -> bool
     has_certificates = listener.client_certificate == "required" or (
         listener.client_certificate == "optional" and listener.certificate_username != "none"
     )
-    return bool(access.password_file or access.enhanced or has_certificates)
+    is_there = {
+        "certificate": has_certificates,
+        "password_file": bool(access.password_file),
+        "enhanced": bool(access.enhanced),
+        "anonymous": False,
+    }
+    # One that is plugged in may know anybody.
+    return any(is_there.get(name, True) for name in access.authenticators)
 
 
 def data_listener(settings: DataSubscriptionSettings) -> ListenerSettings:
@@ -55,8 +66,7 @@ def data_listener(settings: DataSubscriptionSettings) -> ListenerSettings:
 
 
 def is_data_shut(settings: Settings) -> bool:
-    """Whether nobody at all could get in at the listener of data subscription, which knows no enhanced
-    authentication."""
+    """Whether the listener of data subscription refuses every client; it has no enhanced authentication."""
     listener = data_listener(settings.data_subscription)
     return _is_shut(listener, msgspec.structs.replace(settings.access, enhanced={}))
 
@@ -64,7 +74,7 @@ def is_data_shut(settings: Settings) -> bool:
 def open_insecure_listeners(
     settings: Settings, environ: Mapping[str, str], origins: dict[str, str], warnings: list[str]
 ) -> Settings:
-    """PENSTOCK_INSECURE=1 lets everybody in where nobody could get in otherwise, and says so."""
+    """Allow anonymous clients, with PENSTOCK_INSECURE=1, where no client could connect otherwise, and warn about it."""
     value = environ.get(INSECURE, "")
     if value not in ("", "0", "1"):
         raise SettingsError(f"environment {INSECURE} = {value!r} is not allowed: use 1 or 0")
@@ -79,7 +89,7 @@ def open_insecure_listeners(
         listeners.append(msgspec.structs.replace(listener, anonymous="allow"))
         origins[f"listeners.{index}.anonymous"] = f"environment {INSECURE}"
         warnings.append(
-            f"{INSECURE}=1: everybody who can reach listener {listener.name} on {listener.address} may connect"
+            f"{INSECURE}=1: listener {listener.name} on {listener.address} accepts clients without authentication"
         )
     settings = msgspec.structs.replace(settings, listeners=listeners)
     data = settings.data_subscription
@@ -90,7 +100,7 @@ def open_insecure_listeners(
         opened = msgspec.structs.replace(data, anonymous="allow")
         settings = msgspec.structs.replace(settings, data_subscription=opened)
         origins["data_subscription.anonymous"] = f"environment {INSECURE}"
-        warnings.append(f"{INSECURE}=1: everybody who can reach the data listener on {data.address} may connect")
+        warnings.append(f"{INSECURE}=1: the data listener on {data.address} accepts consumers without authentication")
     return settings
 
 
@@ -110,14 +120,43 @@ def check_settings(settings: Settings, where: Where) -> None:
     _check_data_subscription(settings, where)
     _check_duplicates(settings, where)
     _check_queue_names(settings, where)
+    _check_service_type(settings, where)
+    _check_heartbeats(settings.cluster, where)
+    _check_relay(settings.cluster, where)
     for key in ("password_file", "acl_file"):
         _check_file(getattr(settings.access, key), where(f"access.{key}"))
-    for method, factory in settings.access.enhanced.items():
-        module, colon, name = factory.partition(":")
-        if not (colon and module and name.isidentifier()):
+    _check_providers(settings.access, where)
+
+
+def _check_providers(access: AccessSettings, where: Where) -> None:
+    for method, factory in access.enhanced.items():
+        if not is_plugin(factory):
             raise SettingsError(
                 f"{where('access.enhanced')}: {method} = {factory!r} is not allowed: use module:factory"
             )
+    for key, built_in in (("authenticators", AUTHENTICATORS), ("authorisers", AUTHORISERS)):
+        names: tuple[str, ...] = getattr(access, key)
+        for name in names:
+            if name not in built_in and not is_plugin(name):
+                raise SettingsError(
+                    f"{where(f'access.{key}')}: {name!r} is not known: use {', '.join(built_in)} or module:factory"
+                )
+            if names.count(name) > 1:
+                raise SettingsError(f"{where(f'access.{key}')}: {name!r} is there twice")
+    for key, uses, names in (
+        ("password_file", access.password_file, access.authenticators),
+        ("enhanced", access.enhanced, access.authenticators),
+        ("acl_file", access.acl_file, access.authorisers),
+    ):
+        if uses and key not in names:
+            kind = "authorisers" if key == "acl_file" else "authenticators"
+            raise SettingsError(f"{where(f'access.{key}')} has no effect: access.{kind} does not name {key}")
+
+
+def is_plugin(target: str) -> bool:
+    """Return whether the setting names code as `module:factory`."""
+    module, colon, name = target.partition(":")
+    return bool(colon and module and name.isidentifier())
 
 
 def _check_watermarks(settings: Settings, where: Where) -> None:
@@ -187,7 +226,7 @@ def _load_certificates(listener: ListenerSettings, prefix: str, where: Where) ->
     except (ssl.SSLError, ValueError) as error:
         raise SettingsError(
             f"{where(f'{prefix}.certificate')}: {listener.certificate} and {listener.key} "
-            f"are no certificate and its unencrypted key in PEM form: {error}"
+            f"must be a certificate and its unencrypted key in PEM form: {error}"
         ) from None
     if listener.client_ca:
         try:
@@ -203,12 +242,12 @@ def _check_entrance(listener: ListenerSettings, access: AccessSettings) -> None:
         return
     if is_local(listener):
         raise SettingsError(
-            f"nobody can connect to listener {listener.name} on {listener.address}: anonymous clients are denied "
-            "and nobody can authenticate",
+            f"listener {listener.name} on {listener.address} refuses every client: anonymous clients are denied "
+            "and no authentication is configured",
             'set access.password_file, or access.anonymous = "loopback"',
         )
     raise SettingsError(
-        f"listener {listener.name} on {listener.address} is open to the network and nobody can authenticate: "
+        f"listener {listener.name} on {listener.address} is open to the network without authentication: "
         'set access.password_file, or access.anonymous = "allow" if that is meant',
         '  [access]\n  password_file = "passwords"    # made with: penstock passwd -c passwords alice',
     )
@@ -262,6 +301,37 @@ def _check_queue_names(settings: Settings, where: Where) -> None:
                 f"{where(f'queues.{index}.name')} = {queue.name!r} is the name of queue {names[queue.name]} too"
             )
         names[queue.name] = index
+
+
+def _check_service_type(settings: Settings, where: Where) -> None:
+    """The queues between services are where the broker's log is."""
+    kind, provider = settings.services.type, settings.log.provider
+    if kind and (kind == "kafka") != log_capabilities(settings).uses_kafka:
+        raise SettingsError(
+            f"{where('services.type')} = {kind}, but log.provider = {provider}: these queues are in the broker's log",
+            'Set log.provider = "kafka" for queues in Kafka, another provider for queues of this process; or leave '
+            "services.type out.",
+        )
+
+
+def _check_heartbeats(cluster: ClusterSettings, where: Where) -> None:
+    interval, timeout = cluster.heartbeat_interval, cluster.member_timeout
+    if timeout < 2 * interval:
+        raise SettingsError(
+            f"{where('cluster.member_timeout')} = {timeout:g} is not allowed with heartbeat_interval = {interval:g}",
+            f"Use {2 * interval:g} or more, or a heartbeat_interval of {timeout / 5:g} s.",
+        )
+
+
+def _check_relay(cluster: ClusterSettings, where: Where) -> None:
+    for name in ("relay_address", "relay_advertised"):
+        text: str = getattr(cluster, name)
+        try:
+            if text not in ("", OFF) and not parse_address(text).port and name == "relay_advertised":
+                raise ValueError("it has no port")
+        except ValueError as error:
+            key = where(f"cluster.{name}")
+            raise SettingsError(f"{key} = {text!r} is not allowed: {error}; use host:port") from None
 
 
 def _claim(address: str, owner: str, taken: dict[str, str], where: str) -> None:

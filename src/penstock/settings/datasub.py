@@ -40,7 +40,7 @@ class DataSubscriptionSettings(Section, frozen=True):
     anonymous: AnonymousHere = "inherit"
     max_connections: Annotated[Count, about("connections of consumers at once")] = 10_000
     max_consumers: Annotated[Count, about("consumers in all groups of this node; over it, none can join")] = 10_000
-    max_groups: Annotated[Count, about("groups, with those that have only left behind how far they were")] = 10_000
+    max_groups: Annotated[Count, about("groups, including those without consumers whose offsets are kept")] = 10_000
     max_members: Annotated[Count, about("consumers of one group")] = 1_000
     max_consumer_topics: Annotated[Count, about("topics of one consumer")] = 1_000
     rebalance_delay: Annotated[
@@ -52,7 +52,7 @@ class DataSubscriptionSettings(Section, frozen=True):
         float,
         Meta(ge=60, le=3_650 * DAY),
         about(
-            "how long it is remembered how far a group is that nobody uses; as long the log waits for it too",
+            "how long the offsets of a group without consumers are kept, and the log retains records for it",
             unit="seconds",
         ),
     ] = 7.0 * DAY
@@ -73,22 +73,22 @@ class DataSubscriptionSettings(Section, frozen=True):
         100_000
     )
     feed_bytes: Annotated[
-        Size, about("rows of one query kept in memory; consumers further behind read the log", unit="bytes")
+        Size, about("rows of one query kept in memory; consumers that lag further read the log", unit="bytes")
     ] = MIB
     feeds_bytes: Annotated[Size, about("rows of all queries kept in memory", unit="bytes")] = 256 * MIB
     feed_idle: Annotated[Interval, about("how long a query is evaluated after its last fetch", unit="seconds")] = 60.0
     max_readers: Annotated[
-        int, Meta(ge=1, le=1_000), about("consumers behind the feeds that read the log at once; others wait")
+        int, Meta(ge=1, le=1_000), about("lagging consumers that read the log at the same time; others wait")
     ] = 8
     retention: Annotated[
         Literal["hold", "log"],
         about(
-            "hold: retention of the log, Kafka's too, waits for groups that have not read yet; log: it does not, and a "
-            "consumer that fell off is told"
+            "hold: retention of the log, Kafka's too, keeps records that a group has not read; log: it does not, and a "
+            "consumer that lost records gets an error"
         ),
     ] = "hold"
     retention_interval: Annotated[
-        Interval, about("how often it is looked what the groups still need of the log", unit="seconds")
+        Interval, about("time between updates of what the groups still need of the log", unit="seconds")
     ] = 1.0
     error_properties: Annotated[
         str, about("properties of the topic tbmq.datasub.errors when it is made (rows of ON ERROR dead-letter)")

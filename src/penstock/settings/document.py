@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Iterator
 
-from penstock.settings.aliases import ALIASES, MEANINGLESS
+from penstock.settings.aliases import ALIASES, KAFKA_OF_QUEUE, MEANINGLESS, RENAMED
 from penstock.settings.environment import environment_name
 from penstock.settings.schema import LISTS, Key, section_class, sections
 
@@ -50,8 +51,8 @@ on every SIGHUP. When the new settings are bad the old ones stay.
 
 A listener that the network can reach needs a way to authenticate (a password file, required client certificates or
 enhanced authentication) or an explicit `anonymous = "allow"`; otherwise the broker does not start.
-`PENSTOCK_INSECURE=1` in the environment opens such listeners to everybody, with a warning: for a quick try in a
-container.
+`PENSTOCK_INSECURE=1` in the environment makes such listeners accept clients without authentication, with a
+warning: for a quick try in a container.
 """
 
 
@@ -63,6 +64,8 @@ def render() -> str:
         parts.append(f"\n## {title}\n\n{inspect.cleandoc(section_class(section).__doc__ or '')}\n")
         parts.append("\n| key | default | meaning | allowed | live |\n|---|---|---|---|---|\n")
         parts.extend(_row(name, key) for name, key in keys.items())
+        for key in keys.values():
+            parts.extend(_tables(key))
     parts.append(
         "\n## Other environment names\n\n"
         "For those who come from another broker these are accepted as well; our own names win.\n\n"
@@ -73,7 +76,23 @@ def render() -> str:
         parts.append(f"| `{name}`{note} | `{alias.key}` | `{environment_name(alias.key)}` |\n")
     parts.append("\nThese are known and have no effect:\n\n| name | why |\n|---|---|\n")
     parts.extend(f"| `{name}` | {reason} |\n" for name, reason in MEANINGLESS.items())
+    parts.append(
+        "\n## Former names\n\n"
+        "Settings with these names still work; at its start the broker says what they are called now, and so does "
+        "`penstock check-config`. Hyphens in them are underscores now.\n\n| formerly | now |\n|---|---|\n"
+    )
+    parts.extend(f"| `{old}.…` | `{new}.…` |\n" for old, new in RENAMED.items())
+    parts.append(f"| `{KAFKA_OF_QUEUE}…`, names of Kafka's Java client | `kafka.…` |\n")
     return "".join(parts)
+
+
+def _tables(key: Key) -> Iterator[str]:
+    """The keys of a list of tables."""
+    if key.tables is None:
+        return
+    yield f"\n### [[{key.name}]]\n\nThe key {key.name} as tables of the file, each with these keys.\n"
+    yield "\n| key | default | meaning | allowed | live |\n|---|---|---|---|---|\n"
+    yield from (_row(name, inner) for name, inner in key.tables.items())
 
 
 def _row(name: str, key: Key) -> str:
@@ -83,6 +102,10 @@ def _row(name: str, key: Key) -> str:
 
 def _default(key: Key) -> str:
     value = key.default
+    if value is None:
+        return "required"
+    if key.tables is not None:
+        return ", ".join(f"`{table.name}`" for table in value)
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if key.unit == "bytes" and value and value % 1024 == 0:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.core.errors import SettingsError
-from penstock.settings.aliases import ALIASES, MEANINGLESS
+from penstock.settings.aliases import ALIASES, MEANINGLESS, current
 from penstock.settings.schema import FileText, find_key
 
 PREFIX = "PENSTOCK_"
@@ -18,7 +18,7 @@ CONFIG = "PENSTOCK_CONFIG"
 INSECURE = "PENSTOCK_INSECURE"
 DATA_SERVER = "PENSTOCK_DATA_SERVER"  # of the commands that are clients
 TESTS = "PENSTOCK_TEST_"
-# Names with our prefix that are no settings: these three, those of the build, and those of the tests.
+# Names with our prefix that are not settings: these three, those of the build, and those of the tests.
 NOT_SETTINGS = frozenset(
     (
         CONFIG,
@@ -99,7 +99,7 @@ def _read_one(name: str, environ: Mapping[str, str]) -> Assignment:
 
 def _key(name: str) -> str:
     section, _, rest = name[len(PREFIX) :].partition("__")
-    # The keys of a table of texts are the user's own words and keep their case.
+    # The keys of a table of strings are the user's own words and keep their case.
     parts = rest.split("__", 1)
     if section == "ACCESS" and parts[0] == "ENHANCED" and len(parts) == 2:
         return f"access.enhanced.{parts[1]}"
@@ -112,7 +112,7 @@ def _names_a_file(key: str) -> bool:
 
 
 def _is_setting(key: str) -> bool:
-    return find_key(key) is not None
+    return find_key(current(key, "")[0]) is not None
 
 
 def _reason(error: Exception) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.settings.checks import is_plugin
 from penstock.settings.model import Settings
 
 
 def hub_limits(settings: Settings) -> dict[str, Any]:
     """The limits the compiled hub knows, by its names."""
-    limits, mqtt = settings.limits, settings.mqtt
+    limits, mqtt, access = settings.limits, settings.mqtt, settings.access
     names = (
         "max_packet_size",
         "connect_packet_size",
@@ -36,7 +37,7 @@ def hub_limits(settings: Settings) -> dict[str, Any]:
         "maximum_qos": mqtt.maximum_qos,
         "retain_available": mqtt.retain_available,
         "shared_strategy": mqtt.shared_strategy,
-        # without a password file all clients are anonymous, so they would share one limit
-        "shares_anonymous": bool(settings.access.password_file),
+        # Where no client has a user name, all of them would share one limit.
+        "shares_anonymous": bool(access.password_file) or any(map(is_plugin, access.authenticators)),
         "rates": settings.rate_limits.in_force(),
     }

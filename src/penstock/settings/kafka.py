@@ -1,4 +1,4 @@
-"""Settings of Kafka as the log, with the names and defaults of the seeds."""
+"""Settings of Kafka as the log, with the names and defaults of ThingsBoard."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ class KafkaSettings(Section, frozen=True):
     )
     acks: Annotated[
         Literal["all", "-1", "0", "1"],
-        about("who must have a record before it counts as written; 1 can lose it, 0 is refused: nobody would know"),
+        about(
+            "replicas that must have a record before it counts as written; 1 can lose it, 0 is refused"
+            " because losses would go unnoticed"
+        ),
     ] = "all"
     idempotence: Annotated[bool, about("retries neither duplicate nor reorder; needs acks = all")] = True
     retries: Annotated[
         Natural, about("attempts after the first; with idempotence they go on until delivery_timeout_ms")
     ] = 1
-    # The seed's 16 KiB makes a topic of one partition wait for a request per hundred messages: docs/adr/0015.
+    # ThingsBoard's 16 KiB makes a topic of one partition wait for a request per hundred messages: docs/adr/0015.
     batch_size: Annotated[Positive, about("most bytes of a batch sent to a partition", unit="bytes")] = 1_000_000
     linger_ms: Annotated[float, Meta(ge=0, le=900_000), about("how long a batch waits for more, in ms")] = 1
     buffer_memory: Annotated[
@@ -59,11 +62,13 @@ class KafkaSettings(Section, frozen=True):
     auto_offset_reset: Annotated[
         Literal["earliest", "latest", "none"], about("where a group without a committed offset starts")
     ] = "earliest"
-    session_timeout_ms: Annotated[Positive, about("a member silent for so long is taken for dead, in ms")] = 10_000
-    heartbeat_interval_ms: Annotated[Positive, about("time between signs of life, in ms")] = 3_000
+    session_timeout_ms: Annotated[
+        Positive, about("time without a heartbeat after which a group member is removed, in ms")
+    ] = 10_000
+    heartbeat_interval_ms: Annotated[Positive, about("time between heartbeats, in ms")] = 3_000
     max_poll_records: Annotated[Positive, about("most records of one poll")] = 8_192
     max_poll_interval_ms: Annotated[
-        Positive, about("a member that does not poll for so long loses its partitions, in ms")
+        Positive, about("time without a poll after which a group member loses its partitions, in ms")
     ] = 300_000
     max_partition_fetch_bytes: Annotated[Positive, about("most bytes fetched of a partition at once", unit="bytes")] = (
         16 * MIB
@@ -88,62 +93,3 @@ class KafkaSettings(Section, frozen=True):
         about('the same, for consumers; with "group.protocol" = "consumer" their groups are of Kafka 4\'s kind'),
     ] = field(default_factory=dict)
     admin: Annotated[dict[str, str], about("the same, for the administrative client")] = field(default_factory=dict)
-
-
-# The seeds' environment names, and the setting each one means.
-ENVIRONMENT_ALIASES = {
-    "TB_KAFKA_SERVERS": "bootstrap_servers",
-    "TB_KAFKA_ACKS": "acks",
-    "TB_KAFKA_RETRIES": "retries",
-    "TB_KAFKA_BATCH_SIZE": "batch_size",
-    "TB_KAFKA_LINGER_MS": "linger_ms",
-    "TB_BUFFER_MEMORY": "buffer_memory",
-    "TB_KAFKA_COMPRESSION_TYPE": "compression_type",
-    "TB_KAFKA_MAX_REQUEST_SIZE": "max_request_size",
-    "TB_KAFKA_MAX_IN_FLIGHT_REQUESTS_PER_CONNECTION": "max_in_flight",
-    "TB_KAFKA_REQUEST_TIMEOUT_MS": "request_timeout_ms",
-    "TB_QUEUE_KAFKA_AUTO_OFFSET_RESET": "auto_offset_reset",
-    "TB_KAFKA_SESSION_TIMEOUT_MS": "session_timeout_ms",
-    "TB_QUEUE_KAFKA_SESSION_TIMEOUT_MS": "session_timeout_ms",
-    "TB_QUEUE_KAFKA_MAX_POLL_RECORDS": "max_poll_records",
-    "TB_KAFKA_MAX_POLL_RECORDS": "max_poll_records",
-    "TB_QUEUE_KAFKA_MAX_POLL_INTERVAL_MS": "max_poll_interval_ms",
-    "TB_KAFKA_MAX_POLL_INTERVAL_MS": "max_poll_interval_ms",
-    "TB_QUEUE_KAFKA_MAX_PARTITION_FETCH_BYTES": "max_partition_fetch_bytes",
-    "TB_KAFKA_MAX_PARTITION_FETCH_BYTES": "max_partition_fetch_bytes",
-    "TB_QUEUE_KAFKA_FETCH_MAX_BYTES": "fetch_max_bytes",
-    "TB_KAFKA_FETCH_MAX_BYTES": "fetch_max_bytes",
-    "TB_QUEUE_KAFKA_REPLICATION_FACTOR": "replication_factor",
-}
-
-# The keys below `queue.kafka` of seed 002, and the setting each one means: the queues lie on the broker's own log. Any
-# other name there is a property for all clients.
-QUEUE_NAMES = {
-    "bootstrap.servers": "bootstrap_servers",
-    "replication_factor": "replication_factor",
-    "acks": "acks",
-    "retries": "retries",
-    "compression.type": "compression_type",
-    "batch.size": "batch_size",
-    "linger.ms": "linger_ms",
-    "buffer.memory": "buffer_memory",
-    "max.request.size": "max_request_size",
-    "max.in.flight.requests.per.connection": "max_in_flight",
-    "request.timeout.ms": "request_timeout_ms",
-    "auto.offset.reset": "auto_offset_reset",
-    "session.timeout.ms": "session_timeout_ms",
-    "max.poll.records": "max_poll_records",
-    "max.poll.interval.ms": "max_poll_interval_ms",
-    "max.partition.fetch.bytes": "max_partition_fetch_bytes",
-    "fetch.max.bytes": "fetch_max_bytes",
-}
-SSL_ENABLED = "ssl.enabled"
-
-
-def from_queue(name: str, value: object) -> tuple[str, object]:
-    """The setting that `queue.kafka.<name>` is, and its value."""
-    if name in QUEUE_NAMES:
-        return f"kafka.{QUEUE_NAMES[name]}", value
-    if name == SSL_ENABLED:
-        return "kafka.common.security.protocol", "ssl" if str(value).lower() == "true" else "plaintext"
-    return f"kafka.common.{name}", str(value).lower() if isinstance(value, bool) else str(value)

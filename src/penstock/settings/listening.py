@@ -1,4 +1,4 @@
-"""What every kind of listener has: its TLS and who may come without a user name."""
+"""Settings of every kind of listener: TLS, and whether clients may connect without a user name."""
 
 from __future__ import annotations
 

@@ -14,18 +14,18 @@ import msgspec
 
 from penstock.core.errors import SettingsError
 from penstock.settings.address import TRANSPORTS
+from penstock.settings.aliases import OLD_SECTIONS, current
 from penstock.settings.checks import check_settings, open_insecure_listeners, unused_bindings
 from penstock.settings.environment import Assignment, environment_name, meaningless_names, read_environment
-from penstock.settings.kafka import from_queue
 from penstock.settings.model import Settings
 from penstock.settings.schema import (
-    FREE_SECTION,
     LISTS,
     FileText,
     Key,
     bad_value,
     convert,
     hide_contents,
+    leaves,
     sections,
     without_secrets,
 )
@@ -34,7 +34,6 @@ from penstock.settings.toml_file import SettingsFile, choose_path, read_file
 DEFAULT = "default"
 LISTENERS = "listeners"
 QUEUES = "queues"
-KAFKA_OF_QUEUE = f"{FREE_SECTION}.kafka."
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def load_settings(
     tree.take(_read_overrides(overrides, flags))
     try:
         settings = tree.build()
-        warnings = [*meaningless_names(environ), *unused_bindings(settings)]
+        warnings = [*tree.renamed_keys(), *meaningless_names(environ), *unused_bindings(settings)]
         if check:
             settings = open_insecure_listeners(settings, environ, tree.origins, warnings)
             check_settings(settings, tree.where)
@@ -105,41 +104,36 @@ class _Tree:
         self.values: dict[str, dict[str, Any]] = {}
         self.listeners: list[dict[str, Any]] = []
         self.queues: list[dict[str, Any]] = []
-        self.queue: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
         self._where: dict[str, str] = {}
+        self._renamed: dict[str, str] = {}  # names that were used, and what they are called now
         self.contents: set[FileText] = set()
 
     def where(self, key: str) -> str:
         """How an error about this key names it: with its source if it has one."""
         return self._where.get(key, key)
 
+    def renamed_keys(self) -> Iterable[str]:
+        """Yield one warning for each old section that was used, with the names that its keys have now."""
+        for section in OLD_SECTIONS:
+            pairs = [f"{old} is {new}" for old, new in self._renamed.items() if old.partition(".")[0] == section]
+            if pairs:
+                yield f"[{section}] has a new name, the old one still works: {', '.join(pairs)}"
+
     def take_file(self, file: SettingsFile) -> None:
         origin = f"file {file.path}"
-        self._take_kafka_of_queue(file, origin)
-        for section, table in file.document.items():
-            if section == FREE_SECTION:
-                if not isinstance(table, dict):
-                    raise SettingsError(f"{file.where(section)} must be a table: write [{section}] and its keys below")
-                self.queue.update({name: each for name, each in table.items() if not _is_of_kafka(name)})
-                continue
-            if section not in sections():
-                known = [*sections(), FREE_SECTION]
-                raise _unknown(file.where(section), section, known, "a section of the settings")
+        # A setting that is also given by its present name has the value of that.
+        for section, table in sorted(file.document.items(), key=lambda item: item[0] not in OLD_SECTIONS):
+            if section not in sections() and section not in OLD_SECTIONS:
+                raise _unknown(file.where(section), section, list(sections()), "a section of the settings")
             if section in LISTS:
                 self._take_list(section, table, file, origin)
                 continue
             if not isinstance(table, dict):
                 raise SettingsError(f"{file.where(section)} must be a table: write [{section}] and its keys below")
-            for name, value in table.items():
+            given = _flattened(table) if section in OLD_SECTIONS else leaves(sections()[section], table)
+            for name, value in given:
                 self._set(f"{section}.{name}", value, origin, file.where(f"{section}.{name}"))
-
-    def _take_kafka_of_queue(self, file: SettingsFile, origin: str) -> None:
-        """Before the section [kafka], which has the last word."""
-        table = file.document.get(FREE_SECTION)
-        for name, value in _flattened(table) if isinstance(table, dict) else ():
-            if _is_of_kafka(name):
-                self._set(f"{FREE_SECTION}.{name}", value, origin, file.where(f"{FREE_SECTION}.{name}"))
 
     def _take_list(self, section: str, tables: object, file: SettingsFile, origin: str) -> None:
         if not isinstance(tables, list) or not all(isinstance(entry, dict) for entry in tables):
@@ -149,15 +143,14 @@ class _Tree:
             raise SettingsError(f"{file.where(section)} is empty: a broker needs at least one listener")
         for index, entry in enumerate(tables):
             self._list_of(section).append({})
-            for name, value in _leaves(section, entry):
+            for name, value in leaves(sections()[section], entry):
                 self._set(f"{section}.{index}.{name}", value, origin, file.where(f"{section}.{index}.{name}"))
 
     def _list_of(self, section: str) -> list[dict[str, Any]]:
         return self.listeners if section == LISTENERS else self.queues
 
     def take(self, assignments: Iterable[Assignment]) -> None:
-        # The whole list of listeners comes before what is said about one of them.
-        for key, value, origin, where in sorted(assignments, key=lambda given: given.key != LISTENERS):
+        for key, value, origin, where in sorted(assignments, key=_turn):
             if isinstance(value, FileText):
                 self.contents |= {value, *(FileText(part.strip()) for part in value.split(","))}
             if key == LISTENERS:
@@ -187,17 +180,13 @@ class _Tree:
             raise bad_value(where, text, "at least one host:port")
 
     def _set(self, dotted: str, value: object, origin: str, where: str) -> None:
-        if dotted.startswith(KAFKA_OF_QUEUE):
-            dotted, value = from_queue(dotted.removeprefix(KAFKA_OF_QUEUE), value)
-        if dotted.startswith(f"{FREE_SECTION}."):
-            # read as TOML would read it, so that a number is a number
-            self.queue[dotted.partition(".")[2]] = int(value) if str(value).isdigit() else value  # type: ignore[call-overload]
-            return
+        old, (dotted, value) = dotted, current(dotted, value)
+        if dotted != old:
+            self._renamed[old] = dotted
         key, target = self._find(dotted, where)
         name = key.name.rpartition(".")[2]
-        if key.name.startswith(f"{QUEUES}."):
-            for table in key.name.split(".")[1:-1]:
-                target = target.setdefault(table, {})
+        for table in key.name.split(".")[1:-1]:
+            target = target.setdefault(table, {})
         if key.kind == dict[str, str]:
             # `access.enhanced.NAME` adds one entry of the table that `access.enhanced` is.
             entry, dotted = dotted[len(key.name) + 1 :], key.name
@@ -218,7 +207,7 @@ class _Tree:
                 example = f"{section}.0.{'address' if section == LISTENERS else 'name'}"
                 raise SettingsError(f"{where} is not a setting: name the {noun} by its number, as in {example}")
             if int(number) > len(entries):
-                raise SettingsError(f"{where}: there is no {noun} {len(entries)} before it")
+                raise SettingsError(f"{where}: {noun} {len(entries)} before it is missing")
             if int(number) == len(entries):
                 entries.append({})
             target = entries[int(number)]
@@ -244,13 +233,14 @@ class _Tree:
                 taken.add(listener["name"])
         tree[LISTENERS] = listeners
         tree[QUEUES] = self.queues
-        tree[FREE_SECTION] = self.queue
         return msgspec.convert(tree, Settings)
 
 
-def _is_of_kafka(name: str) -> bool:
-    """Of a key of the section `queue`."""
-    return name.partition(".")[0] == "kafka"
+def _turn(given: Assignment) -> int:
+    """The whole list of listeners comes before settings of one of them, and an old name before the present one."""
+    if given.key == LISTENERS:
+        return 0
+    return 1 if given.key.partition(".")[0] in OLD_SECTIONS else 2
 
 
 def _flattened(table: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, object]]:
@@ -267,18 +257,8 @@ def _table_of_texts(key: Key, given: object, where: str) -> dict[str, str]:
     texts = {name: text for name, text in (table or {}).items() if isinstance(text, str)}
     if table is None or len(texts) < len(table):
         shown = without_secrets(key.name, given if table is None else table)
-        raise bad_value(where, shown, f'a table of texts, such as {key.name}.NAME = "text"')
+        raise bad_value(where, shown, f'a table of strings, such as {key.name}.NAME = "text"')
     return texts
-
-
-def _leaves(section: str, table: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, object]]:
-    """The keys of a table and of the tables in it that hold settings, not texts: `limits.max_depth`."""
-    inner = {name.rpartition(".")[0] for name in sections()[section]}
-    for name, value in table.items():
-        if isinstance(value, dict) and f"{before}{name}" in inner:
-            yield from _leaves(section, value, f"{before}{name}.")
-        else:
-            yield f"{before}{name}", value
 
 
 def _free_name(taken: set[object]) -> str:
@@ -297,11 +277,12 @@ def flatten(settings: Settings, without: Container[str] = ()) -> Iterable[tuple[
         table = getattr(settings, section)
         if section in LISTS:
             for index, entry in enumerate(table):
-                for name in keys:
-                    yield f"{section}.{index}.{name}", attrgetter(name)(entry)
+                for name, key in keys.items():
+                    yield f"{section}.{index}.{name}", attrgetter(key.attribute)(entry)
         else:
-            for name in keys:
-                yield f"{section}.{name}", getattr(table, name)
+            for name, key in keys.items():
+                value = attrgetter(key.attribute)(table)
+                yield f"{section}.{name}", value if key.tables is None else msgspec.to_builtins(value)
 
 
 def _all_keys() -> list[str]:

@@ -7,18 +7,20 @@ listener uses are not live, but the files are read again on every reload.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
 from penstock.settings.application import ApplicationSettings
+from penstock.settings.cluster import ClusterSettings
 from penstock.settings.datasub import DataSubscriptionSettings
 from penstock.settings.kafka import KafkaSettings
 from penstock.settings.listening import AnonymousHere, CertificateUsername, ClientCa, TlsMinimum
-from penstock.settings.queues import QueueManagerSettings, QueueSettings
+from penstock.settings.queues import DurableQueueSettings, QueueSettings
 from penstock.settings.rates import RateSettings
 from penstock.settings.redis import DeviceSettings, RedisSettings
 from penstock.settings.section import Section, about
+from penstock.settings.services import ServiceSettings
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -36,18 +38,18 @@ ClientType = Literal["device", "application"]
 class ServerSettings(Section, frozen=True):
     """The process as a whole."""
 
-    data_dir: Annotated[str, Meta(min_length=1), about("where everything kept across restarts lies")] = "data"
+    data_dir: Annotated[str, Meta(min_length=1), about("directory for all persistent data")] = "data"
     drain_seconds: Annotated[
         Seconds, about("how long SIGTERM waits for work in flight before it closes", unit="seconds", live=True)
     ] = 5.0
     close_seconds: Annotated[
         Seconds,
-        about("how long SIGTERM waits after that, in all, for Kafka or Redis that is away", unit="seconds", live=True),
+        about("how long SIGTERM then waits, in all, for an unreachable Kafka or Redis", unit="seconds", live=True),
     ] = 8.0
     node_id: Annotated[
         str,
         Meta(min_length=1, max_length=64),
-        about("name of this node in logs, $SYS and metrics; other in each broker of a cluster"),
+        about("name of this node in logs, $SYS and metrics; unique among the brokers of a cluster"),
     ] = "penstock"
 
 
@@ -60,7 +62,7 @@ class ListenerSettings(Section, frozen=True):
         about("shown in logs and metrics; listeners without one are called mqtt, mqtt-2, mqtt-3 …"),
     ] = "mqtt"
     transport: Annotated[
-        Literal["tcp", "tls", "ws", "wss", "unix"], about("what is spoken under MQTT; unix takes a path as address")
+        Literal["tcp", "tls", "ws", "wss", "unix"], about("transport under MQTT; unix takes a path as address")
     ] = "tcp"
     address: Annotated[
         str, Meta(min_length=1), about("host:port, [ipv6]:port, *:port for all interfaces, or a path for unix")
@@ -83,6 +85,10 @@ class ListenerSettings(Section, frozen=True):
     anonymous: AnonymousHere = "inherit"
 
 
+AUTHENTICATORS = ("enhanced", "certificate", "password_file", "anonymous")
+AUTHORISERS = ("acl_file",)
+
+
 class AccessSettings(Section, frozen=True):
     """Who may connect and what they may do."""
 
@@ -94,6 +100,14 @@ class AccessSettings(Section, frozen=True):
         ""
     )
     acl_file: Annotated[str, about("allow and deny rules per client id, user name and topic", live=True)] = ""
+    authenticators: Annotated[
+        tuple[str, ...],
+        about("asked in this order who a client is, until one says yes or no; `module:factory` for one of your own"),
+    ] = AUTHENTICATORS
+    authorisers: Annotated[
+        tuple[str, ...],
+        about("asked in this order what a client may do, the first rule decides; `module:factory` for one of your own"),
+    ] = AUTHORISERS
     foreign_takeover: Annotated[
         Literal["deny", "allow"],
         about(
@@ -118,7 +132,7 @@ class AccessSettings(Section, frozen=True):
 
 
 class MqttSettings(Section, frozen=True):
-    """What of MQTT is offered."""
+    """Features of MQTT that are offered."""
 
     maximum_qos: Annotated[int, Meta(ge=0, le=2), about("highest QoS accepted and granted")] = 2
     retain_available: Annotated[bool, about("accept retained messages")] = True
@@ -227,8 +241,13 @@ class LogSettings(Section, frozen=True):
     """Where logs are kept: the log of all messages, and those of APPLICATION clients, queues, retained messages."""
 
     provider: Annotated[
-        Literal["embedded", "kafka", "memory"],
-        about("embedded: segment files in server.data_dir; kafka: see [kafka]; memory: gone with the process"),
+        str,
+        Meta(pattern=r"^(embedded|kafka|memory|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$"),
+        about(
+            "embedded: segment files in server.data_dir; kafka: see [kafka]; memory: gone with the process; "
+            "module:factory: a log of your own",
+            allowed='"embedded", "kafka", "memory" or "module:factory"',
+        ),
     ] = "embedded"
     fsync: Annotated[
         Literal["always", "interval"],
@@ -291,9 +310,9 @@ class IngestSettings(Section, frozen=True):
 
 
 class LoggingSettings(Section, frozen=True):
-    """What the broker says about itself, on standard error."""
+    """Log lines of the broker, on standard error."""
 
-    level: Annotated[Literal["debug", "info", "warning", "error"], about("least level shown", live=True)] = "info"
+    level: Annotated[Literal["debug", "info", "warning", "error"], about("minimum level", live=True)] = "info"
     format: Annotated[Literal["auto", "text", "json"], about("auto: key=value on a terminal, JSON otherwise")] = "auto"
 
 
@@ -351,10 +370,9 @@ class Settings(Section, frozen=True):
     device: DeviceSettings = DeviceSettings()
     redis: RedisSettings = RedisSettings()
     kafka: KafkaSettings = KafkaSettings()
-    queue: Annotated[
-        dict[str, Any], about("the queues between services and the cluster; its keys are in docs/queue-architecture.md")
-    ] = field(default_factory=dict)
-    queue_manager: QueueManagerSettings = QueueManagerSettings()
+    cluster: ClusterSettings = ClusterSettings()
+    services: ServiceSettings = ServiceSettings()
+    durable_queues: DurableQueueSettings = DurableQueueSettings()
     queues: list[QueueSettings] = field(default_factory=list)
     data_subscription: DataSubscriptionSettings = DataSubscriptionSettings()
     logging: LoggingSettings = LoggingSettings()

@@ -1,4 +1,4 @@
-"""Settings of durable queues and streams (`$queue/…`), with the names and defaults of the seed.
+"""Settings of durable queues and streams (`$queue/…`), with FluxMQ's names and defaults.
 
 A table of `[[queues]]` is also what a queue made at run time is defined by, so the structures are small and a queue
 that says nothing shares its parts with all the others.
@@ -22,7 +22,7 @@ Seconds = Annotated[float, Meta(ge=0, le=10 * 365 * DAY)]
 Interval = Annotated[float, Meta(ge=0.01, le=365 * DAY)]
 
 
-class QueueManagerSettings(Section, frozen=True):
+class DurableQueueSettings(Section, frozen=True):
     """All durable queues together. [Durable queues](queues.md) explains them."""
 
     auto_commit_interval: Annotated[
@@ -52,7 +52,7 @@ class QueueManagerSettings(Section, frozen=True):
     ephemeral_bytes: Annotated[
         int,
         Meta(ge=65_536, le=1 << 44),
-        about("memory of one ephemeral queue; what comes over it is as over max_depth", unit="bytes"),
+        about("memory of one ephemeral queue; over it, as over max_depth", unit="bytes"),
     ] = 64 * MIB
     retention_interval: Annotated[
         Interval, about("how often retention and expired queues are looked at", unit="seconds", live=True)
@@ -60,7 +60,7 @@ class QueueManagerSettings(Section, frozen=True):
 
 
 class QueueLimits(Section, frozen=True):
-    """What a queue takes."""
+    """Limits of a queue."""
 
     max_message_size: Annotated[
         int,
@@ -88,7 +88,7 @@ class QueueRetry(Section, frozen=True):
     multiplier: Annotated[float, Meta(ge=1, le=1_000), about("by which each further pause is longer", live=True)] = 2.0
 
     def delay(self, nacks: int) -> float:
-        """Seconds until a message may be delivered again after so many nacks."""
+        """Return the seconds until a message may be delivered again after this number of nacks."""
         try:
             return min(self.max_backoff, self.initial_backoff * self.multiplier ** max(0, nacks - 1))
         except OverflowError:
@@ -105,7 +105,7 @@ class QueueDeadLetters(Section, frozen=True):
 
 
 class QueueRetention(Section, frozen=True):
-    """What is removed: of a classic queue only what every group has settled, of a stream whatever is over a limit."""
+    """Limits above which messages are removed: of a classic queue only those that every group has settled."""
 
     max_age: Annotated[Seconds, about("age of the oldest message, 0 = any", unit="seconds", live=True)] = 0.0
     max_length_bytes: Annotated[Natural, about("size of the log, 0 = any", unit="bytes", live=True)] = 0
@@ -115,7 +115,7 @@ class QueueRetention(Section, frozen=True):
 class QueueReplication(Section, frozen=True):
     """Copies of a queue in a cluster; only `log.provider = "kafka"` has any. They hold when its topic is made."""
 
-    enabled: Annotated[bool, about("false: as `[queue]` and `[kafka]` say for all topics")] = False
+    enabled: Annotated[bool, about("false: as `[services]` and `[kafka]` say for all topics")] = False
     group: Annotated[
         str,
         Meta(max_length=255),
@@ -170,7 +170,9 @@ class QueueSettings(Section, frozen=True):
     expires_after: Annotated[
         Interval,
         about(
-            "an ephemeral queue goes so long after its last consumer, or after it was made", unit="seconds", live=True
+            "time after its last consumer left, or after its creation, when an ephemeral queue is deleted",
+            unit="seconds",
+            live=True,
         ),
     ] = 300.0
     group_expires_after: Annotated[

@@ -1,4 +1,4 @@
-"""How many messages may pass in a time, with names and defaults of the seeds: all of it is off."""
+"""Rate limits of messages, with TBMQ's names and defaults: all of them are off."""
 
 from __future__ import annotations
 
@@ -45,15 +45,3 @@ class RateSettings(Section, frozen=True):
             for name, text in texts.items()
             if text
         }
-
-
-ENVIRONMENT_ALIASES = {
-    "MQTT_INCOMING_RATE_LIMITS_ENABLED": "rate_limits.incoming_enabled",
-    "MQTT_INCOMING_RATE_LIMITS_CLIENT_CONFIG": "rate_limits.incoming",
-    "MQTT_OUTGOING_RATE_LIMITS_ENABLED": "rate_limits.outgoing_enabled",
-    "MQTT_OUTGOING_RATE_LIMITS_CLIENT_CONFIG": "rate_limits.outgoing",
-    "MQTT_TOTAL_RATE_LIMITS_ENABLED": "rate_limits.total_enabled",
-    "MQTT_TOTAL_RATE_LIMITS_CONFIG": "rate_limits.total",
-    "MQTT_DEVICE_PERSISTED_MSGS_RATE_LIMITS_ENABLED": "rate_limits.device_enabled",
-    "MQTT_DEVICE_PERSISTED_MSGS_RATE_LIMITS_CONFIG": "rate_limits.device",
-}

@@ -1,4 +1,4 @@
-"""Settings of the queues of DEVICE clients, and of Redis that can keep them, with names and defaults of the seeds."""
+"""Settings of the queues of DEVICE clients, and of Redis as their store, with TBMQ's names and defaults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DeviceSettings(Section, frozen=True):
         float,
         Meta(ge=0, le=3_600),
         about(
-            "a message a connected client has not acknowledged for so long is stored; 0 = before it is sent",
+            "time after which a message that a connected client has not acknowledged is stored; 0 = before it is sent",
             unit="seconds",
         ),
     ] = 0.1
@@ -82,11 +82,11 @@ class RedisSettings(Section, frozen=True):
     prefix: Annotated[str, Meta(pattern="^[^{}]*$", max_length=128), about("put before every key")] = ""
     connect_timeout: Annotated[Seconds, about("time to connect and to log in", unit="seconds")] = 5.0
     response_timeout: Annotated[
-        Seconds, about("a server silent for so long is connected to anew and asked again", unit="seconds")
+        Seconds, about("time without an answer after which the broker reconnects and asks again", unit="seconds")
     ] = 10.0
-    command_timeout: Annotated[Seconds, about("a command without an answer for so long has failed", unit="seconds")] = (
-        30.0
-    )
+    command_timeout: Annotated[
+        Seconds, about("time without an answer after which a command has failed", unit="seconds")
+    ] = 30.0
     reconnect_delay: Annotated[Seconds, about("pause after a failed attempt; it doubles", unit="seconds")] = 0.05
     reconnect_delay_max: Annotated[Seconds, about("longest pause between attempts", unit="seconds")] = 2.0
     backlog_bytes: Annotated[
@@ -94,25 +94,3 @@ class RedisSettings(Section, frozen=True):
         Meta(ge=65_536, le=1 << 40),
         about("bytes of commands without an answer; beyond it calls fail at once", unit="bytes"),
     ] = 64 * MIB
-
-
-# The seeds' environment names, and the setting each one means.
-ENVIRONMENT_ALIASES = {
-    "MQTT_PERSISTENT_SESSION_DEVICE_PERSISTED_MESSAGES_LIMIT": "device.messages_limit",
-    "MQTT_PERSISTENT_SESSION_DEVICE_PERSISTED_MESSAGES_TTL": "device.messages_ttl",
-    "REDIS_CONNECTION_TYPE": "redis.mode",
-    "REDIS_HOST": "redis.addresses",
-    "REDIS_PORT": "redis.port",
-    "REDIS_NODES": "redis.addresses",
-    "REDIS_SENTINELS": "redis.addresses",
-    "REDIS_MASTER": "redis.master",
-    "REDIS_DB": "redis.database",
-    "REDIS_USERNAME": "redis.username",
-    "REDIS_PASSWORD": "redis.password",
-    "REDIS_SENTINEL_PASSWORD": "redis.sentinel_password",
-    "REDIS_SSL_ENABLED": "redis.tls",
-    "REDIS_SSL_PEM_CERT": "redis.tls_ca",
-    "REDIS_SSL_PEM_KEY": "redis.tls_key",
-    "REDIS_LETTUCE_COMMAND_TIMEOUT_SEC": "redis.command_timeout",
-    "CACHE_PREFIX": "redis.prefix",
-}

@@ -1,4 +1,4 @@
-"""What a SIGHUP may change while clients are connected, and what has to wait for a restart."""
+"""Compares settings at SIGHUP: which changes apply while clients are connected, and which need a restart."""
 
 from __future__ import annotations
 

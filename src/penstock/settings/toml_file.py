@@ -57,7 +57,7 @@ def read_file(path: Path) -> SettingsFile:
     except OSError as error:
         raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise SettingsError(f"{path} is not UTF-8 text, so it is no TOML file") from None
+        raise SettingsError(f"{path} is not UTF-8 text, so it cannot be TOML") from None
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

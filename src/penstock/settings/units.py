@@ -14,7 +14,7 @@ _PARTS = re.compile(f"(?:{_PART.pattern})+", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """Bytes; raises ValueError when the text is no size or not a whole number of bytes."""
+    """Return the bytes; raises ValueError when the text is not a size or not a whole number of bytes."""
     found = _SIZE.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is not a size")
@@ -25,7 +25,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds; raises ValueError when the text is no duration."""
+    """Return the seconds; raises ValueError when the text is not a duration."""
     found = _DURATION.fullmatch(text)
     if found is None and _PARTS.fullmatch(text.strip()):
         return round(sum(float(number) * _DURATIONS[unit.lower()] for number, unit in _PART.findall(text)), 6)

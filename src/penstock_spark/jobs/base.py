@@ -48,7 +48,7 @@ NEEDED = "log_topic,log_partition,log_offset,log_time,error,raw"
 
 
 @dataclass(frozen=True)
-class Source:
+class MessageSource:
     """Where the messages are: the options of `read_messages`."""
 
     path: str | None = None
@@ -63,7 +63,7 @@ class Source:
 
 
 @dataclass
-class Outcome:
+class JobOutcome:
     """What a run did, for the table on the screen."""
 
     job: str
@@ -135,17 +135,17 @@ class IncrementalJob:
 
     def run(
         self,
-        source: Source,
+        source: MessageSource,
         work: Work,
         *,
         recover: bool = False,
         notify: Notify | None = None,
         columns: str = "",
         others: Sequence[str] = (),
-    ) -> Outcome:
+    ) -> JobOutcome:
         """`columns` are those that the work needs (all of them if none is named)."""
         started = time.monotonic()
-        outcome = Outcome(self.name, self.output)
+        outcome = JobOutcome(self.name, self.output)
         start = self._prepare(recover)
         options: dict[str, Any] = {"columns": f"{columns},{NEEDED}"} if columns else {}
         if source.path is not None and "maxBytesPerTask" not in source.options:
@@ -264,7 +264,7 @@ class IncrementalJob:
             "--recover makes a new one that goes on behind the last batch that was written",
         )
 
-    def _process(self, frame: DataFrame, number: int, work: Work, outcome: Outcome, others: Sequence[str]) -> None:
+    def _process(self, frame: DataFrame, number: int, work: Work, outcome: JobOutcome, others: Sequence[str]) -> None:
         query = self.spark.sparkContext.getLocalProperty("sql.streaming.queryId") or "query"
         batch = f"{query[:8]}.{number}"
         if self.ledger.has(batch):
@@ -297,7 +297,7 @@ class IncrementalJob:
         outcome.batches += 1
         entry.commit(self._end_of(number), messages=messages, bad=bad)
 
-    def _with_gaps(self, frame: DataFrame, number: int, source: Source) -> DataFrame:
+    def _with_gaps(self, frame: DataFrame, number: int, source: MessageSource) -> DataFrame:
         """The batch, and a row for each stretch that Kafka had not any more when it began: the embedded log has them
         by itself."""
         options, note = source.parse(), self.ledger.last()
@@ -326,13 +326,15 @@ def stop(query: StreamingQuery) -> None:
     thread.join(STOP_SECONDS)
 
 
-Job = Callable[Concatenate[SparkSession, Source, str, P], Outcome]
+Job = Callable[Concatenate[SparkSession, MessageSource, str, P], JobOutcome]
 
 
 def alone(run: Job[P]) -> Job[P]:
     """A job that has its output for itself as long as it runs."""
 
-    def locked(spark: SparkSession, source: Source, output: str, /, *words: P.args, **options: P.kwargs) -> Outcome:
+    def locked(
+        spark: SparkSession, source: MessageSource, output: str, /, *words: P.args, **options: P.kwargs
+    ) -> JobOutcome:
         with only_run(Files(spark, output)):
             outcome = run(spark, source, output, *words, **options)
             watch.say(spark, None)
@@ -351,7 +353,7 @@ def translate(error: Exception) -> PenstockSparkError:
         place = f" of {where[1]}[{where[2]}]" if where else ""
         return PenstockSparkError(
             f"Kafka has not any more what comes next{place}",
-            "Retention has removed it, or the topic was made anew. Start with a new output, or go on with what is "
+            "Retention has removed it, or the topic was recreated. Start with a new output, or go on with what is "
             "there by failOnDataLoss=false",
         )
     ours = re.findall(r"penstock_spark\.errors\.(\w+): (.+)", text)

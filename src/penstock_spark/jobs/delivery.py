@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from penstock_schema.event import TOPIC
 from penstock_spark.errors import OptionError
 from penstock_spark.events import events_of
-from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source, alone
+from penstock_spark.jobs.base import IncrementalJob, JobOutcome, MessageSource, Notify, Run, alone
 from penstock_spark.ledger import TABLES, Ledger, Table
 from penstock_spark.options import ALL_MESSAGES
 from penstock_spark.report import Chart, Rows, write_report
@@ -142,19 +142,21 @@ def connections(events: DataFrame) -> DataFrame:
 @alone
 def run(
     spark: SparkSession,
-    source: Source,
+    source: MessageSource,
     output: str,
     options: DeliveryOptions | None = None,
     *,
     checkpoint: str | None = None,
     recover: bool = False,
     notify: Notify | None = None,
-) -> Outcome:
+) -> JobOutcome:
     options = options or DeliveryOptions()
     if options.messages == options.events:
         raise OptionError("messages and events are two topics")
     job = IncrementalJob(spark, "delivery", output, checkpoint)
-    both = Source(source.path, source.kafka, {**source.options, "topics": f"{options.messages},{options.events}"})
+    both = MessageSource(
+        source.path, source.kafka, {**source.options, "topics": f"{options.messages},{options.events}"}
+    )
 
     def work(batch: Run, records: DataFrame) -> Mapping[str, Table]:
         messages = records.filter((F.col("log_topic") == options.messages) & F.col("error").isNull()).persist()
@@ -206,7 +208,7 @@ def _make_tables(ledger: Ledger) -> None:
     summed.unpersist()
 
 
-def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
+def _finish(ledger: Ledger, outcome: JobOutcome) -> JobOutcome:
     ledger.say("making the report")
     clients, causes = ledger.read(BY_CLIENT), ledger.read(CAUSES)
     if clients is None:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from penstock_spark.errors import OptionError
-from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source, alone
+from penstock_spark.jobs.base import IncrementalJob, JobOutcome, MessageSource, Notify, Run, alone
 from penstock_spark.ledger import Ledger, Table
 from penstock_spark.report import MOMENT, Chart, Rows, duration, utc, write_report
 from penstock_spark.transforms import json_field
@@ -140,14 +140,14 @@ def devices_of(known: DataFrame, options: DeviceOptions) -> DataFrame:
 @alone
 def run(
     spark: SparkSession,
-    source: Source,
+    source: MessageSource,
     output: str,
     options: DeviceOptions | None = None,
     *,
     checkpoint: str | None = None,
     recover: bool = False,
     notify: Notify | None = None,
-) -> Outcome:
+) -> JobOutcome:
     options = options or DeviceOptions()
     if min(options.gap_seconds, options.silent_seconds, options.duplicate_seconds) <= 0:
         raise OptionError("the times of the job devices are above 0 seconds")
@@ -170,7 +170,7 @@ def run(
     return _finish(job.ledger, outcome)
 
 
-def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
+def _finish(ledger: Ledger, outcome: JobOutcome) -> JobOutcome:
     ledger.say("making the report")
     devices = ledger.read(DEVICES)
     if devices is None:

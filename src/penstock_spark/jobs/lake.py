@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from penstock_spark.errors import OptionError
 from penstock_spark.jobs import json_columns
-from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source, alone, only_good
+from penstock_spark.jobs.base import IncrementalJob, JobOutcome, MessageSource, Notify, Run, alone, only_good
 from penstock_spark.ledger import COMPACTED, HOME, Ledger, Table
 from penstock_spark.report import Chart, write_report
 from penstock_spark.transforms import json_field, utc_date
@@ -71,14 +71,14 @@ def partition_columns(levels: int) -> list[str]:
 @alone
 def run(
     spark: SparkSession,
-    source: Source,
+    source: MessageSource,
     output: str,
     options: LakeOptions | None = None,
     *,
     checkpoint: str | None = None,
     recover: bool = False,
     notify: Notify | None = None,
-) -> Outcome:
+) -> JobOutcome:
     """Everything that has come since the last run."""
     options = options or LakeOptions()
     if not 0 <= options.levels <= MOST_LEVELS:
@@ -104,7 +104,7 @@ def run(
     return _finish(spark, job.ledger, outcome)
 
 
-def _json_schema(spark: SparkSession, ledger: Ledger, source: Source, options: LakeOptions) -> StructType | None:
+def _json_schema(spark: SparkSession, ledger: Ledger, source: MessageSource, options: LakeOptions) -> StructType | None:
     """The declared schema, or the one that was found at the first run: columns must not change from run to run."""
     if not options.json:
         return None
@@ -153,7 +153,7 @@ def compact(spark: SparkSession, ledger: Ledger, options: LakeOptions) -> int:
     return count
 
 
-def _finish(spark: SparkSession, ledger: Ledger, outcome: Outcome) -> Outcome:
+def _finish(spark: SparkSession, ledger: Ledger, outcome: JobOutcome) -> JobOutcome:
     ledger.say("making the report")
     sizes = [size for _, size in ledger.files.walk(MESSAGES)]
     outcome.facts |= {"files": len(sizes), "bytes": sum(sizes)}

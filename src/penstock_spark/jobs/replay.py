@@ -18,7 +18,7 @@ from penstock_schema.decode import Publish
 from penstock_spark import watch
 from penstock_spark.errors import CheckpointError, OptionError
 from penstock_spark.hadoop import Files
-from penstock_spark.jobs.base import Notify, Outcome, Source, only_good
+from penstock_spark.jobs.base import JobOutcome, MessageSource, Notify, only_good
 from penstock_spark.lock import only_run
 from penstock_spark.report import MOMENT, Chart, utc, write_report
 from penstock_spark.source import ends_now
@@ -131,7 +131,7 @@ def ends_of(messages: DataFrame, known: Ends) -> Ends:
 
 
 @dataclass(frozen=True)
-class Progress:
+class ReplayProgress:
     """How far runs have got: all that is before `done` was sent, and of what is from there to `ends` all up to `place`.
 
     What comes later with an earlier time (another node's clock, another partition's delay) is behind `ends`, and so it
@@ -142,14 +142,14 @@ class Progress:
     ends: Ends | None = None
     place: Place | None = None
 
-    def rounds(self, messages: DataFrame) -> list[tuple[Progress, DataFrame]]:
+    def rounds(self, messages: DataFrame) -> list[tuple[ReplayProgress, DataFrame]]:
         """What is left of a run that was stopped, and what has come since; each in its order."""
         found = []
         start, place = self.done, self.place
         if self.ends is not None:
             found.append((self, only_after(only_within(messages, self.done, self.ends), place)))
             start, place = self.ends, None
-        fresh = Progress(start, ends_of(messages, start))
+        fresh = ReplayProgress(start, ends_of(messages, start))
         assert fresh.ends is not None
         found.append((fresh, only_after(only_within(messages, start, fresh.ends), place)))
         return found
@@ -196,15 +196,15 @@ def describe(messages: DataFrame) -> dict[str, Any]:
     return dict(row.asDict())
 
 
-def _load(files: Files) -> Progress:
+def _load(files: Files) -> ReplayProgress:
     try:
         known = files.read_json(STATE)
         if known is None:
-            return Progress()
+            return ReplayProgress()
         if "ms" in known:  # of an earlier release: only the place
-            return Progress(place=(int(known["ms"]), "", int(known["partition"]), int(known["offset"])))
+            return ReplayProgress(place=(int(known["ms"]), "", int(known["partition"]), int(known["offset"])))
         place = known["place"]
-        return Progress(
+        return ReplayProgress(
             _offsets(known["done"]),
             None if known["ends"] is None else _offsets(known["ends"]),
             None if place is None else (int(place[0]), str(place[1]), int(place[2]), int(place[3])),
@@ -219,9 +219,9 @@ def _offsets(known: Mapping[str, Mapping[str, Any]]) -> Ends:
     return {topic: {number: int(offset) for number, offset in places.items()} for topic, places in known.items()}
 
 
-def _check_place(progress: Progress, files: Files, source: Source) -> None:
-    """A topic that was made anew begins at 0 again: what is in it would be taken for what was sent."""
-    if progress == Progress():
+def _check_place(progress: ReplayProgress, files: Files, source: MessageSource) -> None:
+    """A topic that was recreated begins at 0 again: what is in it would be taken for what was sent."""
+    if progress == ReplayProgress():
         return
     ends = ends_now(source.parse())
     if ends is None:
@@ -233,7 +233,7 @@ def _check_place(progress: Progress, files: Files, source: Source) -> None:
             if offset > end:
                 raise CheckpointError(
                     f"{files.path(STATE)} says that {topic}[{number}] was read up to offset {offset}, but it ends at"
-                    f" {end}: the topic was made anew",
+                    f" {end}: the topic was recreated",
                     "Take another --state directory, or remove the file, to replay it from the beginning",
                 )
 
@@ -248,13 +248,13 @@ def check(options: ReplayOptions) -> None:
 
 def run(
     spark: SparkSession,
-    source: Source,
+    source: MessageSource,
     make_sink: Callable[[], Sink] | None,
     options: ReplayOptions | None = None,
     *,
     notify: Notify | None = None,
     pacer: Pacer | None = None,
-) -> Outcome:
+) -> JobOutcome:
     """Replays, or with no sink says what would be replayed."""
     options = options or ReplayOptions()
     check(options)
@@ -268,24 +268,24 @@ def run(
 
 def _run(
     spark: SparkSession,
-    source: Source,
+    source: MessageSource,
     make_sink: Callable[[], Sink] | None,
     options: ReplayOptions,
     *,
     files: Files | None,
     notify: Notify | None,
     pacer: Pacer,
-) -> Outcome:
+) -> JobOutcome:
     started = time.monotonic()
     messages = only_good(source.read(spark, stream=False, columns=COLUMNS))
     watch.say(spark, "counting what is to be sent")
-    rounds = [(Progress(), messages)]
+    rounds = [(ReplayProgress(), messages)]
     if files is not None:
         known = _load(files)
         _check_place(known, files, source)
         rounds = known.rounds(messages)
     plan = describe(_limited(reduce(DataFrame.unionByName, (rows for _, rows in rounds)), options.limit))
-    outcome = Outcome("replay", options.to_topic, facts=_plan_facts(plan, options, is_dry=make_sink is None))
+    outcome = JobOutcome("replay", options.to_topic, facts=_plan_facts(plan, options, is_dry=make_sink is None))
     if make_sink is not None and plan["messages"]:
         watch.say(spark, "putting the messages in order")
         replay = _Replay(make_sink(), options, files, notify, pacer)
@@ -326,13 +326,13 @@ class _Replay:
     marks: list[tuple[datetime, float]] = field(default_factory=list)  # when how many had been sent
     newest: tuple[datetime, float] = field(default_factory=lambda: (datetime.now(UTC), 0.0))
 
-    def send(self, rounds: Sequence[tuple[Progress, DataFrame]], total: int) -> int:
+    def send(self, rounds: Sequence[tuple[ReplayProgress, DataFrame]], total: int) -> int:
         try:
             for progress, messages in rounds:
                 self._send_round(progress, messages, total)
                 if self._is_enough:
                     break
-                self._save(Progress(progress.ends or {}))
+                self._save(ReplayProgress(progress.ends or {}))
         finally:
             self.sink.close()
         return self.count
@@ -341,7 +341,7 @@ class _Replay:
     def _is_enough(self) -> bool:
         return 0 < self.options.limit <= self.count
 
-    def _send_round(self, progress: Progress, messages: DataFrame, total: int) -> None:
+    def _send_round(self, progress: ReplayProgress, messages: DataFrame, total: int) -> None:
         last: Row | None = None
         left = self.options.limit - self.count if self.options.limit else 0
         try:
@@ -370,13 +370,13 @@ class _Replay:
     def chart(self) -> Chart:
         return Chart("Messages sent", "lines", series={"sent": [*self.marks, self.newest]})
 
-    def _save(self, progress: Progress) -> None:
+    def _save(self, progress: ReplayProgress) -> None:
         self.sink.flush()
         if self.files is not None:
             self.files.write_text(STATE, progress.dump())
 
 
-def _at(progress: Progress, row: Row) -> Progress:
+def _at(progress: ReplayProgress, row: Row) -> ReplayProgress:
     """The same round, up to this message."""
     return replace(progress, place=(_ms(row.received_at), row.log_topic, row.log_partition, row.log_offset))
 

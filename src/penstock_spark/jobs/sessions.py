@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from penstock_spark.errors import OptionError
-from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source, alone
+from penstock_spark.jobs.base import IncrementalJob, JobOutcome, MessageSource, Notify, Run, alone
 from penstock_spark.ledger import Ledger, Table
 from penstock_spark.report import MOMENT, Chart, Rows, utc, write_report
 from penstock_spark.transforms import json_field, utc_date, with_size
@@ -138,14 +138,14 @@ def _feature_tables(batch: Run, messages: DataFrame, value: str) -> dict[str, Ta
 @alone
 def run(
     spark: SparkSession,
-    source: Source,
+    source: MessageSource,
     output: str,
     options: SessionOptions | None = None,
     *,
     checkpoint: str | None = None,
     recover: bool = False,
     notify: Notify | None = None,
-) -> Outcome:
+) -> JobOutcome:
     options = options or SessionOptions()
     if options.gap_seconds <= 0:
         raise OptionError("--gap is above 0 seconds")
@@ -180,7 +180,7 @@ def read_sessions(ledger: Ledger) -> DataFrame | None:
     return result if still is None else result.unionByName(still.withColumn("is_open", F.lit(True)))
 
 
-def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
+def _finish(ledger: Ledger, outcome: JobOutcome) -> JobOutcome:
     ledger.say("making the report")
     found = read_sessions(ledger)
     if found is None:

@@ -20,7 +20,7 @@ from penstock_schema.decode import Publish
 from penstock_spark import topic_filter
 from penstock_spark.errors import OptionError
 from penstock_spark.hadoop import Files
-from penstock_spark.jobs.base import SLOW_START, STARTS, Notify, Outcome, Source, only_good, stop, translate
+from penstock_spark.jobs.base import SLOW_START, STARTS, JobOutcome, MessageSource, Notify, only_good, stop, translate
 from penstock_spark.jobs.replay import Sink
 from penstock_spark.lock import only_run
 
@@ -70,7 +70,7 @@ class TopicOptions:
 
 def check(options: TopicOptions) -> None:
     if not options.name or any(sign in options.name for sign in "+#$\0"):
-        raise OptionError(f"--name {options.name!r} is no name of a topic", "Leave out + # and $")
+        raise OptionError(f"--name {options.name!r} is not a topic name", "Leave out + # and $")
     if any(sign in options.topic for sign in "+#\0"):
         raise OptionError(f"--to-topic {options.topic!r} is not a topic to publish to")
     if options.mode not in MODES:
@@ -103,16 +103,16 @@ def _value(column: TableColumn) -> Column:
 
 def run(
     spark: SparkSession,
-    source: Source,
+    source: MessageSource,
     make_sink: Callable[[], Sink],
     options: TopicOptions,
     *,
     notify: Notify | None = None,
-) -> Outcome:
+) -> JobOutcome:
     """Takes in everything since the last run and publishes the rows that came of it, at least once."""
     check(options)
     started = time.monotonic()
-    outcome = Outcome("topic", options.topic)
+    outcome = JobOutcome("topic", options.topic)
     files = Files(spark, options.state)
     with only_run(files):
         publisher = _Publisher(make_sink(), options.topic, outcome, notify)
@@ -128,7 +128,7 @@ def run(
     return outcome
 
 
-def _query(spark: SparkSession, source: Source, options: TopicOptions) -> DataFrame:
+def _query(spark: SparkSession, source: MessageSource, options: TopicOptions) -> DataFrame:
     start = {"start": "earliest"} if source.kafka is not None and "start" not in source.options else {}
     stream = only_good(source.read(spark, stream=True, columns=COLUMNS, **start))
     # what this job has published must not come back to it
@@ -169,7 +169,7 @@ def _run_stream(result: DataFrame, publisher: _Publisher, checkpoint: str, optio
 class _Publisher:
     """Each row of a batch as a JSON message. The next batch begins when the broker has all of them."""
 
-    def __init__(self, sink: Sink, topic: str, outcome: Outcome, notify: Notify | None) -> None:
+    def __init__(self, sink: Sink, topic: str, outcome: JobOutcome, notify: Notify | None) -> None:
         self.sink = sink
         self.rows = 0
         self.outcome = outcome

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from penstock_spark.jobs.base import IncrementalJob, Notify, Outcome, Run, Source, alone
+from penstock_spark.jobs.base import IncrementalJob, JobOutcome, MessageSource, Notify, Run, alone
 from penstock_spark.ledger import TABLES, Ledger, Table
 from penstock_spark.report import Chart, Rows, utc, with_zeros, write_report
 from penstock_spark.transforms import with_prefix, with_size
@@ -95,15 +95,15 @@ def top_talkers(clients: DataFrame, count: int) -> DataFrame:
 @alone
 def run(
     spark: SparkSession,
-    source: Source,
+    source: MessageSource,
     output: str,
     options: TrafficOptions | None = None,
     *,
     checkpoint: str | None = None,
     recover: bool = False,
     notify: Notify | None = None,
-) -> Outcome:
-    """Counts what has come since the last run and makes the tables anew."""
+) -> JobOutcome:
+    """Counts what has come since the last run and rebuilds the tables."""
     options = options or TrafficOptions()
     job = IncrementalJob(spark, "traffic", output, checkpoint)
     job.keep_levels(options.levels)
@@ -136,7 +136,7 @@ def make_tables(spark: SparkSession, ledger: Ledger, options: TrafficOptions) ->
     entry.commit(last.end if last else None)
 
 
-def _finish(ledger: Ledger, outcome: Outcome) -> Outcome:
+def _finish(ledger: Ledger, outcome: JobOutcome) -> JobOutcome:
     ledger.say("making the report")
     top, minutes = ledger.read(TOP), ledger.read("per_minute")
     if top is None or minutes is None:

@@ -10,14 +10,27 @@ from typing import Any
 from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.record.envelope import encode
 from penstock._ext.record.segment import RecordPack
-from penstock.dispatch.persistent_clients import PersistentClients
+from penstock.core.clock import now_ms
+from penstock.core.refusal import Refused
+from penstock.dispatch.dispatcher import Dispatcher
+from penstock.dispatch.moves import SessionMoves
+from penstock.dispatch.persistent import PersistentDispatch
+from penstock.dispatch.share_feeds import ShareFeeds
+from penstock.dispatch.type_change import TypeChange
+from penstock.services.housekeeper import Task, Use
 from penstock.settings.application import ApplicationSettings
 from penstock.storage.log.base import Log
 from penstock.storage.log.memory import MemoryLog
-from penstock.storage.log.topics import now_ms
 from penstock.storage.state.base import Change, OnStored
 from penstock.storage.state.memory import MemoryStateStore
+from penstock.subscribers.application.contexts import Contexts
+from penstock.subscribers.application.control import ApplicationControl, ApplicationOverview
+from penstock.subscribers.application.delivery import ApplicationDelivery
+from penstock.subscribers.application.elsewhere import Elsewhere
 from penstock.subscribers.application.names import ApplicationNames
+from penstock.subscribers.application.subscriber import ApplicationSubscriber
+from penstock.subscribers.base import Arrival
+from penstock.subscribers.kinds import Kinds
 from tests.support.worlds.lanes import PUBACK, PUBCOMP, PUBLISH, PUBREC, PUBREL, LaneClient, Packet, record
 
 INGEST = "tbmq.msg.all"
@@ -46,6 +59,81 @@ class SlowStore(MemoryStateStore):
             super().store(changes, on_done)
 
 
+class Others(Elsewhere):
+    """Other nodes, as a test describes them."""
+
+    def __init__(self) -> None:
+        self.clients: set[str] = set()
+        self.has_shares = False
+        self.ask: Callable[[Task], Awaitable[Use]] | None = None
+        self.groups: list[str] = []
+
+    @property
+    def is_alone(self) -> bool:  # type: ignore[override]  # asked each time
+        return self.ask is None
+
+    def has_session(self, client_id: str) -> bool:
+        return client_id in self.clients
+
+    def has_members(self, share_filter: bytes) -> bool:
+        return self.has_shares
+
+    def dispatch_groups(self) -> list[str]:
+        return self.groups
+
+    async def use_of(self, task: Task) -> Use:
+        assert self.ask is not None
+        return await self.ask(task)
+
+
+class Applications:
+    """The kinds of subscriber of a node that serve APPLICATION clients, asked as the front-ends do."""
+
+    def __init__(self, node: Node) -> None:
+        delivery, log = node.delivery, node.log
+        self.dispatcher = Dispatcher(node.hub, log, INGEST, delivery.make_again, group="msg-all-consumer-group")
+        self.overview = ApplicationOverview(delivery, log)
+        self.control = ApplicationControl(self.overview, delivery, log, node.end)
+        feeds = ShareFeeds(self.dispatcher, delivery.shared, log, INGEST, node.others)
+        self.sharing = feeds.sharing
+        persistent = PersistentDispatch(self.dispatcher)
+        self.changes = TypeChange(
+            node.hub,
+            self.dispatcher,
+            delivery=delivery,
+            overview=self.overview,
+            devices=None,
+            on_type=node.types.append,
+        )
+        subscriber = ApplicationSubscriber(delivery, self.overview, self.dispatcher, feeds.sharing)
+        self.kinds = Kinds([subscriber, persistent, self.changes])
+        self.moves = SessionMoves(self.kinds, self.dispatcher, persistent, feeds, delivery.shared)
+
+    async def start(self) -> None:
+        for kind in self.kinds:
+            await kind.start()
+
+    async def stop(self) -> None:
+        for kind in reversed(list(self.kinds)):
+            await kind.stop()
+
+    def must_prepare(self, session: Session | None, client_id: str, client_type: str, expiry: int, clean: bool) -> bool:
+        return self.kinds.must_prepare(Arrival(client_id, client_type, expiry, clean), session)
+
+    async def prepare(self, session: Session | None, client_id: str, client_type: str, expiry: int, clean: bool) -> str:
+        return await self.kinds.prepare(Arrival(client_id, client_type, expiry, clean), session)
+
+    def is_full(self, client_id: str, client_type: str, expiry: int) -> bool:
+        try:
+            self.kinds.check_arrival(Arrival(client_id, client_type, expiry, False))
+        except Refused:
+            return True
+        return False
+
+    def counters(self) -> dict[str, int | float]:
+        return {name: value for kind in self.kinds for name, value in kind.counters().items()}
+
+
 class Node:
     """Made by `running`."""
 
@@ -59,21 +147,19 @@ class Node:
         self.sessions: dict[str, Session] = {}
         self.clients: list[LaneClient] = []
         self.types: list[Session] = []
-        self.applications = PersistentClients(
+        self.others = Others()
+        self.noted: list[tuple[str, str, str]] = []
+        self.delivery = ApplicationDelivery(
             self.hub,
             log,
-            state,
+            Contexts(state, self.loop),
             self.names,
-            settings=self.settings,
-            devices=None,
-            ingest_topic=INGEST,
-            dispatch_group="msg-all-consumer-group",
-            scheduler=self.loop,
-            end_session=self.end,
-            on_type=self.types.append,
-            connected_until=lambda client_id: 0,
+            self.settings,
+            elsewhere=self.others,
+            note=lambda *task: self.noted.append(task),
         )
-        self.delivery = self.applications.delivery
+        self.applications = Applications(self)
+        self.kinds = self.applications.kinds
 
     async def start(self, sessions: Iterable[tuple[str, list[tuple[bytes, int, int]]]] = ()) -> None:
         """`sessions`: client ids and subscriptions of before the restart."""
@@ -83,7 +169,7 @@ class Node:
             session.since = 0  # it was there before anything that is in the log
             for topic_filter, options, identifier in subscriptions:
                 self.hub.trie.subscribe(session, topic_filter, options, identifier)
-        await self.applications.restore(list(self.sessions.values()))
+        await self.kinds.restore(list(self.sessions.values()))
 
     async def stop(self) -> None:
         await self.applications.stop()
@@ -108,16 +194,16 @@ class Node:
             session = None
         present = session is not None
         session = session or self._new_session(client_id)
-        applications.opened(session, EXPIRY, present=present)
+        self.kinds.opened(session, is_present=present)
         client = LaneClient(self.hub, session, version=version, receive_maximum=receive_maximum)
         self.clients.append(client)
-        applications.attached(session)
+        self.kinds.attached(session)
         return client
 
     def end(self, session: Session) -> None:
         self.sessions.pop(session.client_id, None)
         session.end()
-        self.applications.ended(session)
+        self.kinds.ended(session)
 
     async def subscribe(self, client: LaneClient, topic_filter: bytes, options: int = 2, identifier: int = 0) -> None:
         session = client.session

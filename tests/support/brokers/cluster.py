@@ -25,9 +25,9 @@ NODES = ("node-a", "node-b")
 ALL = "tbmq.msg.all"
 # A broker that was killed is a member until it has been silent for so long.
 MEMBERS = {
-    "queue.cluster.heartbeat_interval": 0.5,
-    "queue.cluster.member_timeout": 3.0,
-    "queue.cluster.adopt_after": 3.0,
+    "cluster.heartbeat_interval": 0.5,
+    "cluster.member_timeout": 3.0,
+    "cluster.adopt_after": 3.0,
 }
 
 

@@ -8,11 +8,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from penstock._ext.hub.connection import Hub, Round, Session
+from penstock._ext.dispatch.desk import DispatchDesk, Round
+from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.record.envelope import encode
 from penstock._ext.record.segment import RecordPack
+from penstock.core.clock import now_ms
 from penstock.settings.redis import DeviceSettings
-from penstock.storage.log.topics import now_ms
 from penstock.subscribers.device.delivery import DeviceDelivery
 from penstock.subscribers.device.store.base import DeviceStore, StoreUnavailable
 from tests.support.worlds.lanes import LaneClient
@@ -61,6 +62,7 @@ class DeviceNode:
         self.log = log
         self.store = store
         self.hub = Hub(asyncio.get_running_loop())
+        self._desk = DispatchDesk(self.hub)
         self.delivery = DeviceDelivery(self.hub, store, DeviceSettings(**settings))
         self.sessions: dict[str, Session] = {}
         self._rounds: deque[tuple[Round, int]] = deque()
@@ -127,7 +129,7 @@ class DeviceNode:
             pack.append(record)
         pack.place(first)
         dispatched = Round()
-        self.hub.dispatch(pack, 0, dispatched, is_replay)
+        self._desk.dispatch(pack, 0, dispatched, is_replay)
         self.delivery.give(dispatched)
         self._rounds.append((dispatched, len(self.log.records)))
         self._commit()

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
-from penstock.broker.app import Broker
+from penstock.broker.build import build_broker
+from penstock.broker.life import Broker
 from penstock.settings.loader import load_settings
 
 
@@ -24,7 +25,7 @@ def run_with_broker(use: Callable[[Broker, int], Awaitable[None]], seconds: floa
             "server.data_dir": tempfile.mkdtemp(),
             "logging.level": "error",
         }
-        broker = Broker(load_settings(None, {}, overrides))
+        broker = build_broker(load_settings(None, {}, overrides))
         await broker.listeners[0].start()
         port = int(broker.listeners[0].address.rpartition(":")[2])
         try:

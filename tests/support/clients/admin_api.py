@@ -14,11 +14,11 @@ import uvloop
 
 from penstock._ext.hub.connection import Hub, Session
 from penstock.core.errors import ConflictError, NotFoundError
-from penstock.operate.http.server import AdminServer
+from penstock.mqtt.refusals import disconnect
+from penstock.operate.http.server import AdminServer, Commands
 from penstock.operate.retained import RetainedControl
 from penstock.operate.sessions import SessionControl
 from penstock.sessions.keeper import SessionKeeper
-from penstock.sessions.memory_store import MemorySessionStore
 from penstock.sessions.registry import Opening, SessionRegistry
 from penstock.settings.model import AdminSettings
 from penstock.storage.state.memory import MemoryStateStore
@@ -101,7 +101,7 @@ class SessionWorld:
         self.now = 1_700_000_000.0
         self.hub = Hub(loop)
         self.keeper = SessionKeeper(MemoryStateStore(), self.hub.trie, loop, clock=lambda: self.now)
-        self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop, self.keeper)
+        self.registry = SessionRegistry(self.hub, loop, self.keeper, disconnect=disconnect)
         self.sessions = SessionControl(self.registry, store)
         self.retained = RetainedControl(self.hub)
 
@@ -116,9 +116,12 @@ def serving(
 ) -> Iterator[AdminServer]:
     """The admin address in a thread of its own, so that a test may block."""
     settings = AdminSettings(address="127.0.0.1:0", token=token)
-    server = AdminServer(settings, {}, dict, data_dir=str(data_dir), applications=control)
-    if world is not None:
-        server.sessions, server.retained = world.sessions, world.retained
+    commands = Commands(
+        applications=control,
+        sessions=None if world is None else world.sessions,
+        retained=None if world is None else world.retained,
+    )
+    server = AdminServer(settings, {}, dict, data_dir=str(data_dir), commands=commands)
     is_up, finish = threading.Event(), asyncio.Event()
     loops: list[asyncio.AbstractEventLoop] = []
 

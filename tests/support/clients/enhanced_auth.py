@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.core.ports import AuthStep
+from penstock.access.base import AuthStep
 
 
 class Challenge:

@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import secrets
 
-from penstock.core.ports import AuthStep
+from penstock.access.base import AuthStep
 
 SECRETS = {"carol": b"carol's key", "dave": b"dave's key"}
 METHOD, SLOW_METHOD = "HMAC-SHA-256", "HMAC-SHA-256-SLOW"

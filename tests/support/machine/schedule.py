@@ -67,6 +67,7 @@ LONG = {
     "tests/wire/test_kafka_secure.py": 110,
     "tests/wire/test_session_store_failures.py": 10,
     "tests/wire/test_stop_without_kafka.py": 65,
+    "tests/wire/test_stored_data.py": 35,
 }
 
 

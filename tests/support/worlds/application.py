@@ -47,7 +47,7 @@ PlacedRecord = tuple[int, int, Envelope]
 
 
 def topic_of(client_id: str) -> str:
-    """The name of a client's topic by the seed: its id where it is alphanumeric, else its SHA-256."""
+    """The name of a client's topic, as in TBMQ: its id where it is alphanumeric, else its SHA-256."""
     is_plain = client_id.isascii() and client_id.isalnum()
     return PREFIX + (client_id if is_plain else hashlib.sha256(client_id.encode()).hexdigest())
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock._ext.match.acl import AclProgram
 from penstock.access.acl_file import AclFile
+from penstock.access.base import Subject
 from penstock.storage.state.memory import MemoryStateStore
 from penstock.subscribers.query.catalogue import QueryTopic
 from penstock.subscribers.query.groups.coordinator import GroupCoordinator
@@ -75,15 +76,14 @@ class Rules:
     def __init__(self, document: dict[str, Any] | None = None) -> None:
         self.file = None if document is None else AclFile.parse(document, "acl.toml")
 
-    @property
-    def has_acl(self) -> bool:
-        return self.file is not None
+    def is_open_to(self, subject: Subject) -> bool:
+        return self.file is None
 
-    def data_access(self, client_id: str, username: str | None, action: str, topic: str) -> bool | None:
-        return None if self.file is None else self.file.data_access(client_id, username, action, topic)
+    def data_access(self, subject: Subject, action: str, topic: str) -> bool | None:
+        return None if self.file is None else self.file.data_access(subject.client_id, subject.user, action, topic)
 
-    def program_for(self, client_id: str, username: str | None) -> AclProgram | None:
-        return None if self.file is None else self.file.compile_for(client_id, username)
+    def program_for(self, subject: Subject) -> AclProgram | None:
+        return None if self.file is None else self.file.compile_for(subject.client_id, subject.user)
 
 
 class DataWorld:

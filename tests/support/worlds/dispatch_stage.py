@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from penstock._ext.hub.connection import Feed, Hub, Session
+from penstock._ext.application.feed import Feed
+from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.record.envelope import decode, encode
 from penstock._ext.record.segment import RecordPack
+from penstock.core.clock import now_ms
 from penstock.dispatch.dispatcher import Dispatcher
 from penstock.services.log_names import DISPATCH_GROUP
 from penstock.storage.log.base import Appended, Committed, LogError, TopicPartition
 from penstock.storage.log.memory import MemoryLog
 from penstock.storage.log.sending import send
-from penstock.storage.log.topics import now_ms
 
 INGEST = "tbmq.msg.all"
 PARTITIONS = 2
@@ -79,7 +80,7 @@ class Stage:
         session = self.sessions[name] = Session(self.hub, name)
         topic = f"app.{name}"
         await self.log.admin.create(topic)
-        session.feed = Feed(topic)
+        session.intake = Feed(topic)
         self.hub.trie.subscribe(session, topic_filter, options)
         return session
 

@@ -12,9 +12,10 @@ from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.record.envelope import encode
 from penstock._ext.record.segment import RecordPack
 from penstock._ext.wire.packets import encode_publish_properties
-from penstock.sessions.memory_store import MemorySessionStore
+from penstock.mqtt.queue_consumers import MqttConsumers, subscribe
+from penstock.mqtt.refusals import disconnect
 from penstock.sessions.registry import Opening, SessionRegistry
-from penstock.settings.queues import QueueManagerSettings
+from penstock.settings.queues import DurableQueueSettings
 from penstock.storage.log.memory import MemoryLog
 from penstock.storage.state.memory import MemoryStateStore
 from penstock.subscribers.queue.control import QueueControl
@@ -29,14 +30,16 @@ NOW = 1_700_000_000.0
 class QueueWorld:
     """`control` has the time NOW; the manager has that of the machine."""
 
-    def __init__(self, settings: QueueManagerSettings) -> None:
+    def __init__(self, settings: DurableQueueSettings) -> None:
         loop = asyncio.get_running_loop()
         self.hub = Hub(loop)
         self.log = MemoryLog()
         self.store = MemoryStateStore()
-        self.manager = QueueManager(self.hub, self.log, MemoryLog(), self.store, loop, settings=settings)
+        self.manager = QueueManager(
+            self.hub, self.log, MemoryLog(), self.store, loop, settings=settings, lasting=MqttConsumers(self.hub.trie)
+        )
         self.control = QueueControl(self.manager, clock=lambda: NOW)
-        self._registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop)
+        self._registry = SessionRegistry(self.hub, loop, disconnect=disconnect)
         self._numbers = itertools.count()
 
     @property
@@ -57,7 +60,7 @@ class QueueWorld:
             session = self.open_session(client_id)
             address = f"{queue.address}/{filter}" if filter else queue.address
             pairs = [("consumer-group", group)]
-            assert await self.manager.subscribe(session, address, qos=1, identifier=0, properties=pairs) == (1, "")
+            assert await subscribe(self.manager, session, address, qos=1, properties=pairs) == 1
         return queue.group(group, filter)
 
     def open_session(self, client_id: str) -> Session:
@@ -71,9 +74,9 @@ class QueueWorld:
         group.queue.update_floor()
 
 
-def in_world(work: Callable[[QueueWorld], Awaitable[None]], settings: QueueManagerSettings | None = None) -> None:
+def in_world(work: Callable[[QueueWorld], Awaitable[None]], settings: DurableQueueSettings | None = None) -> None:
     async def run() -> None:
-        world = QueueWorld(settings or QueueManagerSettings())
+        world = QueueWorld(settings or DurableQueueSettings())
         await world.log.start()
         await world.manager.start()
         try:

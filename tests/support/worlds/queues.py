@@ -31,7 +31,7 @@ REFUSED = 0x80
 EVERYTHING = '[[rules]]\neffect = "allow"\ntopics = ["#", "$SYS/#", "$queue/#", "$queues/#"]\n'
 ManyQueues = Sequence[Mapping[str, Any]]
 # Streams commit soon and retention looks often; a test that is about these intervals has a broker of its own.
-QUICK = {"queue_manager.auto_commit_interval": "100ms", "queue_manager.retention_interval": "200ms"}
+QUICK = {"durable_queues.auto_commit_interval": "100ms", "durable_queues.retention_interval": "200ms"}
 
 
 def both_kinds() -> list[Any]:

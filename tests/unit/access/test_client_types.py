@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.access import AccessControl, AclFile, PasswordFile
+from penstock.access.base import Identity, Subject
 from penstock.access.client_types import matches_glob
 from penstock.access.passwords import hash_password
 from penstock.core.errors import AccessFileError
@@ -77,25 +78,23 @@ def test_order_of_what_decides(tmp_path):
         default_type="application",
     )
     control = AccessControl(settings)
-    assert control.client_type("d1", "app") == "device"
-    assert control.client_type("c1", "app") == "application"
-    assert control.client_type("c1", "dev") == "device"
-    assert control.client_type("c1", "plain") == "application"
-    assert control.client_type("c1", "unknown", from_certificate=True) == "application"
-    assert control.client_type("c1", None) == "application"
-    assert control.client_type("d1", None) == "device"
+    assert control.client_type(Subject(Identity("app"), "d1")) == "device"
+    assert control.client_type(Subject(Identity("app"), "c1")) == "application"
+    assert control.client_type(Subject(Identity("dev"), "c1")) == "device"
+    assert control.client_type(Subject(Identity("plain"), "c1")) == "application"
+    assert control.client_type(Subject(Identity("unknown", "certificate"), "c1")) == "application"
+    assert control.client_type(Subject(Identity(None), "c1")) == "application"
+    assert control.client_type(Subject(Identity(None), "d1")) == "device"
     control.reload(AccessSettings(password_file=str(tmp_path / "passwords")))
-    assert control.client_type("d1", "app") == "application"
-    assert control.client_type("c1", "plain") == "device"
-    assert control.client_type("c1", None) == "device"
-    control.close()
+    assert control.client_type(Subject(Identity("app"), "d1")) == "application"
+    assert control.client_type(Subject(Identity("plain"), "c1")) == "device"
+    assert control.client_type(Subject(Identity(None), "c1")) == "device"
 
 
 def test_without_anything_everybody_is_a_device():
     control = AccessControl(AccessSettings())
-    assert control.client_type("c", None) == "device"
-    assert control.client_type("c", "u") == "device"
-    control.close()
+    assert control.client_type(Subject(Identity(None), "c")) == "device"
+    assert control.client_type(Subject(Identity("u"), "c")) == "device"
 
 
 @given(st.text("ab*", max_size=8), st.text("ab", max_size=12))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bench import app_bench
-from bench.load import run_options
-from bench.summary import missed_targets
 from penstock_bench.brokers import Broker
+from penstock_bench.load import run_options
+from penstock_bench.summary import missed_targets
 from tests.unit.bench.test_load import run_clean, run_load
 
 FAN_IN = "--scenario fanin --n 6 --qos 1 --size 66 --window 20"

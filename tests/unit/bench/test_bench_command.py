@@ -203,14 +203,14 @@ def test_a_broker_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
         (["connect-storm", "-w", "1"], "--window has no meaning in connect-storm"),
         (["device", "-d", "1"], "--duration has no meaning in device"),
         (["p2p", "--html", "-"], "write the name of a file"),
-        (["p2p", "--html", "/nonexistent/report.html"], "no writable directory /nonexistent"),
+        (["p2p", "--html", "/nonexistent/report.html"], "/nonexistent is not a writable directory"),
         (["p2p", "--json", "/"], "--json /: it cannot be written"),
         (["p2p", "-V", "mqttv31"], "use mqttv311 or mqttv5"),
         (["p2p", "--broker-pid", "4194999"], "no such process"),
         (["idle", "-c", "100000000"], "not between"),
         (["compare", "--broker", "unheard-of"], "write NAME=COMMAND"),
         (["compare", "--broker", "x="], "write NAME=COMMAND"),
-        (["compare", "--broker", "odd=echo {prt}"], "no {port} in the command"),
+        (["compare", "--broker", "odd=echo {prt}"], "the command lacks {port}"),
         (["compare", "--broker", "odd=echo 'a {port}"], "No closing quotation"),
         (["compare", "--scenario", "queue"], "mosquitto has no durable queues"),
         (["compare", "--broker", "mosquitto", "--broker", "mosquitto"], "a name of its own"),
@@ -310,7 +310,7 @@ def test_what_others_use_is_neither_the_broker_nor_the_generator() -> None:
 
 def test_a_file_that_cannot_be_written_is_told_before_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench("idle", 1, "-c", "1", "--json", "/nonexistent/result.json") == 2, "nobody was asked for a connection"
-    assert "--json /nonexistent/result.json: there is no writable directory" in capsys.readouterr().err
+    assert "--json /nonexistent/result.json: /nonexistent is not a writable directory" in capsys.readouterr().err
 
 
 def test_a_file_that_vanishes_meanwhile_does_not_take_the_table_with_it(
@@ -568,7 +568,7 @@ def test_comparisons_are_written_where_they_are_asked_for(
             time.sleep(0.05)
     assert len(list(Path("all").iterdir())) == 2
     assert main([*compare, "--json", "missing/x.json"]) == 2
-    assert capsys.readouterr().err.startswith("penstock: --json missing/x.json: there is no writable directory"), (
+    assert capsys.readouterr().err.startswith("penstock: --json missing/x.json: missing is not a writable directory"), (
         "said before the runs"
     )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import compare
+from penstock_bench import suite
 from penstock_bench.brokers import COMMANDS, Broker, BrokerError
 from penstock_bench.comparison import Measurement
 from penstock_bench.machine import describe_machine, describe_versions
@@ -61,9 +62,9 @@ def test_mosquitto_has_the_settings_that_it_is_best_with(monkeypatch: pytest.Mon
         def run(self) -> list[Run]:
             return []
 
-    monkeypatch.setattr(compare, "Comparison", Noted)
+    monkeypatch.setattr(suite, "Comparison", Noted)
     options = [*BRIEF, "--only", "mosquitto", "--scenario", "p2p-q1", "--scenario", "latency-q1"]
-    assert compare.measure_all(compare.parse_arguments(options)) == []
+    assert compare.measure(compare.parse_arguments(options))["runs"] == []
     assert {name: "nodelay" in conf for name, conf in started.items()} == {"p2p-q1": False, "latency-q1": True}
 
 
@@ -119,11 +120,10 @@ def test_machine_and_versions_have_no_empty_entries() -> None:
     assert all(describe_versions().values())
 
 
-def test_of_two_results_in_a_minute_both_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_results_in_a_minute_both_are_kept(tmp_path: Path) -> None:
     """Two scripts with the same folder, one after the other: the second wrote over the first."""
-    monkeypatch.setattr(compare, "RESULTS", tmp_path)
     for seconds in ("05", "32"):
-        result = {"date": f"2026-11-17T12:59:{seconds}+00:00", "of": seconds}
-        compare.write_result(result, tmp_path / "datasub" / "2026-11-17T1259-embedded.json")
+        result = {"date": f"2026-11-17T12:59:{seconds}+00:00", "provider": "embedded", "of": seconds}
+        suite.keep_result(result, tmp_path / "datasub")
     kept = sorted((tmp_path / "datasub").glob("*-embedded.json"))
     assert [json.loads(path.read_text())["of"] for path in kept] == ["05", "32"]

@@ -6,7 +6,7 @@ import pytest
 
 from bench import datasub_bench
 from bench.frame import summarise_runs
-from bench.scenarios import SUBJECT
+from penstock_bench.targets import SUBJECT
 
 
 @pytest.mark.parametrize("scenario", datasub_bench.MEASURES)

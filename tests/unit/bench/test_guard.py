@@ -10,7 +10,7 @@ from bench import check
 from bench.guard.jobs import all_jobs
 
 ONE = "codec: PUBACK"
-PARTS = ("codec", "trie", "fan-out", "pack tracker", "partitioner")
+PARTS = ("codec", "trie", "fan-out", "delivery", "pack tracker", "partitioner")
 
 
 def baseline() -> dict[str, float]:
@@ -32,12 +32,18 @@ def test_baseline_and_benchmarks_have_the_same_names_and_all_parts() -> None:
         assert any(name.startswith(part) for name in figures), part
 
 
-def test_a_figure_may_be_fifteen_percent_worse_and_no_more() -> None:
+def test_a_figure_may_be_two_percent_worse_and_no_more() -> None:
     before = baseline()
-    same = {name: value * 1.14 for name, value in before.items()}
+    same = {name: value * 1.019 for name, value in before.items()}
     assert check.worse_than(before, same) == []
-    assert check.worse_than(before, {**same, ONE: before[ONE] * 1.16}) == [ONE]
-    assert "TOO SLOW" in "\n".join(check.compare(before, {ONE: before[ONE] * 1.16}))
+    assert check.worse_than(before, {**same, ONE: before[ONE] * 1.021}) == [ONE]
+    assert "TOO SLOW" in "\n".join(check.compare(before, {ONE: before[ONE] * 1.021}))
+
+
+def test_fifteen_percent_with_another_python() -> None:
+    made = check.made_with()
+    assert check.limit_for(made, made) == check.LIMIT == 0.02
+    assert check.limit_for(made | {"python": "3.11.0"}, made) == 0.15
 
 
 def test_the_baseline_is_for_every_release_of_its_python() -> None:
@@ -60,7 +66,7 @@ def test_a_slowed_figure_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert check.main(doctored(tmp_path / "fast.json", 0.4)) == 1
     finally:
         check_main.undo()
-    assert f"more than 15% worse than the baseline: {ONE}" in capsys.readouterr().err
+    assert f"worse than the baseline: {ONE}" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="valgrind is not installed")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bench.kafka_bench import FIGURES, Bench, compared
-from bench.summary import markdown_table, missed_targets, summarise_figure
 from penstock.storage.log.kafka import KafkaSettings
+from penstock_bench.summary import markdown_table, missed_targets, summarise_figure
 
 
 def test_settings_are_those_that_are_shipped() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from bench import headroom, load
-from bench.load import run_options
+from bench import headroom
 from penstock._ext.load.generator import Load
 from penstock_bench.brokers import Broker
+from penstock_bench.load import main as run_load_main
+from penstock_bench.load import run_options
 from penstock_bench.options import LoadOptions
 from tests.unit.bench.faulty_broker import FaultyBroker, Packets
 
@@ -371,12 +372,12 @@ def test_a_thread_without_publishers_has_no_turn(broker: Broker) -> None:
 )  # fmt: skip
 def test_options_out_of_bounds_are_refused(options: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        load.main(["--port", "1", *options.split()])
+        run_load_main(["--port", "1", *options.split()])
     assert "usage:" in capsys.readouterr().err
 
 
 def test_a_broker_that_is_not_there_is_an_error_in_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert load.main(["--port", "1", "--scenario", "p2p"]) == 1
+    assert run_load_main(["--port", "1", "--scenario", "p2p"]) == 1
     assert "refused" in json.loads(capsys.readouterr().out)["error"]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bench.partition_bench import FIGURES, make_keys, measure
-from bench.summary import missed_targets, summarise_figure
 from penstock._ext.match import partition
+from penstock_bench.summary import missed_targets, summarise_figure
 
 
 def test_twenty_million_keys_per_cpu_second_and_thirty_times_python() -> None:

@@ -7,9 +7,9 @@ import pytest
 
 from bench import queue_bench
 from bench.frame import Bench, summarise_runs
-from bench.load import run_options
-from bench.summary import missed_targets
 from penstock_bench.brokers import Broker
+from penstock_bench.load import run_options
+from penstock_bench.summary import missed_targets
 from tests.unit.bench.test_load import run_clean, run_load
 
 FAN_IN = "--scenario fanin --n 4 --qos 1 --size 100 --window 20 --version 5 --count 50 --drain 10"

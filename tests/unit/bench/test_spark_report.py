@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import report, spark_report
+from bench import spark_report
+from penstock_bench import documents
 
 SMALL = {
     "messages": 1_000_000,
@@ -44,7 +45,7 @@ LARGE = {
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     (tmp_path / "docs").mkdir()
-    (tmp_path / spark_report.PAGE).write_text(f"above\n\n{report.START}\nold\n{report.END}\n\nbelow\n")
+    (tmp_path / spark_report.PAGE).write_text(f"above\n\n{documents.START}\nold\n{documents.END}\n\nbelow\n")
     machine = {"cpu": "Test CPU", "cores": 2, "memory_gib": 4.0}
     document = {"machine": machine, "date": "2026-01-02", "load before": 0.1, "runs": 3, "results": [SMALL, LARGE]}
     (tmp_path / "result.json").write_text(json.dumps(document))
@@ -60,8 +61,8 @@ def test_the_table_is_that_of_the_result(root: Path) -> None:
     assert draw() == 0
     assert draw("--check") == 0
     text = (root / spark_report.PAGE).read_text()
-    assert text.startswith(f"above\n\n{report.START}\n")
-    assert text.endswith(f"{report.END}\n\nbelow\n")
+    assert text.startswith(f"above\n\n{documents.START}\n")
+    assert text.endswith(f"{documents.END}\n\nbelow\n")
     assert "| 400,000 rows/s; 220,000 per CPU-second | 416,000 rows/s; 230,000 per CPU-second |" in text
     assert "| 2.9 times; by CPU-seconds 4.1 | - | ≥ 3 times | no |" in text
     assert "| adds 29 %; by CPU-seconds 41 % | - | ≤ 60 % | yes |" in text

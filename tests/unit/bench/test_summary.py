@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.scenarios import REQUIRED, SCENARIOS, Target
-from bench.summary import faults_of, markdown_table, median_of, missed_targets, ordered_brokers, summarise
+from penstock_bench.summary import faults_of, markdown_table, median_of, missed_targets, ordered_brokers, summarise
+from penstock_bench.targets import CASES, REQUIRED, Target
 
 
 def run(test: str, broker: str, rep: int = 0, **fields: object) -> dict[str, object]:
@@ -92,7 +92,7 @@ def test_a_busy_machine_is_remarked_but_is_no_fault() -> None:
 
 def test_every_required_scenario_has_targets_and_its_load_reference_exists() -> None:
     assert all(figure.target for scenario in REQUIRED for figure in scenario.figures)
-    assert all(not s.load_of or s.load_of in SCENARIOS for s in SCENARIOS.values())
+    assert all(not s.load_of or s.load_of in CASES for s in CASES.values())
 
 
 def test_helpers_take_runs_without_the_field() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.app import Broker
+from penstock.broker.restoring import Restoring
 from penstock.storage.state.base import StoreError
 
 
@@ -26,15 +26,15 @@ async def _at_once() -> None:
 
 @pytest.mark.parametrize("keeper", [_never, _fail, _at_once])
 def test_a_store_that_does_not_answer(keeper: Any) -> None:
-    broker: Any = SimpleNamespace(
-        _restoring=None,
-        settings=SimpleNamespace(server=SimpleNamespace(drain_seconds=0.1)),
-        keeper=SimpleNamespace(close=keeper),
-        state=SimpleNamespace(close=_never, check=lambda: "away"),
+    restoring: Any = SimpleNamespace(
+        _task=None,
+        _drain_seconds=0.1,
+        _keeper=SimpleNamespace(close=keeper),
+        _state=SimpleNamespace(close=_never, check=lambda: "away"),
     )
 
     async def scenario() -> None:
         async with asyncio.timeout(60):  # it would wait for ever
-            await Broker._close_sessions(broker)
+            await Restoring.stop(restoring)
 
     asyncio.run(scenario())

@@ -11,13 +11,14 @@ import pytest
 
 from penstock.broker import closing
 from penstock.broker.closing import close_parts
+from penstock.broker.parts import Closing, Part, in_closing_order
 
 
 class Parts:
     def __init__(self, **delays: float) -> None:
         self.closed: list[str] = []
         self.cancelled: list[str] = []
-        self.parts: dict[str, Any] = {name: self._close(name, delay) for name, delay in delays.items()}
+        self.parts = [Part(name=name, stop=self._close(name, delay)) for name, delay in delays.items()]
 
     def _close(self, name: str, delay: float) -> Any:
         async def close() -> None:
@@ -38,7 +39,6 @@ class Parts:
 
 def test_each_takes_as_long_as_it_takes_while_all_is_well() -> None:
     parts = Parts(first=0.3, second=0.3, third=0.0)
-    parts.parts["none"] = None
     assert parts.run(0.4) >= 0.6
     assert parts.closed == ["first", "second", "third"]
 
@@ -68,4 +68,11 @@ def test_what_fails_is_told() -> None:
         raise OSError("no disk")
 
     with pytest.raises(OSError, match="no disk"):
-        asyncio.run(close_parts({"disk": fail}, 1.0, lambda: ""))
+        asyncio.run(close_parts([Part(name="disk", stop=fail)], 1.0, lambda: ""))
+
+
+def test_the_order_in_which_parts_stop() -> None:
+    """By their place in it, and among equals the last one to start is the first."""
+    places = [("log", Closing.LOG), ("a", Closing.SUBSCRIBERS), ("b", Closing.SUBSCRIBERS), ("admin", Closing.ADMIN)]
+    parts = [Part(name=name, closing=place) for name, place in places]
+    assert [part.name for part in in_closing_order(parts)] == ["admin", "b", "a", "log"]

@@ -19,8 +19,9 @@ import pytest
 
 from penstock.__main__ import main
 from penstock._ext.record.segment import RecordPack
-from penstock.cli import restore
+from penstock.operate.backup import restore
 from penstock.operate.backup.archive import open_sink
+from penstock.operate.backup.save import Backup
 from penstock.storage.log.base import Committed, TopicPartition
 from penstock.storage.log.embedded import EmbeddedLog, files, open_reader
 from penstock.storage.state.lmdb_kv import LmdbStore
@@ -199,7 +200,7 @@ def test_half_an_archive_and_none(data, tmp_path, capsys):
     assert main(["restore", "saved.tar.gz", "--data-dir", "again"]) == 1
     assert "not whole" in capsys.readouterr().err
     assert main(["restore", "nothing.tar", "--data-dir", "again"]) == 1
-    assert "there is no nothing.tar" in capsys.readouterr().err
+    assert "nothing.tar does not exist" in capsys.readouterr().err
     (tmp_path / "letter.txt").write_text("Dear operator,\n")
     assert main(["restore", "letter.txt", "--data-dir", "again"]) == 1
     assert capsys.readouterr().err == "penstock: letter.txt is not a backup: it is not an archive\n"
@@ -325,7 +326,7 @@ def test_one_backup_at_a_time_to_a_target(name, data, capsys, tmp_path):
 def test_the_next_backup_removes_what_one_left_that_was_killed(data, tmp_path, monkeypatch):
     child = os.fork()
     if child == 0:
-        monkeypatch.setattr("penstock.cli.backup._Backup._copy", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        monkeypatch.setattr(Backup, "_copy", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
         main(["backup", "monday.tar"])
         os._exit(0)
     os.waitpid(child, 0)
@@ -395,7 +396,7 @@ def test_a_broker_that_starts_while_a_restore_is_at_work_keeps_its_data(data, tm
         nonlocal lock
         lock = files.DirectoryLock(files.log_directory(data))
 
-    monkeypatch.setattr("penstock.cli.restore._verify", start)
+    monkeypatch.setattr("penstock.operate.backup.restore._verify", start)
     before = names_in(data)
     assert main(["restore", "saved.tar", "--force"]) == 1
     assert "a broker runs on" in capsys.readouterr().err
@@ -410,7 +411,7 @@ def test_one_restore_at_a_time(data, tmp_path, monkeypatch, capsys):
     def restore_as_well(staging):
         codes.append(main(["restore", "saved.tar", "--data-dir", "again"]))
 
-    monkeypatch.setattr("penstock.cli.restore._verify", restore_as_well)
+    monkeypatch.setattr("penstock.operate.backup.restore._verify", restore_as_well)
     assert main(["restore", "saved.tar", "--data-dir", "again"]) == 0
     assert codes == [1]
     assert "another restore into" in capsys.readouterr().err

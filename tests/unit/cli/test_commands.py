@@ -145,7 +145,7 @@ def test_check_config_as_a_table(capsys, monkeypatch):
     [
         (["--set", "limits.max_packet_size=1"], "--set limits.max_packet_size = '1' is not allowed"),
         (["--set", "limits.max_packet_siz=1"], "did you mean limits.max_packet_size?"),
-        (["--listen", "0.0.0.0:1883"], "open to the network and nobody can authenticate"),
+        (["--listen", "0.0.0.0:1883"], "open to the network without authentication"),
         (["--log-level", "loud"], "--log-level (setting logging.level) = 'loud' is not allowed"),
         (["--config", "nowhere.toml"], "cannot read the settings file nowhere.toml"),
     ],
@@ -406,6 +406,6 @@ def test_banner_without_an_easy_listener():
 @pytest.mark.parametrize("host", ["a..example", f"{70 * 'a'}.example"])
 def test_what_is_no_host_name_is_said_in_a_line(host, capsys):
     assert main(["pub", "-h", host, "-t", "topic", "-m", "text"]) == 1
-    assert capsys.readouterr().err == f"penstock: cannot connect to {host}:1883: {host!r} is no host name\n"
+    assert capsys.readouterr().err == f"penstock: cannot connect to {host}:1883: {host!r} is not a host name\n"
     assert main(["top", "--once", "--url", f"http://{host}:9883", "--token", "any"]) == 2
     assert "is not the address of a broker: write http://host:port" in capsys.readouterr().err

@@ -305,7 +305,7 @@ def test_files_that_are_shown_to_kafka_and_redis(examine, tmp_path):
         assert "broker expires in" in " ".join(found[area, "warning"])
         assert "may read the key" not in str(found)
         (said,) = look(authority.path, mine.certificate, other.key)[area, "problem"]
-        assert "are no certificate with its key: key values mismatch" in said
+        assert "are not a certificate with its key: key values mismatch" in said
         (said,) = look(authority.path, mine.certificate, "/nope.key")[area, "problem"]
         assert said.startswith("/nope.key: No such file or directory")
         said = look("/nope.pem", mine.certificate, mine.key)[area, "problem"][0]
@@ -483,7 +483,7 @@ def test_a_file_system_that_is_read_only(examine, tmp_path, monkeypatch):
     ("certificate", "key", "said"),
     [
         ("", "", "no certificate is named"),
-        ("chain.pem", "locked.pem", "one of them is no pem file, or the key has a pass phrase"),
+        ("chain.pem", "locked.pem", "one of them is not a pem file, or the key has a pass phrase"),
         ("none.pem", "none.pem", "none.pem: No such file or directory"),
         ("chain.pem", "folder", "folder: Is a directory"),
     ],

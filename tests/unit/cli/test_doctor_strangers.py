@@ -16,15 +16,15 @@ from tests.support.servers.redis_server import RedisServer
 
 WRONG_PLACE = "names another service"
 REDIS = [
-    ("http", "is no Redis: it sent b'HTTP/1.1 400 Bad Request", WRONG_PLACE),
-    ("mail", "is no Redis: it sent b'220 mail.example ESMTP", WRONG_PLACE),
-    ("number", "is no Redis: it sent 5", WRONG_PLACE),
+    ("http", "is not Redis: it sent b'HTTP/1.1 400 Bad Request", WRONG_PLACE),
+    ("mail", "is not Redis: it sent b'220 mail.example ESMTP", WRONG_PLACE),
+    ("number", "is not Redis: it sent 5", WRONG_PLACE),
     ("hangs", "no answer in time", "does another service listen there"),
     ("closes", "closed the connection without an answer", "does Redis listen there"),
 ]
 KAFKA = [
-    ("http", "is no Kafka: it sent b'HTTP'", WRONG_PLACE),
-    ("mail", "is no Kafka: it sent b'220 '", WRONG_PLACE),
+    ("http", "is not Kafka: it sent b'HTTP'", WRONG_PLACE),
+    ("mail", "is not Kafka: it sent b'220 '", WRONG_PLACE),
     ("hangs", "cannot be reached: no answer", "does another service listen there"),
     ("closes", "closes connections without an answer", "does Kafka listen there"),
 ]
@@ -65,7 +65,7 @@ def test_redis_that_answers_a_word_to_everything(cli):
         assert err == ""
         for mode in ("sentinel", "cluster"):
             what, to_do = look(cli, "device.store=redis", f"redis.mode={mode}", f"redis.addresses={address}")
-            assert "is no Redis: it sent b'OK'" in what
+            assert "is not Redis: it sent b'OK'" in what
             assert WRONG_PLACE in to_do
 
 
@@ -89,7 +89,7 @@ def redis():
     [
         (("redis.tls=true",), "does that port speak TLS"),
         (("redis.mode=cluster",), 'redis.mode = "standalone"'),
-        (("redis.mode=sentinel",), "it is no sentinel"),
+        (("redis.mode=sentinel",), "it is not a Sentinel"),
         (("redis.password=secret",), "remove redis.password"),
     ],
 )
@@ -163,7 +163,7 @@ def test_a_broker_says_it_in_its_log_and_goes_on(kind, mode, caplog):
             async with asyncio.timeout(60):
                 while "Redis cannot be used" not in caplog.text:  # noqa: ASYNC110 - said in the background
                     await asyncio.sleep(0.01)
-        assert "is no Redis" in str(store.check())
+        assert "is not Redis" in str(store.check())
         server = None
         try:
             if mode == "standalone":
@@ -197,6 +197,6 @@ def test_a_broker_says_that_its_kafka_is_none_and_where_to_learn_more(cli):
         finally:
             broker.kill()
             broker.communicate()
-    assert "is no Kafka: it sent b'HTTP'" in told["kafka is unavailable"]["reason"]
+    assert "is not Kafka: it sent b'HTTP'" in told["kafka is unavailable"]["reason"]
     assert WRONG_PLACE in told["kafka is unavailable"]["advice"]
     assert told["the log is not ready, publishes wait for it"]["error"]

@@ -111,7 +111,7 @@ def test_topics_of_nothing(run, tmp_path):
 
 def test_queues_of_the_settings_are_shown_and_made(run, tmp_path):
     where = tmp_path / "queues"
-    chosen = ["--set", "queue.prefix=p", "--set", "queue.core.partitions=2", "--set", "server.node_id=n"]
+    chosen = ["--set", "services.prefix=p", "--set", "services.core.partitions=2", "--set", "server.node_id=n"]
     chosen += ["--set", "queue.tasks.types=export, report"]
     made = run("queues", "--create", *chosen, where=where).splitlines()
     assert made[-1].endswith(" topics made")
@@ -471,7 +471,7 @@ def test_repair(run, data):
         *((command, 2, "is not UTF-8") for command in (["repair", NO_TEXT], ["verify", NO_TEXT], ["lag", NO_TEXT])),
         (["read", TOPIC, "--filter", f"t/{NO_TEXT}"], 2, r"--filter 't/\udcff' is not UTF-8"),
         *(
-            (["read", TOPIC, flag, place], 2, f"{flag} '{place}' is no time: the years 1 to 9999 can be written")
+            (["read", TOPIC, flag, place], 2, f"{flag} '{place}' is not a time between the years 1 and 9999")
             for flag in ("--from", "--to")
             for place in ("99999999999999999d", "@99999999999999999999")
         ),

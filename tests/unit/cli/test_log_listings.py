@@ -159,13 +159,13 @@ def test_a_bad_description_has_a_row_and_keeps_nothing_from_the_others(few, run)
     assert "topic.json is damaged" in run("describe", "b", where=few, fails=1)[1]
     verified = json.loads(run("verify", "--json", where=few, fails=1)[0])
     assert [row["problem"] is None for row in verified] == [True, False, True, False]
-    assert f"`penstock log repair b --data-dir {few}` makes it anew" in listed[1]["problem"]
+    assert f"`penstock log repair b --data-dir {few}` rebuilds it" in listed[1]["problem"]
     assert "write it by hand" in listed[3]["problem"], "of a long name only the beginning is left"
     repaired, _ = run("repair", where=few, fails=1)
     of_topics = [line.partition(":")[2] for line in repaired.splitlines() if not line.startswith(" ")]
-    expected = [" nothing to repair", " topic.json made anew", " nothing to repair", " not repaired"]
+    expected = [" nothing to repair", " topic.json rebuilt", " nothing to repair", " not repaired"]
     assert [text[: len(start)] for text, start in zip(of_topics, expected, strict=True)] == expected
-    assert run("repair", long, where=few)[0].startswith(f"{long}: topic.json made anew")
+    assert run("repair", long, where=few)[0].startswith(f"{long}: topic.json rebuilt")
     assert set(rows_of(run("topics", "--json", where=few)[0])) == {"a", "b", "c", long}
 
 

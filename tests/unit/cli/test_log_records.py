@@ -9,7 +9,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from penstock._ext.hub.connection import Hub, Session, write_context
+from penstock._ext.application.context import write_context
+from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.record.segment import RecordPack
 from penstock.ingest.received import ReceivedIds
 from penstock.operate.inspect.decoders import describe_own, find_decoder, render_own
@@ -17,6 +18,7 @@ from penstock.operate.inspect.records import describe, render
 from penstock.services.messages import QueueMessage, encode_message, request_headers, stamped
 from penstock.sessions.records import FORM, SessionRecord, WillRecord, encode_subscriptions
 from penstock.settings import Settings
+from penstock.settings.services import ServiceSettings
 from penstock.subscribers.application.contexts import make_key
 from penstock_schema.event import Event, EventKind, encode_event
 from tests.support.worlds.lanes import StepLoop
@@ -107,7 +109,7 @@ def test_sessions_subscriptions_and_wills_are_readable():
     will = WillRecord("gone/pump", b"\xff", 1, True, b"", 5, None)
     session = SessionRecord(FORM, "pump", None, "device", 5, 3600, NOW_MS, 0, will, "n1")
     value = msgspec.msgpack.encode(session)
-    settings = Settings(queue={"prefix": "plant"})
+    settings = Settings(services=ServiceSettings(prefix="plant"))
     shown, line = own_fields("plant.tbmq.client.session", value, b"pump", settings)
     assert (shown["client_id"], shown["client_type"], shown["disconnected_at"]) == ("pump", "device", None)
     assert shown["will"]["payload_base64"] == "/w=="
@@ -194,4 +196,4 @@ def test_what_is_not_the_brokers_is_left_as_it_is(topic, value):
 
 def test_other_topics_have_no_decoder():
     assert find_decoder(Settings(), "tbmq.msg.all") is None
-    assert find_decoder(Settings(queue={"prefix": "plant"}), "tbmq.events") is None
+    assert find_decoder(Settings(services=ServiceSettings(prefix="plant")), "tbmq.events") is None

@@ -237,7 +237,7 @@ def test_a_port_that_speaks_something_else_gets_a_hint(cli, broker, listener, ve
 
 @pytest.mark.parametrize("command", [("pub", "-m", "x"), ("sub",)])
 def test_a_server_that_says_nothing_is_not_waited_for_for_ever(command, monkeypatch, capsys):
-    monkeypatch.setattr("penstock.mqtt.client.session.CONNACK_SECONDS", 0.2)
+    monkeypatch.setattr("penstock_client.mqtt.client.CONNACK_SECONDS", 0.2)
     with stranger("hangs") as port:
         assert main([command[0], "-h", "127.0.0.1", "-p", str(port), "-t", "x", *command[1:]]) == 1
     said, hint = capsys.readouterr().err.splitlines()

@@ -19,3 +19,22 @@ assert not parts & set(sys.modules), parts & set(sys.modules)
 def test_importing_the_client_loads_nothing_of_the_broker() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+WITHOUT_COMPILED = """
+import importlib, pkgutil, sys
+sys.modules["penstock._ext"] = None  # importing anything of it fails
+import penstock_client
+for module in pkgutil.walk_packages(penstock_client.__path__, "penstock_client."):
+    importlib.import_module(module.name)
+for name in penstock_client.__all__:
+    getattr(penstock_client, name)
+from penstock_client.messages import Rows
+assert Rows.__module__ == "penstock_client.rows"
+"""
+
+
+def test_the_client_needs_no_compiled_code() -> None:
+    command = [sys.executable, "-c", WITHOUT_COMPILED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

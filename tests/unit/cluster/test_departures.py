@@ -9,20 +9,20 @@ from collections.abc import Awaitable, Callable
 from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.record.segment import RecordPack
 from penstock.cluster.departures import Departures
+from penstock.mqtt.refusals import disconnect
 from penstock.services.node import ClusterNode
-from penstock.services.settings import parse_settings
-from penstock.sessions.memory_store import MemorySessionStore
 from penstock.sessions.registry import Opening, SessionRegistry
 from penstock.storage.log.base import LogError
 from penstock.storage.log.memory import MemoryLog
 from tests.support.machine.waiting import until
 from tests.support.worlds.lanes import LaneClient
+from tests.support.worlds.service_settings import services
 
-SETTINGS = parse_settings(
+SETTINGS = services(
     {
         "prefix": "p",
-        "notifications": {"processing-strategy": {"retries": 3, "pause-between-retries": 0.01}},
-        "cluster.changes": {"processing-strategy": {"retries": 3, "pause-between-retries": 0.01}},
+        "notifications": {"processing_strategy": {"retries": 3, "pause_between_retries": 0.01}},
+        "changes": {"processing_strategy": {"retries": 3, "pause_between_retries": 0.01}},
     }
 )
 TOPIC = "p.tb_transport.notifications.node-a"
@@ -51,13 +51,13 @@ class World:
         loop = asyncio.get_running_loop()
         self.log = log
         self.hub = Hub(loop)
-        self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), loop)
+        self.registry = SessionRegistry(self.hub, loop, disconnect=disconnect)
         self.applications = Applications()
         self.owners: dict[str, str] = {}
         self.claimed: set[str] = set()
         self.caught_up = 0
         self.written_later: dict[str, str] = {}
-        self.nodes = {name: ClusterNode(log, SETTINGS, name, loop, is_clustered=False) for name in ("node-a", "node-b")}
+        self.nodes = {name: ClusterNode(log, SETTINGS, name, loop) for name in ("node-a", "node-b")}
         self.here, self.there = (self._make(name) for name in self.nodes)
 
     def _make(self, node: str) -> Departures:

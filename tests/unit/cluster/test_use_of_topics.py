@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
-from penstock.cluster import take_over as module
-from penstock.cluster.claims import NOT_KNOWN, Answer, Ask, Claim
-from penstock.cluster.take_over import MOST_QUESTIONS, TakeOver
+from penstock.cluster import hand_over as hand_over_module
+from penstock.cluster import owners as owners_module
+from penstock.cluster import questions as questions_module
+from penstock.cluster.claims import NOT_KNOWN, Answer, Ask, Claim, Claims
+from penstock.cluster.hand_over import HandOver
+from penstock.cluster.neighbours import MOST_QUESTIONS, Neighbours
+from penstock.cluster.owners import Owners
+from penstock.cluster.questions import Questions
+from penstock.cluster.take_over import TakeOver
 from penstock.services.housekeeper import CLIENT, SHARE, Task, Undecided, Use
 from penstock.services.rpc.errors import RequestTimeout, TooManyPending
 from penstock.sessions.ownership import Ownership
 from penstock.sessions.records import FORM, SessionRecord
 from penstock.storage.log.base import LogError
+from penstock.storage.log.memory import MemoryLog
 
 TASK = Task(CLIENT, "a", "tbmq.msg.app.a")
 SHARED = Task(SHARE, "$share/group/t", "tbmq.msg.app.shared.t")
@@ -29,31 +35,60 @@ def stored(node: str, client_type: str = "application") -> bytes:
     return msgspec.msgpack.encode(SessionRecord(FORM, "a", None, client_type, 5, 300, 1, 1, None, node))
 
 
-def take_over(ask: Callable[..., Any], **parts: Any) -> Any:
-    """The broker `me`, with one other, `other`, alive; `ask` is what asks it."""
-    broker: Any = object.__new__(TakeOver)
-    common = {
-        "is_open": True,
-        "asked": 0,
-        "_claims": {},
-        "_void": {},
-        "_silent": {},
-        "_heard_at": lambda _: 0.0,
-        "_node": "me",
-        "_others": lambda: ["other"],
-        "_calls": SimpleNamespace(ask=ask),
-        "_questions": asyncio.Semaphore(MOST_QUESTIONS),
-        "_sessions": SimpleNamespace(counts=Counter()),
-        "_registry": SimpleNamespace(get=lambda _: None),
-        "_ownership": Ownership("deny", admits_anonymous=True),
-    }
-    for name, part in {**common, **parts}.items():
-        setattr(broker, name, part)
-    return broker
+AskNode = Callable[..., Any]
+PARTS = ("registry", "owners", "moves", "adoption", "wills", "hand_over", "departures")
+
+
+class Serving:
+    """Stands for the names of APPLICATION clients."""
+
+    def serves(self, _: str, client_type: str, expiry: int) -> bool:
+        return client_type == "application" and expiry > 0
+
+
+def questions(ask: AskNode, silent: tuple[str, ...] = ()) -> Any:
+    """The node `me` asks one other, `other`, which is alive, through `ask`."""
+    made: Any = object.__new__(Questions)
+    made._calls = SimpleNamespace(ask=ask)
+    made._others = lambda: ["other"]
+    made._heard_at = lambda _: 0.0
+    made._silent = dict.fromkeys(silent, 1.0)
+    return made
+
+
+def neighbours(ask: AskNode, *, silent: tuple[str, ...] = (), owners: Any = None) -> Neighbours:
+    made = Neighbours(
+        "me",
+        "",
+        names=cast(Any, Serving()),
+        owners=owners or SimpleNamespace(nodes_with_sessions=set),
+        questions=questions(ask, silent),
+        claims=Claims(),
+        shares=cast(Any, None),
+    )
+    made.open()
+    return made
+
+
+def take_over(ask: AskNode) -> Any:
+    return TakeOver("me", "", questions=questions(ask), claims=Claims(), **dict.fromkeys(PARTS, cast(Any, None)))
+
+
+def hand_over(delivery: Any) -> Any:
+    return HandOver(
+        "me",
+        registry=cast(Any, SimpleNamespace(get=lambda _: None)),
+        keeper=cast(Any, None),
+        moves=cast(Any, None),
+        delivery=delivery,
+        ownership=Ownership("deny", admits_anonymous=True),
+        claims=Claims(),
+        writes=cast(Any, None),
+    )
 
 
 def use_of(task: Task, record: bytes | None, *, answer: int = Use.NONE, owners: tuple[str, ...] = ()) -> Use:
-    """As seen by the broker `me`, with one other, `other`, alive."""
+    """As seen by the node `me`, with one other, `other`, alive."""
 
     async def ask(*_: object) -> bytes:
         return msgspec.msgpack.encode(int(answer))
@@ -61,18 +96,13 @@ def use_of(task: Task, record: bytes | None, *, answer: int = Use.NONE, owners: 
     async def caught_up() -> None:
         pass
 
-    def serves(_: str, client_type: str, expiry: int) -> bool:
-        return client_type == "application" and expiry > 0
-
     async def run() -> Use:
-        broker = take_over(
-            ask,
-            _sessions=SimpleNamespace(counts=Counter(owners)),
-            _caught_up=caught_up,
-            _tail=SimpleNamespace(get=lambda _table, _key: record),
-            _applications=SimpleNamespace(delivery=SimpleNamespace(serves=serves)),
+        known = SimpleNamespace(
+            nodes_with_sessions=lambda: set(owners),
+            catch_up_together=caught_up,
+            read=lambda _table, _key: record,
         )
-        return await broker.use_of(task)
+        return await neighbours(ask, owners=known).use_of(task)
 
     return asyncio.run(run())
 
@@ -107,7 +137,7 @@ def test_a_broker_that_does_not_answer_is_not_waited_for_again_and_again() -> No
         raise AssertionError("it was asked")
 
     async def run() -> None:
-        broker = take_over(ask, _silent={"other": 1.0})
+        broker = neighbours(ask, silent=("other",))
         with pytest.raises(Undecided, match="other may use it"):
             await broker.use_of(TASK)
 
@@ -126,7 +156,7 @@ def test_sessions_that_end_all_at_once_leave_room_for_the_questions_of_others() 
             asked -= 1
             return msgspec.msgpack.encode(int(Use.ALL))
 
-        broker = take_over(ask)
+        broker = neighbours(ask)
         await asyncio.gather(*(broker.use_of(TASK) for _ in range(5 * MOST_QUESTIONS)))
         assert most == MOST_QUESTIONS
 
@@ -151,7 +181,7 @@ def test_a_claim_for_which_there_is_no_room_waits_and_says_nothing_of_the_other_
         refused = 1_000_000
         with pytest.raises(LogError, match="too many questions"):  # the client is refused, and comes again
             await broker._ask("other", Claim("a", 1))
-        assert broker._silent == {}
+        assert not broker._questions.is_silent("other")
 
     asyncio.run(run())
 
@@ -163,16 +193,17 @@ def test_who_is_about_to_share_takes_nobody_for_dead() -> None:
         async def ask(*_: object) -> bytes:
             raise RequestTimeout("no answer")
 
-        broker = take_over(ask)
+        broker = neighbours(ask)
         await broker.before_joining(["tbmq.msg.app.shared.t"])
-        assert broker._silent == {}
+        assert not broker._questions.is_silent("other")
 
     asyncio.run(run())
 
 
 def test_a_claim_is_answered_in_time_though_a_topic_takes_long_to_delete(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that lets the other one wait for its whole time is taken for dead, with all its clients."""
-    monkeypatch.setattr(module, "ASK_SECONDS", 1.0)
+    monkeypatch.setattr(hand_over_module, "ASK_SECONDS", 1.0)
+    monkeypatch.setattr(questions_module, "ASK_SECONDS", 1.0)
 
     async def run() -> None:
         is_deleted = asyncio.Event()
@@ -180,14 +211,13 @@ def test_a_claim_is_answered_in_time_though_a_topic_takes_long_to_delete(monkeyp
         async def called_off(_: str) -> None:
             await is_deleted.wait()
 
-        delivery = SimpleNamespace(called_off=called_off)
-        asked = take_over(lambda *_: None, _applications=SimpleNamespace(delivery=delivery))
+        asked = hand_over(SimpleNamespace(called_off=called_off))
 
         async def ask(name: str, data: bytes, seconds: float) -> bytes:
             """As the template does."""
             async with asyncio.timeout(seconds):
                 expires = int((time.time() + seconds) * 1_000)
-                answer: bytes = await asked._answer(SimpleNamespace(data=data, expire_ts=expires))
+                answer: bytes = await asked.answer(SimpleNamespace(data=data, expire_ts=expires))
             if msgspec.msgpack.decode(answer, type=Answer).is_removing:
                 is_deleted.set()
             return answer
@@ -204,7 +234,7 @@ def test_a_claim_is_answered_in_time_though_a_topic_takes_long_to_delete(monkeyp
 
 
 def test_records_that_cannot_be_read_hold_up_nobody_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CATCH_UP_SECONDS", 0.05)
+    monkeypatch.setattr(owners_module, "CATCH_UP_SECONDS", 0.05)
 
     async def run() -> None:
         is_stuck = True
@@ -213,13 +243,13 @@ def test_records_that_cannot_be_read_hold_up_nobody_for_ever(monkeypatch: pytest
             if is_stuck:
                 await asyncio.Event().wait()
 
-        tail = SimpleNamespace(catch_up=catch_up)
-        broker = take_over(lambda *_: None, _tail=tail, _catch_up=None, _next_catch_up=None, _tasks=set())
+        owners = Owners(MemoryLog(), "me", "")
+        monkeypatch.setattr(owners, "_tail", SimpleNamespace(catch_up=catch_up))
         with pytest.raises(TimeoutError):
-            await broker._caught_up()
+            await owners.catch_up_together()
         is_stuck = False
         async with asyncio.timeout(30):
-            await broker._caught_up()
+            await owners.catch_up_together()
 
     asyncio.run(run())
 
@@ -230,7 +260,6 @@ def test_a_share_whose_session_moves_is_asked_for_again() -> None:
     async def moving(_: Task) -> Use:
         raise Undecided("on its way")
 
-    broker: Any = SimpleNamespace(_applications=SimpleNamespace(delivery=SimpleNamespace(use_of=moving)))
-    assert asyncio.run(TakeOver._tell_use(broker, SHARED)) == NOT_KNOWN
+    assert asyncio.run(hand_over(SimpleNamespace(use_of=moving))._tell_use(SHARED)) == NOT_KNOWN
     with pytest.raises(Undecided):
         use_of(SHARED, None, answer=NOT_KNOWN)

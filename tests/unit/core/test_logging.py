@@ -6,11 +6,20 @@ import json
 import logging
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 import pytest
 
-from penstock.core.logging import JsonFormatter, RateLimited, TextFormatter, configure_logging, escape, get_logger
+from penstock.core.logging import (
+    JsonFormatter,
+    RateLimited,
+    TextFormatter,
+    Throttled,
+    configure_logging,
+    escape,
+    get_logger,
+)
 
 FORGERIES = [
     "a\nb",
@@ -288,3 +297,24 @@ def test_rate_limit_forgets_the_oldest_key():
     assert [limited.try_pass(key) for key in "abc"] == [0, 0, 0]
     assert len(limited._seen) == 2
     assert limited.try_pass("a") == 0
+
+
+def test_a_throttled_logger_writes_one_line_per_event_and_interval(caplog: pytest.LogCaptureFixture) -> None:
+    warnings = Throttled(get_logger("penstock.test"), interval=3600)
+    assert warnings.warning("log full", error="a") == 0
+    assert warnings.warning("log full", error="b") is None
+    assert warnings.error("log gone") == 0
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "log full"),
+        ("ERROR", "log gone"),
+    ]
+
+
+def test_a_throttled_logger_can_be_limited_by_something_else_and_counts_what_it_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    warnings = Throttled(get_logger("penstock.test"), interval=0.05)
+    assert [warnings.warning("refused", per=user) for user in ("ann", "bob", "ann")] == [0, 0, None]
+    time.sleep(0.06)
+    assert warnings.warning("refused", per="ann") == 1
+    assert vars(caplog.records[-1])["penstock_fields"] == {"suppressed": 1}

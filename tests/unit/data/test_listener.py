@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.access import AccessControl
+from penstock.access import AccessControl, base
 from penstock.access.passwords import PasswordFile, hash_password
 from penstock.access.refusals import Refusals
 from penstock.data.connection import DataConnection
@@ -144,7 +144,7 @@ def run(scenario: Callable[[World], Awaitable[None]], **overrides: Any) -> None:
         finally:
             world.close()
             await front.close()
-            access.close()
+            await access.stop()
 
     asyncio.run(main())
 
@@ -288,11 +288,11 @@ def test_a_hello_that_has_come_is_answered_however_long_it_takes(tmp_path: Path)
     async def scenario(world: World) -> None:
         gate = asyncio.Event()
 
-        async def look(user: str, password: bytes, address: str) -> bool:
+        async def look(credentials: base.Credentials) -> base.Identity:
             await gate.wait()
-            return True
+            return base.Identity(credentials.username)
 
-        world.front.access.authenticate = look  # type: ignore[method-assign] # a password that takes its time
+        world.front.access.chain.authenticate = look  # type: ignore[method-assign] # a password that takes its time
         client = await world.connect()
         client.send("hello", {"protocol": PROTOCOL, "user": "alice", "password": "x"})
         silent = await world.connect()

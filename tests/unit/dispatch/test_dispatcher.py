@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
-from penstock._ext.hub.connection import Feed, Hub, Round, Session
+from penstock._ext.application.feed import Feed, feed_group
+from penstock._ext.device.outlet import DeviceDesk
+from penstock._ext.dispatch.desk import Round
+from penstock._ext.hub.connection import Session
 from penstock._ext.record.envelope import decode, encode
 from penstock._ext.record.segment import RecordPack
+from penstock.core.clock import now_ms
 from penstock.dispatch.dispatcher import Dispatcher
 from penstock.services.log_names import DISPATCH_GROUP
 from penstock.storage.log.base import LogUnavailable
-from penstock.storage.log.topics import now_ms
 from tests.support.worlds.dispatch_stage import INGEST, OF_ANOTHER_BROKER, Stage, numbers, run
 from tests.support.worlds.lanes import LaneClient
 
@@ -208,9 +211,9 @@ def test_shared_feed_gets_one_copy_for_all_share_names() -> None:
         first, second = await stage.client("a", b"$share/g/x"), await stage.client("b", b"$share/h/x")
         await stage.log.admin.create("app.shared", 3)
         feed = Feed("app.shared", 3)
-        assert stage.hub.feed_group(b"$share/g/x", feed)
-        assert stage.hub.feed_group(b"$share/h/x", feed)
-        assert not stage.hub.feed_group(b"$share/nobody/x", feed)
+        assert feed_group(stage.hub, b"$share/g/x", feed)
+        assert feed_group(stage.hub, b"$share/h/x", feed)
+        assert not feed_group(stage.hub, b"$share/nobody/x", feed)
         await stage.start()
         await stage.publish("x", *numbers(*range(30)))
         topic = stage.log.topics["app.shared"]
@@ -229,8 +232,8 @@ class Devices:
 
     is_busy = False
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
+    def __init__(self, desk: DeviceDesk) -> None:
+        self._desk = desk
         self.given: list[bytes] = []
         self.stray: list[bytes] = []
 
@@ -241,7 +244,7 @@ class Devices:
         self.stray += self._take()
 
     def _take(self) -> list[bytes]:
-        stashed, groups = self._hub.take_stashed()
+        stashed, groups = self._desk.take_stashed()
         packs = [pack for _, pack, _, _ in stashed] + list(groups.values())
         return [decode(value).payload for pack in packs for value in pack.values()]
 
@@ -253,17 +256,17 @@ def test_what_is_dispatched_before_a_stall_is_handed_over_at_once(monkeypatch: p
 
     async def scenario(stage: Stage) -> None:
         hub = stage.hub
-        hub.store_devices(lambda _: None, lambda _: None, persist_after=0.1)
+        desk = DeviceDesk(hub, lambda _: None, lambda _: None, persist_after=0.1)
         hub.join(1)
         await stage.client("a")
         for name, topic_filter in (("d", b"#"), ("e", b"$share/g/#")):
             stage.sessions[name] = session = Session(hub, name)
-            session.via_log = True
+            desk.of(session).open()
             hub.trie.subscribe(session, topic_filter, 1)
         slow = Session(hub, "slow")
         hub.trie.subscribe(slow, b"stalls", 0)
         client = LaneClient(hub, slow)
-        devices = stage.dispatcher._devices = Devices(hub)
+        devices = stage.dispatcher._devices = Devices(desk)
         client.transport.is_stuck = True
         hub.trie.subscribe(slow, b"much", 0)
         hub.publish("much", bytes(2_000_000))
@@ -274,7 +277,7 @@ def test_what_is_dispatched_before_a_stall_is_handed_over_at_once(monkeypatch: p
             pack.append(encode(topic, payload, 1, received_at=now_ms()) + OF_ANOTHER_BROKER)
             stage.log.topics[INGEST].partitions[0].add(pack)
         stage.log.watchers.wake(INGEST, [0])
-        await stage.until(lambda: hub.dispatch_position >= 0)
+        await stage.until(lambda: stage.dispatcher._desk.position >= 0)
         devices.sweep()
         await stage.until(lambda: stage.payloads("a") == [b"1"])
         client.transport.is_stuck = False
@@ -291,17 +294,16 @@ def test_a_round_that_was_not_finished_stays() -> None:
     async def scenario(stage: Stage) -> None:
         await stage.client("a")
         seen: list[Round] = []
-        dispatch = stage.hub.dispatch
+        dispatch = stage.dispatcher._desk.dispatch
 
         class Recorder:
-            def __getattr__(self, name: str) -> Any:
-                return getattr(stage.hub, name)
+            hub, position = stage.hub, -1
 
             def dispatch(self, pack: RecordPack, partition: int, dispatched: Round, *rest: Any) -> int:
                 seen.append(dispatched)
                 return dispatch(pack, partition, dispatched, *rest)
 
-        stage.dispatcher._hub = Recorder()  # type: ignore[assignment]  # the hub, and what it was given
+        stage.dispatcher._desk = Recorder()  # type: ignore[assignment]  # the desk, and what it was given
         await stage.start()
         stage.log.failures["app.a"] = MemoryError("for a moment")  # type: ignore[assignment]  # no LogError
         await stage.publish("x", b"1")

@@ -31,7 +31,7 @@ async def begin(node: Node, *, others_at: int, is_known: bool) -> Reader:
     """A client that subscribes when ten messages were dispatched here, and by another broker so many of them.
     `is_known`: the group has members there."""
     log = memory_of(node)
-    node.applications.other_groups = lambda: [OTHER]
+    node.others.groups = [OTHER]
     log.offsets[OTHER] = {TopicPartition(INGEST, 0): Committed(others_at)}
     if is_known:
         await log.admin.create(TOPIC, 2)
@@ -132,7 +132,7 @@ def test_nobody_becomes_a_member_when_it_cannot_be_read() -> None:
             raise LogUnavailable("away")
 
         client = await node.connect("a")
-        node.applications.other_groups = lambda: [OTHER]
+        node.others.groups = [OTHER]
         memory_of(node).admin.group_offsets = away  # type: ignore[method-assign]
         with pytest.raises(LogUnavailable):
             await node.subscribe(client, FILTER)
@@ -156,9 +156,9 @@ def test_a_session_from_another_broker_brings_its_share() -> None:
             session.since = 0
             session.is_adopted = True
             node.hub.trie.subscribe(session, FILTER, 1, 0)
-            node.applications.inserted(session, 0)
+            node.delivery.take(session)
 
-        await node.applications.adopt([FILTER], {0: 4}, insert)
+        await node.applications.moves.adopt([FILTER], {0: 4}, insert)
         node.sessions["moved"].is_adopted = False
         await node.publish("s/2", range(10, 14))
         reader = Reader(await node.connect("moved"))

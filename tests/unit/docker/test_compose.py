@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.app import check
+from penstock.broker.check import check
 from penstock.settings import Settings, load_settings
 from tests.support.brokers.deployment import (
     COMPOSITIONS,

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from kubernetes_validate import ValidationError, latest_version, validate
 
-from penstock.broker.app import check
+from penstock.broker.check import check
 from penstock.settings import load_settings
 from tests.support.brokers.deployment import DOCKER, VERSION, image_environment, load_dockerfile, load_yaml, run_tool
 
@@ -99,7 +99,7 @@ def test_ports_meet() -> None:
     assert allowed["mqtt"] is allowed["data"] is None  # from everywhere
     assert allowed["nodes"] == [{"podSelector": {"matchLabels": STATEFUL_SET["selector"]["matchLabels"]}}]
     settings = tomllib.loads((FOLDER / "penstock.toml").read_text())
-    assert settings["queue"]["cluster"]["relay_address"] == f"*:{ports['nodes']}"
+    assert settings["cluster"]["relay_address"] == f"*:{ports['nodes']}"
     assert STATEFUL_SET["template"]["metadata"]["annotations"]["prometheus.io/port"] == str(ports["admin"])
 
 

@@ -20,12 +20,12 @@ import pytest
 from penstock.operate.collector import MetricsPage
 from penstock.services.node import ClusterNode
 from penstock.services.rpc.instances import InstanceCalls
-from penstock.services.settings import parse_settings
 from penstock.storage.log.memory import MemoryLog
 from tests.support.brokers.broker import Listener
 from tests.support.brokers.deployment import DOCKER, ROOT, load_yaml, run_tool
 from tests.support.brokers.file_broker import FileBroker
 from tests.support.clients.packets import V5
+from tests.support.worlds.service_settings import services
 
 DASHBOARD = DOCKER / "grafana/dashboards/penstock.json"
 METRIC = re.compile(r"\b(?:penstock|process)_[a-z0-9_]+")
@@ -64,7 +64,7 @@ def of_calls() -> set[str]:
 
     async def read() -> dict[str, int | float]:
         log = MemoryLog()
-        node = ClusterNode(log, parse_settings({}), "a", asyncio.get_running_loop(), is_clustered=False)
+        node = ClusterNode(log, services({}), "a", asyncio.get_running_loop())
         return InstanceCalls(log, node.queues.calls("sessions"), lambda request: request.data).counters("sessions")
 
     counters = asyncio.run(read())

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.compare import chosen_scenarios, parse_arguments
-from bench.scenarios import SCENARIOS
+from penstock_bench.targets import CASES
 from tests.support.documents.pages import IN_SENTENCES, TREE, commands_in_sentences, commands_of
 from tests.support.machine.tree_copy import ARGS, TreeCopy, tracked
 
@@ -117,4 +117,4 @@ def test_the_copy_has_everything(tree: TreeCopy) -> None:
 
 def test_all_scenarios_are_all() -> None:
     """`--scenario all` is only one of them in the copy."""
-    assert chosen_scenarios(parse_arguments(["--scenario", "all"]).scenario) == [*SCENARIOS.values()]
+    assert chosen_scenarios(parse_arguments(["--scenario", "all"]).scenario) == [*CASES.values()]

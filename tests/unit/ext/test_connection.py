@@ -11,7 +11,8 @@ import uvloop
 
 from penstock._ext.hub.connection import Connection, Session
 from penstock._ext.wire import packets
-from penstock.broker.app import Broker
+from penstock.broker.build import build_broker
+from penstock.broker.life import Broker
 from penstock.settings.loader import load_settings
 from tests.support.machine.waiting import until
 
@@ -29,7 +30,7 @@ def run(scenario: Scenario, **settings: str) -> None:
             "ingest.log": "none",
             "server.data_dir": tempfile.mkdtemp(),
         }
-        broker = Broker(load_settings(None, {}, {**overrides, "logging.level": "error", **settings}))
+        broker = build_broker(load_settings(None, {}, {**overrides, "logging.level": "error", **settings}))
         for listener in broker.listeners:
             await listener.start()
         try:
@@ -66,7 +67,7 @@ def test_an_error_of_our_own_costs_one_connection() -> None:
         assert await victim[0].read() == b""
         await ping(bystander)
         assert broker.hub.connection_count == 1
-        assert broker.registry.get("victim") is None
+        assert broker.frontend.registry.get("victim") is None
 
     run(scenario)
 
@@ -94,7 +95,7 @@ def test_a_connection_ends_with_its_session(name: str) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(packets.build_connect("victim"))
         assert (await reader.readexactly(2))[0] == 0x20
-        session = broker.registry.get("victim")
+        session = broker.frontend.registry.get("victim")
         assert session is not None
         connection = session.connection
         session.end(hand_over=False)
@@ -260,7 +261,7 @@ def test_a_packet_id_is_free_when_its_release_is_stored() -> None:
         def submit(ticket: int, *_: object) -> None:
             tickets.put_nowait(ticket)
 
-        await broker.restore_sessions()
+        await broker.start_only("sessions")
         broker.hub.log_to(
             submit, mode="all", partitions=1, hash_function="murmur3_128", max_pending=1 << 20, keeps_state=True
         )

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock._ext.hub.connection import Hub, Lane, Session, read_context, split_context, write_context
+from penstock._ext.application.context import read_context, split_context, write_context
+from penstock._ext.application.lane import Lane
+from penstock._ext.hub.connection import Hub, Session
 from tests.support.worlds.lanes import TOPIC, StepLoop
 
 STATES = ["planned", "sent", "received", "sent qos 2", "ready", "ready qos 2"]
@@ -134,7 +136,9 @@ def test_a_context_that_was_not_readable_leaves_the_lane_as_it_was() -> None:
 # A damaged context is looked at in a process of its own: what must not happen is that it ends.
 LOOK = """
 import sys
-from penstock._ext.hub.connection import Hub, Lane, Session, read_context, split_context
+from penstock._ext.application.context import read_context, split_context
+from penstock._ext.application.lane import Lane
+from penstock._ext.hub.connection import Hub, Session
 from tests.support.worlds.lanes import StepLoop
 for line in sys.stdin:
     context = bytes.fromhex(line)

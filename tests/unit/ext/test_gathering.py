@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock._ext.record.segment import RecordPack
 from penstock._ext.wire import packets
-from penstock.broker.app import Broker
+from penstock.broker.life import Broker
 from tests.support.brokers.loop_broker import run_with_broker
 
 FOR_EVER = 3_600_000  # ms

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock._ext.hub.connection import Hub, Lane, Session, read_context, split_context, write_context
+from penstock._ext.application.context import read_context, split_context, write_context
+from penstock._ext.application.lane import ApplicationDesk, Lane
+from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.record.segment import RecordPack
 from tests.support.worlds.lanes import (
     PAST,
@@ -31,7 +33,7 @@ class Stage:
     def __init__(self, version: int = 4, *, packs_in_flight: int = 4, receive_maximum: int = 65_535) -> None:
         self.loop = StepLoop()
         self.hub = Hub(self.loop, max_inflight=65_535)
-        self.hub.deliver_packs(lambda lanes: None, lambda session: None, packs_in_flight=packs_in_flight)
+        self.desk = ApplicationDesk(self.hub, lambda lanes: None, lambda session: None, packs_in_flight=packs_in_flight)
         self.session = Session(self.hub, "client")
         self.version, self.receive_maximum, self.maximum_packet_size = version, receive_maximum, 0
         self.connect()
@@ -50,7 +52,7 @@ class Stage:
     def open(self, lane: Lane, context: bytes | None = None) -> Lane:
         if context is not None:
             lane.restore(context)
-        self.session.add_lane(lane)
+        self.desk.open(lane)
         lane.resume()
         return lane
 
@@ -212,8 +214,8 @@ def test_an_acknowledgement_that_comes_before_the_message_is_read_again() -> Non
     assert stage.session.inflight == 0
 
 
-def test_pubrel_of_an_id_that_is_used_again_waits_for_its_own_context() -> None:
-    """A message is given up while its PUBREL waits for the context; the id comes round and PUBREC comes again."""
+def test_pubrel_of_a_message_that_is_given_up_waits_for_its_context() -> None:
+    """PUBREC came: the client holds the id until PUBREL, and would take the next message with it for a repetition."""
     stage = Stage()
     lane = stage.own(context_of([], end=0, last=65_534))
     lane.offer([numbered(0, 1, qos=2)])
@@ -225,10 +227,62 @@ def test_pubrel_of_an_id_that_is_used_again_waits_for_its_own_context() -> None:
     mark = lane.last_mark
     assert read_context(early)["in_flight"] == [(0, 65_535, 1, "received")]
     assert lane.sweep(0, 0, 0, True) == (0, 1)
+    assert stage.client.take() == []
     lane.offer([numbered(1, 1, qos=2)])
     assert read_context(lane.peek())["in_flight"] == [(1, 1, 1, "ready qos 2")]
     lane.saved(mark)
+    assert [(packet.kind, packet.packet_id) for packet in stage.client.take()] == [(PUBREL, 65_535)]
+    assert stage.session.inflight == 2
+    stage.client.say(PUBCOMP, 65_535)
+    assert stage.session.inflight == 1
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_the_id_of_a_message_that_is_given_up_is_free_after_pubcomp(version: int) -> None:
+    """PUBREC has not come, but the client may have the message."""
+    stage = Stage(version)
+    lane = stage.own()
+    lane.offer([make_pack([record(b"0", qos=2), record(b"1")])])
+    save(lane)
+    stage.client.take()
+    assert lane.sweep(0, 0, 0, True) == (0, 2)
+    assert (lane.committed, lane.in_flight) == (2, 0)
+    assert stage.session.inflight == 1
     assert stage.client.take() == []
+    stage.client.say(PUBREC, 1)
+    assert stage.client.take() == []  # a context that says "sent" is durable: it would be sent again after a crash
+    save(lane)
+    assert [(packet.kind, packet.packet_id) for packet in stage.client.take()] == [(PUBREL, 1)]
+    stage.client.say(PUBREC, 1)
+    assert [(packet.kind, packet.packet_id) for packet in stage.client.take()] == [(PUBREL, 1)]
+    stage.client.say(PUBCOMP, 1)
+    assert stage.session.inflight == 0
+    assert stage.hub.counters_now()["inflight"] == 0
+
+
+def test_a_message_that_is_given_up_is_released_on_the_next_connection() -> None:
+    stage = Stage()
+    lane = stage.own()
+    lane.offer([numbered(0, 1, qos=2)])
+    save(lane)
+    assert lane.sweep(0, 0, 0, True) == (0, 1)
+    stage.session.detach()
+    stage.connect()
+    stage.session.resume()
+    assert [(packet.kind, packet.packet_id) for packet in stage.client.take()] == [(PUBREL, 1)]
+    stage.client.say(PUBCOMP, 1)
+    assert stage.session.inflight == 0
+
+
+def test_a_client_that_never_answers_does_not_run_out_of_ids() -> None:
+    stage = Stage()
+    lane = stage.own(pack_size=10_000)
+    for start in range(0, 70_000, 10_000):
+        lane.offer([numbered(start, 10_000, qos=2)])
+        save(lane)
+        assert lane.sweep(0, 0, 0, True)[1] == 10_000
+        stage.client.take()
+    assert lane.committed == 70_000
 
 
 # The log
@@ -240,9 +294,31 @@ def test_records_that_are_gone_give_their_ids_back() -> None:
     lane = stage.own(context_of([(0, 1, 4, "sent"), (4, 5, 2, "sent qos 2")], end=8, last=6))
     assert stage.session.inflight == 6
     lane.offer([numbered(5, 5, qos=2)])
-    assert stage.session.inflight == 3  # offset 5 as it was, 8 and 9 new; 6 and 7 are done
+    # Offset 5 as it was, 8 and 9 new; 6 and 7 are done. The client may hold the id of offset 4 until PUBREL.
+    assert stage.session.inflight == 4
     save(lane)
-    assert publishes(stage.client.take()) == [(6, 5, True), (7, 8, False), (8, 9, False)]
+    packets = stage.client.take()
+    assert publishes(packets) == [(6, 5, True), (7, 8, False), (8, 9, False)]
+    assert [packet.packet_id for packet in packets if packet.kind == PUBREL] == [5]
+    stage.client.say(PUBCOMP, 5)
+    assert stage.session.inflight == 3
+
+
+def test_a_handshake_whose_record_is_gone_is_finished() -> None:
+    stage = Stage()
+    lane = stage.own(context_of([(0, 1, 2, "received"), (2, 3, 1, "ready qos 2")], end=3, last=3))
+    assert [(packet.kind, packet.packet_id) for packet in stage.client.take()] == [(PUBREL, 1), (PUBREL, 2)]
+    stage.client.say(PUBCOMP, 1)
+    lane.offer([numbered(10, 1)])
+    assert stage.session.inflight == 3
+    save(lane)
+    packets = stage.client.take()
+    assert [packet.packet_id for packet in packets if packet.kind == PUBREL] == [3]
+    for packet_id in (2, 3):
+        stage.client.say(PUBCOMP, packet_id)
+    assert stage.session.inflight == 1
+    stage.client.say(PUBACK, publishes(packets)[0][0])
+    assert (lane.committed, stage.session.inflight) == (11, 0)
 
 
 def test_all_that_was_in_flight_is_gone() -> None:
@@ -395,7 +471,7 @@ def test_a_closed_lane_takes_nothing() -> None:
     assert stage.client.take() == []
     assert read_context(lane.peek())["end"] == 2
     with pytest.raises(ValueError, match="closed"):
-        stage.session.add_lane(lane)
+        stage.desk.open(lane)
 
 
 def test_what_is_not_a_pack_is_refused() -> None:
@@ -410,7 +486,7 @@ def test_messages_are_written_together(flush_after: int, sizes: list[int]) -> No
     """The seed: each at once (MQTT_APP_MSG_WRITE_AND_FLUSH), or so many together (MQTT_APP_BUFFERED_MSG_COUNT, 10) and
     the rest at the end."""
     stage = Stage()
-    stage.hub.deliver_packs(lambda lanes: None, lambda session: None, flush_after=flush_after)
+    stage.desk.flush_after = flush_after
     lane = stage.own()
     written: list[int] = []
     write = stage.client.transport.write

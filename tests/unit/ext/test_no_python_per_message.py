@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from penstock._ext.wire import packets
-from penstock.broker.app import Broker
+from penstock.broker.build import build_broker
 from penstock.settings.loader import load_settings
 
 MESSAGES = 10_000
@@ -162,10 +162,10 @@ def calls_while(
         overrides = {"listeners.0.address": "127.0.0.1:0", "admin.address": "", "sys.interval": "0"}
         overrides |= {"ingest.log": log, "log.provider": "memory", "logging.level": "error"}
         overrides["access.anonymous_type"] = client_type
-        broker = Broker(load_settings(None, {}, {**overrides, "server.data_dir": tempfile.mkdtemp()}))
-        await broker.start_log()
+        broker = build_broker(load_settings(None, {}, {**overrides, "server.data_dir": tempfile.mkdtemp()}))
+        await broker.start_only("log", "node", "ingest")
         if restores:
-            await broker.restore_sessions()
+            await broker.start_only("sessions")
         for listener in broker.listeners:
             await listener.start()
         port = int(broker.listeners[0].address.rpartition(":")[2])
@@ -188,7 +188,7 @@ def calls_while(
         thread.join()
         if failures:
             raise failures[0]
-        counters = {**broker.hub.counters_now(), **(broker.queues.counters() if broker.queues is not None else {})}
+        counters = {**broker.hub.counters_now(), **{k: v for part in broker.parts for k, v in part.counters().items()}}
         await broker.close()
         return calls[0], counters
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock._ext.hub.connection import Connection, DurableQueue
 from penstock._ext.wire import packets
-from penstock.broker.app import Broker
+from penstock.broker.life import Broker
 from tests.support.brokers.loop_broker import run_with_broker
 
 PUBACK, PUBREC, PUBCOMP = 4, 5, 7
@@ -30,7 +30,7 @@ class World:
         self.tickets: asyncio.Queue[int] = asyncio.Queue()
         queue = DurableQueue(self.hub, "q")
         queue.is_elsewhere = True
-        self.hub.serve_queues(
+        self.hub.queues.serve(
             lambda topic, is_settlement: queue,
             lambda groups: None,
             lambda session: None,

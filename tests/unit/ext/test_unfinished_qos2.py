@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock._ext.hub.connection import Lane
+from penstock._ext.application.lane import Lane
 from penstock._ext.match.acl import PUBLISH as MAY_PUBLISH
 from penstock._ext.match.acl import SUBSCRIBE, AclProgram
 from tests.support.worlds.lanes import PUBCOMP, PUBLISH, PUBREC, PUBREL, TOPIC, make_pack, record

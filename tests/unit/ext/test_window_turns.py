@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock._ext.hub.connection import Courier, Lane
+from penstock._ext.application.lane import Lane
+from penstock._ext.hub.connection import Courier
 from tests.support.worlds.lanes import PUBACK, PUBLISH, TOPIC, numbered
 from tests.unit.ext.test_lane import SHARED, Stage, save
 
@@ -97,7 +98,7 @@ def test_lanes_take_turns_however_often_they_are_saved() -> None:
     """A context that becomes durable is no reason to pass a turn on."""
     stage = Stage(5, receive_maximum=1)
     add_lanes(stage, 1, 10)
-    own, shared = stage.session.lanes_now
+    own, shared = stage.desk.lanes_of(stage.session)
     seen = []
     while len(seen) < 10:
         [packet] = [packet for packet in stage.client.take() if packet.kind == PUBLISH]

@@ -10,12 +10,12 @@ import pytest
 from penstock._ext.hub.connection import Hub
 from penstock._ext.record.envelope import encode
 from penstock._ext.record.segment import RecordPack
+from penstock.core.clock import now_ms
 from penstock.ingest import retained
 from penstock.ingest.retained import RETAINED_TOPIC, restore_retained
 from penstock.storage.log import waiting
 from penstock.storage.log.base import Fetched, LogError, LogUnavailable
 from penstock.storage.log.memory import MemoryLog
-from penstock.storage.log.topics import now_ms
 from penstock.storage.log.waiting import until_available
 
 

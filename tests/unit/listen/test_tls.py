@@ -1,4 +1,4 @@
-"""Certificates of a listener: what is refused at start, and the user name a client's certificate gives."""
+"""Certificates of a listener: what is refused at start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from penstock.listen.tls import TlsError, build_context, username_from_certificate
+from penstock.listen.tls import TlsError, build_context
 from penstock.settings.model import ListenerSettings
 from tests.support.servers.certificates import CertificateSet
 
@@ -71,30 +71,3 @@ def test_a_key_with_a_pass_phrase_is_refused_and_asks_nobody(certificates, tmp_p
     )
     with pytest.raises(TlsError):
         build_context(settings(certificates.server.certificate, encrypted))
-
-
-SUBJECT = {
-    "subject": (
-        (("countryName", "DE"),),
-        (("organizationName", "Pumps, Valves + Co"),),
-        (("commonName", "pump-7"), ("userId", "7")),
-    )
-}
-
-
-@pytest.mark.parametrize(
-    ("certificate", "mode", "name"),
-    [
-        (SUBJECT, "cn", "pump-7"),
-        (SUBJECT, "dn", "CN=pump-7+UID=7,O=Pumps\\, Valves \\+ Co,C=DE"),
-        (SUBJECT, "none", None),
-        (None, "cn", None),
-        ({}, "cn", None),
-        ({"subject": ()}, "dn", None),
-        ({"subject": ((("commonName", "admin\0.evil"),),)}, "cn", None),
-        ({"subject": ((("commonName", "a"),), (("commonName", "b"),))}, "cn", None),
-        ({"subject": ((("commonName", " #x "),),)}, "dn", "CN=\\ #x\\ "),
-    ],
-)
-def test_user_name_of_a_certificate(certificate, mode, name):
-    assert username_from_certificate(certificate, mode) == name

@@ -11,10 +11,12 @@ import uvloop
 
 from penstock._ext.wire import packets
 from penstock.access.passwords import hash_password
-from penstock.broker.app import Broker
+from penstock.broker.build import build_broker
+from penstock.broker.life import Broker
 from penstock.mqtt import handle_auth
 from penstock.settings.loader import load_settings
 from tests.support.machine.waiting import until
+from tests.support.toys.access import BADGES
 
 NOT_AUTHORIZED = 0x87
 CONNECT = packets.build_connect("c", username="alice", password=b"secret", session_expiry=60)
@@ -24,21 +26,23 @@ Held = list[Callable[[], None]]
 
 def hold_store(broker: Broker, held: Held) -> None:
     """The session is opened, and waits for the store."""
-    original = broker.keeper.wait
-    broker.keeper.wait = lambda on_durable: held.append(lambda: original(on_durable))  # type: ignore[method-assign]
+    keeper = broker.frontend.registry.keeper
+    assert keeper is not None
+    original = keeper.wait
+    keeper.wait = lambda on_durable: held.append(lambda: original(on_durable))  # type: ignore[method-assign]
 
 
 def hold_preparation(broker: Broker, held: Held) -> None:
     """The log has to do something for the client before its session is opened."""
-    assert broker.applications is not None
-    original, gate = broker.applications.prepare, asyncio.Event()
+    kinds = broker.frontend.kinds
+    original, gate = kinds.prepare, asyncio.Event()
 
     async def prepare(*arguments: object) -> str:
         held.append(gate.set)
         await gate.wait()
         return await original(*arguments)  # type: ignore[arg-type]
 
-    broker.applications.prepare = prepare  # type: ignore[method-assign]
+    kinds.prepare = prepare  # type: ignore[method-assign]
 
 
 def run(directory: Path, scenario: Callable[[Broker], Awaitable[None]], **settings: str) -> None:
@@ -53,9 +57,8 @@ def run(directory: Path, scenario: Callable[[Broker], Awaitable[None]], **settin
             "access.password_file": str(directory / "passwords"),
             "logging.level": "error",
         }
-        broker = Broker(load_settings(None, {}, {**overrides, **settings}))
-        await broker.start_log()
-        await broker.restore_sessions()
+        broker = build_broker(load_settings(None, {}, {**overrides, **settings}))
+        await broker.start_only("log", "node", "ingest", "sessions")
         for listener in broker.listeners:
             await listener.start()
         try:
@@ -74,7 +77,7 @@ async def connect(broker: Broker) -> tuple[asyncio.StreamReader, asyncio.StreamW
 
 def remove_users(broker: Broker, directory: Path) -> None:
     (directory / "passwords").write_text("")
-    broker.access.reload(broker.settings.access)
+    broker.frontend.access.reload(broker.settings.access)
     broker.frontend.access_changed()
 
 
@@ -93,7 +96,7 @@ def test_a_client_that_is_about_to_join(tmp_path: Path, hold: Callable[[Broker, 
         assert connack[3] == (NOT_AUTHORIZED if is_removed else 0)
         if is_removed:
             assert await reader.read() == b""
-            assert broker.registry.get("c") is None
+            assert broker.frontend.registry.get("c") is None
 
     run(tmp_path, scenario)
 
@@ -104,7 +107,7 @@ def test_its_earlier_session_stays(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         first, _first_writer = await connect(broker)
         assert (await first.readexactly(5))[3] == 0
-        session = broker.registry.get("c")
+        session = broker.frontend.registry.get("c")
         held: Held = []
         hold_preparation(broker, held)
         reader, _writer = await connect(broker)
@@ -112,7 +115,7 @@ def test_its_earlier_session_stays(tmp_path: Path) -> None:
         remove_users(broker, tmp_path)
         held[0]()
         assert (await reader.readexactly(5))[3] == NOT_AUTHORIZED
-        assert broker.registry.get("c") is session
+        assert broker.frontend.registry.get("c") is session
 
     run(tmp_path, scenario, **{"access.default_type": "application"})
 
@@ -129,3 +132,18 @@ def test_a_failure_ends_the_connection(tmp_path: Path, monkeypatch: pytest.Monke
         assert await reader.read() == b""
 
     run(tmp_path, scenario)
+
+
+def test_a_mistake_in_a_provider_keeps_the_client_out(tmp_path: Path) -> None:
+    """The password is checked by nobody, and the next client is served."""
+
+    async def scenario(broker: Broker) -> None:
+        reader, writer = await asyncio.open_connection(*broker.listeners[0].address.rsplit(":", 1))
+        writer.write(packets.build_connect("c", username="bug", password=b"badge:lab"))
+        assert (await reader.readexactly(5))[3] == packets.Reason.UNSPECIFIED_ERROR
+        assert await reader.read() == b""
+        reader, writer = await asyncio.open_connection(*broker.listeners[0].address.rsplit(":", 1))
+        writer.write(packets.build_connect("c", username="ada", password=b"badge:lab"))
+        assert (await reader.readexactly(5))[3] == 0
+
+    run(tmp_path, scenario, **{"access.authenticators": f"{BADGES},password_file"})

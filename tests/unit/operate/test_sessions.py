@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from penstock._ext.device.outlet import DeviceDesk
 from penstock._ext.record.segment import RecordPack
 from penstock.core.errors import ConflictError, NotFoundError, UsageError
 from penstock.operate import sessions as control
@@ -139,7 +140,9 @@ def test_what_is_stored_for_a_device(tmp_path):
         world = SessionWorld(store)
         session = world.open("pump-1")
         assert (await world.sessions.show("pump-1"))["stored"] is None  # served without a store
-        session.via_log = True
+        desk = DeviceDesk(session.hub, lambda _: None, lambda _: None)
+        outlet = desk.of(session)
+        outlet.open()
         await store.start()
         pack = RecordPack()
         for offset in range(5):
@@ -147,7 +150,9 @@ def test_what_is_stored_for_a_device(tmp_path):
         await result_of(store.add, [Addition(client_queue("pump-1"), pack)])
         entry = await world.sessions.show("pump-1")
         for number in range(2 * control.ASKED_AT_ONCE):
-            world.open(f"other-{number}").via_log = number % 2 == 0
+            other = world.open(f"other-{number}")
+            if number % 2 == 0:
+                desk.of(other).open()
         listed = {each["client_id"]: each["stored"] for each in (await world.sessions.list("*", 1_000))["sessions"]}
         assert (listed["pump-1"], listed["other-0"], listed["other-1"], len(listed)) == (
             5,
@@ -155,7 +160,7 @@ def test_what_is_stored_for_a_device(tmp_path):
             None,
             2 * control.ASKED_AT_ONCE + 1,
         )
-        session.live = True
+        outlet.live = True
         live = (await world.sessions.show("pump-1"))["delivery"]
         await store.close()
         # A store that cannot say does not keep the rest from being shown.

@@ -9,7 +9,8 @@ from penstock._ext.record.segment import Record
 from penstock.services.packs.changes import Changes
 from penstock.services.packs.message import PackMessage
 from penstock.services.packs.processor import Decoded, PackProcessor
-from penstock.services.packs.queues import OrderedSubmit, PackQueue, PatientAck
+from penstock.services.packs.queues import PackQueue
+from penstock.settings.services import OrderedSubmit, PatientAck
 from tests.support.machine.waiting import until
 
 QUEUE = PackQueue("q", "q", max_records=3, submit=OrderedSubmit(), ack=PatientAck(retries=2, pause=0.001))

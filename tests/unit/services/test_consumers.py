@@ -11,8 +11,8 @@ from penstock._ext.record.segment import RecordPack
 from penstock.services.consumers import ConsumerManager, ConsumerOptions, GivenBack
 from penstock.services.discovery import LogDiscovery
 from penstock.services.model import ServiceInfo, ServiceType, TopicPartitionInfo
-from penstock.services.settings import QueueSettings
 from penstock.services.topic_creator import TopicCreator
+from penstock.settings.services import ServiceSettings
 from penstock.storage.log.base import Committed, Fetched, LogError, TopicNotFound, TopicPartition
 from penstock.storage.log.memory import MemoryLog
 from tests.support.machine.waiting import until
@@ -259,7 +259,7 @@ def test_a_missing_topic_is_created_or_waited_for() -> None:
         late, created = TopicPartitionInfo("late", partition=0), TopicPartitionInfo("tb_edge", partition=0)
         waiting = ConsumerManager(log, group_of, handled, QUICK)
         waiting.update([late])
-        creating = ConsumerManager(log, group_of, handled, QUICK, ensure_topic=TopicCreator(log, QueueSettings()))
+        creating = ConsumerManager(log, group_of, handled, QUICK, ensure_topic=TopicCreator(log, ServiceSettings()))
         creating.update([created])
         await until(lambda: created.full_topic_name in log.topics)
         await log.admin.create(late.full_topic_name)

@@ -9,7 +9,7 @@ import pytest
 from penstock.core.errors import SettingsError
 from penstock.services.discovery import LogDiscovery, SingleNode
 from penstock.services.model import ServiceInfo, ServiceType
-from penstock.services.settings import parse_settings
+from penstock.settings.loader import load_settings
 from penstock.storage.log.memory import MemoryLog
 from tests.support.machine.waiting import until
 from tests.support.worlds.memory_log import with_memory_log
@@ -31,9 +31,9 @@ def test_single_node() -> None:
 def test_timeout_must_be_longer_than_the_interval() -> None:
     with pytest.raises(ValueError, match="more often"):
         member(MemoryLog(), "a", interval=2, timeout=2)
-    with pytest.raises(SettingsError, match=r"member_timeout = 10 is not allowed.*\n.*Use 12 or more.*every 2 s"):
-        parse_settings({"cluster.heartbeat_interval": 6})
-    parse_settings({"cluster.heartbeat_interval": 5})
+    with pytest.raises(SettingsError, match=r"member_timeout = 10 is not allowed.*\n.*Use 12 or more.*of 2 s"):
+        load_settings(None, {}, {"cluster.heartbeat_interval": "6"})
+    load_settings(None, {}, {"cluster.heartbeat_interval": "5"})
 
 
 @pytest.mark.parametrize("interval", [0.1, 0.4, 0.5])
@@ -45,8 +45,7 @@ def test_the_dead_are_missed_however_seldom_members_tell_that_they_live(interval
         await a.start(lambda _: None)
         await b.start(lambda _: None)
         await until(lambda: len(a.others()) == 1)
-        for task in b._tasks:  # as kill -9
-            task.cancel()
+        b._tasks.cancel()  # as kill -9
         await until(lambda: not a.others())
         await until(lambda: a._table.get("b") is None)  # expelled
         await a.stop()

@@ -15,17 +15,18 @@ from penstock._ext.record.segment import RecordPack
 from penstock.services import housekeeper as module
 from penstock.services.housekeeper import CLIENT, KEY, Housekeeper, Task
 from penstock.services.node import ClusterNode
-from penstock.services.settings import parse_settings
+from penstock.settings.cluster import ClusterSettings
 from penstock.storage.log.base import LogUnavailable, TopicPartition, read_state
 from penstock.storage.log.memory import MemoryLog
 from tests.support.machine.waiting import until
 from tests.support.worlds.memory_log import with_memory_log
+from tests.support.worlds.service_settings import services
 
-QUICK = {"type": "RETRY_FAILED_AND_TIMED_OUT", "retries": 2, "pause-between-retries": 0.01}
+QUICK = {"type": "RETRY_FAILED_AND_TIMED_OUT", "retries": 2, "pause_between_retries": 0.01}
 SETTINGS: dict[str, Any] = {
-    "core": {"partitions": 4, "housekeeper": {"processing-strategy": {**QUICK, "max-pause-between-retries": 0.01}}},
-    "cluster": {"heartbeat_interval": 0.05, "member_timeout": 1.0},
+    "core": {"partitions": 4, "housekeeper": {"processing_strategy": {**QUICK, "max_pause_between_retries": 0.01}}},
 }
+CLUSTER = ClusterSettings(heartbeat_interval=0.05, member_timeout=1.0)
 
 
 class Broker:
@@ -34,8 +35,9 @@ class Broker:
     def __init__(self, log: MemoryLog, name: str = "a", *, is_clustered: bool = False, **housekeeper: Any) -> None:
         document = {**SETTINGS, "core": {**SETTINGS["core"]}}
         document["core"]["housekeeper"] = {**SETTINGS["core"]["housekeeper"], **housekeeper}
-        settings = parse_settings(document)
-        self.node = ClusterNode(log, settings, name, asyncio.get_running_loop(), is_clustered=is_clustered)
+        settings = services(document)
+        cluster = CLUSTER if is_clustered else None
+        self.node = ClusterNode(log, settings, name, asyncio.get_running_loop(), cluster=cluster)
         self.keeper = Housekeeper(self.node.queues, log, settings.core.housekeeper, is_alone=not is_clustered)
         self.handled: list[str] = []
         self.failures = 0
@@ -186,7 +188,7 @@ def test_after_months_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_handler_that_hangs_is_put_off_too() -> None:
     async def scenario(log: MemoryLog) -> None:
-        broker = Broker(log, **{"pack-processing-timeout": 0.1})
+        broker = Broker(log, **{"pack_processing_timeout": 0.1})
 
         async def hang(_: Task) -> None:
             await asyncio.sleep(3_600)
@@ -255,7 +257,7 @@ def test_a_task_that_cannot_even_be_put_off_comes_again(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("strategy", ["SKIP_ALL_FAILURES", "SKIP_ALL_FAILURES_AND_TIMED_OUT"])
 def test_a_strategy_that_skips_failures_loses_no_task(strategy: str) -> None:
     async def scenario(log: MemoryLog) -> None:
-        async with started(log, **{"processing-strategy": {"type": strategy}}, failures=1) as broker:
+        async with started(log, **{"processing_strategy": {"type": strategy}}, failures=1) as broker:
             broker.note("x")
             await until(lambda: broker.keeper.put_off == 1)
 

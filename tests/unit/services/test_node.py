@@ -6,21 +6,21 @@ import asyncio
 
 from penstock.services.model import ServiceType
 from penstock.services.node import ClusterNode
-from penstock.services.settings import parse_settings
 from penstock.services.topics import create_topics
+from penstock.settings.cluster import ClusterSettings
 from penstock.storage.log.memory import MemoryLog
 from tests.support.machine.waiting import until
+from tests.support.worlds.service_settings import services
 
-SETTINGS = parse_settings(
-    {"cluster": {"heartbeat_interval": 0.05, "member_timeout": 1.0, "forget_after": 0.2}, "prefix": "p"}
-)
+SETTINGS = services(prefix="p")
+CLUSTER = ClusterSettings(heartbeat_interval=0.05, member_timeout=1.0, forget_after=0.2)
 
 
 def test_the_topics_of_a_member_that_is_gone_for_good_are_deleted() -> None:
     async def run() -> None:
         log = MemoryLog()
         await log.start()
-        nodes = [ClusterNode(log, SETTINGS, name, asyncio.get_running_loop(), is_clustered=True) for name in ("a", "b")]
+        nodes = [ClusterNode(log, SETTINGS, name, asyncio.get_running_loop(), cluster=CLUSTER) for name in ("a", "b")]
         for node in nodes:
             await node.start()
             await node.joined(30)
@@ -48,8 +48,8 @@ def test_all_topics_are_made_at_the_start_if_wanted() -> None:
     async def run() -> None:
         log = MemoryLog()
         await log.start()
-        settings = parse_settings({"create-topics": "at-start", "tasks.types": ["export"], "js.partitions": 4})
-        node = ClusterNode(log, settings, "a", asyncio.get_running_loop(), is_clustered=False)
+        settings = services({"create_topics": "at-start", "tasks.types": ["export"], "js.partitions": 4})
+        node = ClusterNode(log, settings, "a", asyncio.get_running_loop())
         await node.start()
         assert log.topics["export"].config.partitions == 12
         assert log.topics["js_eval.requests"].config.partitions == 4

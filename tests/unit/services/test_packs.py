@@ -6,9 +6,9 @@ import pytest
 
 from penstock.services.packs.message import PackMessage, State
 from penstock.services.packs.pack import Pack
-from penstock.services.packs.queues import AckSettings, AckStrategy, PackQueue, SubmitSettings, SubmitStrategy
+from penstock.services.packs.queues import PackQueue
 from penstock.services.processing import pack_queues
-from penstock.services.settings import QueueSettings
+from penstock.settings.services import AckSettings, AckStrategy, ServiceSettings, SubmitSettings, SubmitStrategy
 
 
 def pack_of(submit: SubmitStrategy, ack: AckSettings, keys: str, batch_size: int = 2) -> tuple[Pack, list[PackMessage]]:
@@ -127,7 +127,7 @@ def test_an_empty_pack_is_done() -> None:
 
 
 def test_default_queues() -> None:
-    queues = [queue for key, queue in pack_queues(QueueSettings()).items() if key.service_type == "TB_RULE_ENGINE"]
+    queues = [queue for key, queue in pack_queues(ServiceSettings()).items() if key.service_type == "TB_RULE_ENGINE"]
     *queues, fields = queues
     assert (fields.topic, fields.partitions, fields.pack_seconds) == ("tb_cf_event", 10, 60.0)
     main, high, sequential = queues

@@ -17,7 +17,8 @@ from penstock.services.messages import QueueMessage, encode_message
 from penstock.services.packs.aside import dead_letter_topic
 from penstock.services.packs.message import NotYet, PackMessage
 from penstock.services.packs.processor import PackProcessor
-from penstock.services.packs.queues import AckSettings, AckStrategy, PackQueue, SubmitSettings, SubmitStrategy
+from penstock.services.packs.queues import PackQueue
+from penstock.settings.services import AckSettings, AckStrategy, SubmitSettings, SubmitStrategy
 from penstock.storage.log.base import TopicPartition
 from penstock.storage.log.memory import MemoryLog
 

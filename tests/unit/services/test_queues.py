@@ -25,9 +25,9 @@ from penstock.services.model import (
 from penstock.services.packs.message import PackMessage
 from penstock.services.producer import MessageTooLarge, ProducerStopped, QueueFull, QueueProducer
 from penstock.services.service import HashPartitionService
-from penstock.services.settings import QueueSettings
 from penstock.services.topic_creator import TopicCreator
 from penstock.services.topics import default_queues, notification_bases
+from penstock.settings.services import ServiceSettings
 from penstock.storage.log.base import Committed, LogError, OnAppended, TopicNotFound, TopicPartition
 from penstock.storage.log.memory import MemoryLog
 from tests.support.machine.waiting import until
@@ -38,7 +38,7 @@ TPI = TopicPartitionInfo("tb_core", partition=0)
 
 
 def new_factory(log: MemoryLog, *types: ServiceType, service_id: str = "n1", prefix: str = "") -> QueueFactory:
-    settings = QueueSettings(prefix=prefix)
+    settings = ServiceSettings(prefix=prefix)
     me = ServiceInfo(service_id=service_id, service_types=frozenset(types))
     partitions = HashPartitionService(
         me,
@@ -53,7 +53,7 @@ def new_factory(log: MemoryLog, *types: ServiceType, service_id: str = "n1", pre
 
 def test_send_and_read_back_in_order() -> None:
     async def scenario(log: MemoryLog) -> None:
-        producer = QueueProducer(log, "tb_core", "n1", TopicCreator(log, QueueSettings()))
+        producer = QueueProducer(log, "tb_core", "n1", TopicCreator(log, ServiceSettings()))
         results: list[LogError | None] = []
         sent = [QueueMessage(uuid4(), b"%d" % i, {"own": b"x"}) for i in range(100)]
         for message in sent:
@@ -122,7 +122,7 @@ def test_failures_reach_the_sender() -> None:
         producer = QueueProducer(log, "tb_core", "n1")
         with pytest.raises(TopicNotFound):
             await producer.send_and_wait(TPI, QueueMessage("k", b""))
-        creating = QueueProducer(log, "tb_core", "n1", TopicCreator(log, QueueSettings()))
+        creating = QueueProducer(log, "tb_core", "n1", TopicCreator(log, ServiceSettings()))
         await creating.send_and_wait(TPI, QueueMessage("k", b""))
         await log.admin.delete("tb_core.0")
         with pytest.raises(TopicNotFound):
@@ -138,7 +138,7 @@ def test_failures_reach_the_sender() -> None:
 def test_send_to_all_makes_correlated_copies() -> None:
     async def scenario(log: MemoryLog) -> None:
         infos = [TopicPartitionInfo("tb_core", partition=i) for i in (2, 0, 1)]
-        producer = QueueProducer(log, "tb_core", "n1", TopicCreator(log, QueueSettings()))
+        producer = QueueProducer(log, "tb_core", "n1", TopicCreator(log, ServiceSettings()))
         message = QueueMessage(uuid4(), b"data")
         await producer.send_to_all(infos, message)
         consumer = QueueConsumer(log, "tb_core", "group")
@@ -173,7 +173,7 @@ def test_an_undecodable_record_costs_its_batch_nothing() -> None:
 
 def test_commit_unsubscribe_and_stop() -> None:
     async def scenario(log: MemoryLog) -> None:
-        producer = QueueProducer(log, "tb_core", "n1", TopicCreator(log, QueueSettings()))
+        producer = QueueProducer(log, "tb_core", "n1", TopicCreator(log, ServiceSettings()))
         await producer.send_and_wait(TPI, QueueMessage("1", b""))
         consumer = QueueConsumer(log, "tb_core", "group", [TPI])
         assert await consumer.poll(timeout=0) == []
@@ -201,7 +201,7 @@ def test_two_internal_topics_in_one_consumer() -> None:
 
     async def scenario(log: MemoryLog) -> None:
         infos = [TopicPartitionInfo(topic, None, 1, True) for topic in ("edqs.events", "edqs.state")]
-        producer = QueueProducer(log, "edqs.events", "n1", TopicCreator(log, QueueSettings()))
+        producer = QueueProducer(log, "edqs.events", "n1", TopicCreator(log, ServiceSettings()))
         for info in infos:
             await producer.send_and_wait(info, QueueMessage(info.topic, b""))
         consumer = QueueConsumer(log, "edqs", "group", infos)

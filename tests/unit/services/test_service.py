@@ -25,8 +25,8 @@ from penstock.services.model import (
     TopicPartitionInfo,
 )
 from penstock.services.service import HashPartitionService, QueueNotFound
-from penstock.services.settings import QueueSettings
 from penstock.services.topics import default_queues, notification_bases
+from penstock.settings.services import ServiceSettings
 from tests.support.machine.manual_clock import ManualClock
 
 CORE, RULE_ENGINE = ServiceType.TB_CORE, ServiceType.TB_RULE_ENGINE
@@ -47,7 +47,7 @@ class Node:
     """A partition service whose events are written down."""
 
     def __init__(self, name: str = "n1", delay: float = 0.0, prefix: str = "", **options: object) -> None:
-        settings = QueueSettings(prefix=prefix)
+        settings = ServiceSettings(prefix=prefix)
         self.clock = ManualClock()
         self.events: list[PartitionEvent] = []
         self.service = HashPartitionService(

@@ -9,12 +9,10 @@ import pytest
 
 from penstock.core.errors import SettingsError
 from penstock.services.model import QueueKey, ServiceType
-from penstock.services.packs.queues import AckStrategy, SubmitStrategy
 from penstock.services.processing import change_queue, notification_queue, pack_queues
-from penstock.services.settings import QueueSettings, check_type, parse_settings
 from penstock.services.topics import (
     INSTANCE_CHANNELS,
-    check_topic_properties,
+    check_services,
     create_topics,
     default_queues,
     delete_service_topics,
@@ -22,12 +20,14 @@ from penstock.services.topics import (
     topic_table,
     topics_of,
 )
+from penstock.settings.services import AckStrategy, ServiceSettings, SubmitStrategy
 from penstock.storage.log.memory import MemoryLog
+from tests.support.worlds.service_settings import services
 
 CORE, RULE_ENGINE = ServiceType.TB_CORE, ServiceType.TB_RULE_ENGINE
 DAYS = 86_400_000
 
-# base, partitions, retention in ms; the seed's tables
+# base, partitions, retention in ms; ThingsBoard's tables
 SEED = [
     ("tb_core", 10, 7 * DAYS),
     ("tb_core.notifications", 1, 7 * DAYS),
@@ -58,7 +58,7 @@ SEED = [
 
 @pytest.mark.parametrize(("base", "partitions", "retention"), SEED)
 def test_the_table_is_the_seeds(base: str, partitions: int, retention: int) -> None:
-    settings = parse_settings({"tasks.types": ["export"]})
+    settings = services({"tasks.types": ["export"]})
     found = [spec for spec in topic_table(settings) if spec.base == base]
     assert (partitions, retention) in [(spec.partitions, spec.retention_ms) for spec in found]
     is_state = base in ("edqs.state", "tb_cf_state")
@@ -66,7 +66,7 @@ def test_the_table_is_the_seeds(base: str, partitions: int, retention: int) -> N
 
 
 def test_default_queues() -> None:
-    queues = {str(queue.key): queue for queue in default_queues(parse_settings({"tasks": {"types": ["export"]}}))}
+    queues = {str(queue.key): queue for queue in default_queues(services({"tasks": {"types": ["export"]}}))}
     assert {name: (queue.topic, queue.partitions, queue.use_internal_partition) for name, queue in queues.items()} == {
         "TB_CORE/Main": ("tb_core", 10, False),
         "TB_CORE/Edge": ("tb_edge", 10, False),
@@ -81,57 +81,7 @@ def test_default_queues() -> None:
     }
 
 
-def test_settings_under_the_keys_of_the_seed() -> None:
-    settings = parse_settings(
-        {
-            "type": "kafka",
-            "prefix": "prod",
-            "core.topic": "core",
-            "core.partitions": 3,
-            "core.ota.topic": "ota",
-            "core": {"usage-stats-topic": "stats", "housekeeper": {"topic": "hk"}},
-            "rule-engine.topic": "rules",
-            "edge.topic": "edge",
-            "edge.partitions": 2,
-            "vc": {"topic": "vc", "partitions": 4},
-            "edqs.partitions": 5,
-            "tasks.partitions": 6,
-            "partitions.hash_function_name": "sha256",
-        }
-    )
-    assert (settings.core.topic, settings.core.partitions, settings.core.ota.topic) == ("core", 3, "ota")
-    assert (settings.core.usage_stats_topic, settings.core.housekeeper.topic) == ("stats", "hk")
-    assert (settings.edge.partitions, settings.vc.partitions, settings.edqs.partitions) == (2, 4, 5)
-    assert settings.tasks.partitions == 6
-    assert settings.partitions.hash_function_name == "sha256"
-
-
-def test_the_queues_are_where_the_log_is() -> None:
-    check_type(parse_settings({}), "kafka")
-    check_type(parse_settings({"type": "kafka"}), "kafka")
-    check_type(parse_settings({"type": "in-memory"}), "embedded")
-    for kind, provider in (("kafka", "embedded"), ("in-memory", "kafka")):
-        with pytest.raises(SettingsError, match=r"queue.type = .*log.provider"):
-            check_type(parse_settings({"type": kind}), provider)
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"core.partitions": 0},
-        {"core.topics": "x"},
-        {"type": "rabbit"},
-        {"prefix": "a b"},
-        {"partitions.hash_function_name": "md5"},
-        {"core.topic": "a..b"},
-    ],
-)
-def test_bad_settings_are_refused(bad: dict) -> None:
-    with pytest.raises(SettingsError, match="queue"):
-        parse_settings(bad)
-
-
-def create(settings: QueueSettings, **options: object) -> MemoryLog:
+def create(settings: ServiceSettings, **options: object) -> MemoryLog:
     log = MemoryLog()
 
     async def scenario() -> None:
@@ -145,7 +95,7 @@ def create(settings: QueueSettings, **options: object) -> MemoryLog:
 
 def test_create_topics() -> None:
     services = {CORE: ["core-1"], RULE_ENGINE: ["re-1", "re-2"], ServiceType.TB_TRANSPORT: ["t-1"]}
-    log = create(QueueSettings(prefix="prod"), service_ids=services)
+    log = create(ServiceSettings(prefix="prod"), service_ids=services)
     partitions = {name: topic.config.partitions for name, topic in log.topics.items()}
     assert {name for name in partitions if name.startswith("prod.tb_core.")} == {
         *(f"prod.tb_core.{i}" for i in range(10)),
@@ -169,14 +119,14 @@ def test_create_topics() -> None:
 def test_create_topics_of_an_isolated_tenant() -> None:
     tenant = UUID(int=7)
     log = create(
-        parse_settings({"rule-engine": {"queues": [{"name": "Main", "topic": "main", "partitions": 2}]}}), tenant=tenant
+        services({"rule_engine": {"queues": [{"name": "Main", "topic": "main", "partitions": 2}]}}), tenant=tenant
     )
     assert sorted(log.topics) == [f"tb_rule_engine.main.isolated.{tenant}.{i}" for i in range(2)]
 
 
 def test_properties_are_laid_over_the_defaults() -> None:
     overrides = {"tb_core": "retention.ms:1000;segment.bytes:4096", "tb_usage_stats": "partitions:3"}
-    log = create(parse_settings({"topic-properties": overrides}))
+    log = create(services({"topic_properties": overrides}))
     properties = log.topics["tb_core.4"].config.properties
     assert (properties["retention.ms"], properties["segment.bytes"]) == ("1000", "4096")
     assert log.topics["tb_usage_stats"].config.partitions == 3
@@ -185,7 +135,7 @@ def test_properties_are_laid_over_the_defaults() -> None:
 @pytest.mark.parametrize("base", ["tb_core", "js_eval.requests"])
 def test_partitions_without_effect_are_refused(base: str) -> None:
     with pytest.raises(SettingsError, match="no effect"):
-        create(parse_settings({"topic-properties": {base: "partitions:5"}}))
+        create(services({"topic_properties": {base: "partitions:5"}}))
 
 
 @pytest.mark.parametrize(
@@ -201,25 +151,26 @@ def test_partitions_without_effect_are_refused(base: str) -> None:
     ],
 )
 def test_properties_that_make_no_topic_are_refused(base: str, text: str, words: str) -> None:
-    settings = parse_settings({"topic-properties": {base: text}})
+    settings = services({"topic_properties": {base: text}})
     with pytest.raises(SettingsError, match=words):
-        check_topic_properties(settings)
+        check_services(settings)
     with pytest.raises(SettingsError, match=words):
         topics_of(settings)
 
 
 def test_no_other_queue_is_called_as_that_of_calculated_fields() -> None:
-    with pytest.raises(SettingsError, match=r"calculatedfields is the queue of queue\.calculated-fields"):
-        parse_settings({"rule-engine.queues": [{"name": "calculatedfields", "topic": "cf"}]})
+    settings = services({"rule_engine.queues": [{"name": "calculatedfields", "topic": "cf"}]})
+    with pytest.raises(SettingsError, match=r"calculatedfields is the queue of services\.calculated_fields"):
+        check_services(settings)
 
 
 def test_topics_of_a_service_that_is_gone_are_deleted() -> None:
-    log = create(QueueSettings(), service_ids={CORE: ["core-1", "core-2"]})
+    log = create(ServiceSettings(), service_ids={CORE: ["core-1", "core-2"]})
     before = set(log.topics)
 
     async def scenario() -> list[str]:
         await log.start()
-        return await delete_service_topics(log.admin, QueueSettings(), "core-1")
+        return await delete_service_topics(log.admin, ServiceSettings(), "core-1")
 
     gone = asyncio.run(scenario())
     assert before - set(log.topics) == set(gone)
@@ -229,7 +180,7 @@ def test_topics_of_a_service_that_is_gone_are_deleted() -> None:
 
 
 def test_find_spec_tells_a_service_topic_from_a_shared_one() -> None:
-    settings = QueueSettings(prefix="p")
+    settings = ServiceSettings(prefix="p")
     assert find_spec(settings, "p.edqs.responses").kind == "internal"
     assert find_spec(settings, "p.edqs.responses.core-1").kind == "per-service"
     assert find_spec(settings, "p.tb_rule_engine.hp").base == "tb_rule_engine.hp"
@@ -237,21 +188,21 @@ def test_find_spec_tells_a_service_topic_from_a_shared_one() -> None:
 
 
 def test_strategies_are_chosen_in_the_settings() -> None:
-    settings = parse_settings(
+    settings = services(
         {
-            "rule-engine": {
+            "rule_engine": {
                 "queues": [
                     {
                         "name": "Slow",
                         "topic": "slow",
-                        "submit-strategy": {"type": "BATCH", "batch-size": 7},
-                        "processing-strategy": {"type": "RETRY_ALL", "retries": 5, "pause-between-retries": 1},
-                        "pack-processing-timeout": 4,
+                        "submit_strategy": {"type": "BATCH", "batch_size": 7},
+                        "processing_strategy": {"type": "RETRY_ALL", "retries": 5, "pause_between_retries": 1},
+                        "pack_processing_timeout": 4,
                     }
                 ]
             },
-            "notifications.processing-strategy.retries": "2",
-            "cluster.changes.submit-strategy.type": "SEQUENTIAL",
+            "notifications.processing_strategy.retries": 2,
+            "changes.submit_strategy.type": "SEQUENTIAL",
         }
     )
     queues = pack_queues(settings)
@@ -268,23 +219,8 @@ def test_strategies_are_chosen_in_the_settings() -> None:
     assert queues[QueueKey(CORE, "Edge")].pack_seconds == 10.0
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"notifications.submit-strategy.type": "RANDOM"},
-        {"notifications.processing-strategy.retries": -1},
-        {"notifications.processing-strategy.failure-percentage": 101},
-        {"cluster.changes.pack-processing-timeout": 2000},
-        {"cluster.changes.submit-strategy.size": 1},
-    ],
-)
-def test_strategies_that_make_no_sense_are_refused(bad: dict) -> None:
-    with pytest.raises(SettingsError, match="queue"):
-        parse_settings(bad)
-
-
 def test_the_calls_between_brokers_are_in_the_table() -> None:
-    settings = QueueSettings(prefix="p")
+    settings = ServiceSettings(prefix="p")
     for base in INSTANCE_CHANNELS.values():
         for kind in ("notifications", "responses"):
             spec = find_spec(settings, f"p.{base}.{kind}.node-1")

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from penstock._ext.hub.connection import Hub, Session
+from penstock.mqtt.refusals import disconnect
 from penstock.sessions import events as module
 from penstock.sessions.event_log import TOPIC, EventKind, EventLog
 from penstock.sessions.events import SessionEvents
-from penstock.sessions.memory_store import MemorySessionStore
 from penstock.sessions.registry import Opening, SessionRegistry
 from penstock.storage.log.base import TopicPartition
 from penstock.storage.log.memory import MemoryLog
@@ -24,7 +24,8 @@ def test_what_the_store_tells_after_the_client_has_gone(monkeypatch: pytest.Monk
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         hub = Hub(loop)
-        registry = SessionRegistry(hub, MemorySessionStore[Session](), loop)
+        sessions: dict[str, Session] = {}
+        registry = SessionRegistry(hub, loop, disconnect=disconnect, sessions=sessions)
         recorded: list[tuple[EventKind, str, int]] = []
         memory = MemoryLog()
         await memory.start()
@@ -32,7 +33,7 @@ def test_what_the_store_tells_after_the_client_has_gone(monkeypatch: pytest.Monk
         monkeypatch.setattr(
             log, "record", lambda kind, client_id, *, count=0, **_: recorded.append((kind, client_id, count))
         )
-        events = SessionEvents(log, registry)
+        events = SessionEvents(log, sessions)
         session, _ = registry.open(Opening("a", None, True, 3_600, None))
         client = LaneClient(hub, session)
         connection = session.connection
@@ -55,12 +56,13 @@ def test_what_was_recorded_last_is_in_the_log_when_it_closes(monkeypatch: pytest
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        registry = SessionRegistry(Hub(loop), MemorySessionStore[Session](), loop)
+        sessions: dict[str, Session] = {}
+        registry = SessionRegistry(Hub(loop), loop, disconnect=disconnect, sessions=sessions)
         memory = MemoryLog()
         await memory.start()
         log = EventLog(memory, node="n")
         await log.start()
-        events = SessionEvents(log, registry)
+        events = SessionEvents(log, sessions)
         session, _ = registry.open(Opening("a", None, True, 0, None))
         events.ended(session)
         await events.stop()

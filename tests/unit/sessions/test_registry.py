@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from penstock._ext.hub.connection import Hub, Session
-from penstock._ext.wire.packets import WillPacket
-from penstock.sessions.memory_store import MemorySessionStore
+from penstock.mqtt.refusals import disconnect
 from penstock.sessions.registry import NEVER, Opening, SessionRegistry
+from penstock.sessions.will import Will
 
 
 class TestClock:
@@ -59,12 +59,12 @@ class World:
     def __init__(self) -> None:
         self.clock = TestClock()
         self.hub = Hub(self.clock)
-        self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), self.clock)
+        self.registry = SessionRegistry(self.hub, self.clock, disconnect=disconnect)
         self.observer, _ = self.open("observer", expiry=NEVER)
         self.hub.trie.subscribe(self.observer, b"wills/#", 1)
 
     def open(
-        self, client_id: str, *, clean: bool = True, expiry: int = 0, will: WillPacket | None = None, user: str = ""
+        self, client_id: str, *, clean: bool = True, expiry: int = 0, will: Will | None = None, user: str = ""
     ) -> tuple[Session, bool]:
         return self.registry.open(Opening(client_id, user or None, clean, expiry, will))
 
@@ -81,8 +81,8 @@ def world() -> World:
     return World()
 
 
-def will(delay: int = 0) -> WillPacket:
-    return WillPacket("wills/a", b"gone", 1, False, b"", delay)
+def will(delay: int = 0) -> Will:
+    return Will("wills/a", b"gone", 1, False, b"", delay)
 
 
 def test_a_session_without_expiry_ends_with_its_connection(world: World) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from penstock._ext.hub.connection import Hub, Session
-from penstock._ext.wire.packets import Reason, WillPacket
+from penstock._ext.wire.packets import Reason
+from penstock.mqtt.refusals import disconnect
 from penstock.sessions.keeper import RETRY_SECONDS, WILL_SECONDS, SessionKeeper
-from penstock.sessions.memory_store import MemorySessionStore
 from penstock.sessions.records import (
     SESSIONS,
     SUBSCRIPTIONS,
@@ -22,6 +22,7 @@ from penstock.sessions.records import (
     decode_will,
 )
 from penstock.sessions.registry import NEVER, Opening, SessionRegistry
+from penstock.sessions.will import Will
 from penstock.storage.state.base import Change, OnRecord, OnStored, StoreError
 from tests.support.machine.manual_clock import ManualClock
 
@@ -88,8 +89,8 @@ class World:
         self.keeper = SessionKeeper(
             self.store, self.hub.trie, self.clock, clock=lambda: START + self.clock.now, node=node
         )
-        self.registry = SessionRegistry(self.hub, MemorySessionStore[Session](), self.clock, self.keeper)
-        self.restored = asyncio.run(self.registry.restore(lambda client_id, username: None))
+        self.registry = SessionRegistry(self.hub, self.clock, self.keeper, disconnect=disconnect)
+        self.restored = asyncio.run(self.registry.restore(lambda subject: None))
 
     def restarted(self, after: float = 0.0) -> World:
         return World(self.store, self.clock.now + after)
@@ -125,8 +126,8 @@ def world() -> World:
     return World()
 
 
-def will(delay: int = 0) -> WillPacket:
-    return WillPacket("wills/a", b"gone", 1, False, b"", delay)
+def will(delay: int = 0) -> Will:
+    return Will("wills/a", b"gone", 1, False, b"", delay)
 
 
 def test_clean_sessions_are_never_written(world: World) -> None:
@@ -577,16 +578,16 @@ def test_a_client_that_came_before_the_store_was_read(*, user: str | None, survi
     world.run()
     hub, clock = Hub(Clock()), Clock()
     keeper = SessionKeeper(world.store, hub.trie, clock, clock=lambda: START)
-    registry = SessionRegistry(hub, MemorySessionStore[Session](), clock, keeper)
+    registry = SessionRegistry(hub, clock, keeper, disconnect=disconnect)
     early, _ = registry.open(Opening("a", user, True, 0, None))
     told: list[int] = []
 
-    def disconnect(reason: int, _: str) -> None:
+    def end(reason: int, _: str) -> None:
         told.append(reason)
         registry.abandon(early)
 
-    registry.await_joining(early, SimpleNamespace(disconnect=disconnect))  # type: ignore[arg-type]
-    asyncio.run(registry.restore(lambda client_id, username: None))
+    registry.await_joining(early, SimpleNamespace(disconnect=end))  # type: ignore[arg-type]
+    asyncio.run(registry.restore(lambda subject: None))
     found = registry.get("a")
     assert found is not None
     assert (found is not early) is survives

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from penstock._ext.hub.connection import Hub, Session
-from penstock._ext.wire.packets import WillPacket
+from penstock._ext.match.acl import PUBLISH, SUBSCRIBE
+from penstock.access.base import Grant, Identity, Subject
 from penstock.sessions.records import (
     FORM,
     RecordError,
@@ -15,9 +16,10 @@ from penstock.sessions.records import (
     encode_session,
     encode_subscriptions,
 )
+from penstock.sessions.will import Will
 from tests.support.machine.manual_clock import ManualClock
 
-WILL = WillPacket("wills/a", b"\x00gone", 2, True, b"\x01\x01", 30, 60)
+WILL = Will("wills/a", b"\x00gone", 2, True, b"\x01\x01", 30, 60)
 
 
 def make_session(client_id: str = "a", username: str | None = None) -> Session:
@@ -45,6 +47,46 @@ def test_a_session_without_name_or_will() -> None:
     assert record.username is None
     assert record.will is None
     assert record.disconnected_at == 0
+
+
+def test_the_identity_is_read_as_it_was_written() -> None:
+    session = make_session("a", "alice")
+    grants = (Grant(True, PUBLISH | SUBSCRIBE, "own/%u/#"),)
+    session.identity = Identity("alice", "password_file", ("staff", "lab"), grants, attributes={"rate": 10, "cn": "a"})
+    record = decode_session("a", encode_session(session, "device", 1, 0, None, node="n1"))
+    assert record.to_identity() == session.identity
+    assert record.to_subject() == Subject(session.identity, "a")
+    session.identity = Identity("alice", expires_at=5.0)  # belongs to the connection
+    assert decode_session("a", encode_session(session, "device", 1, 0, None)).to_identity() == Identity("alice")
+
+
+# As brokers wrote them before they recorded identities: without, and with the name of a node.
+OLD = bytes.fromhex("9901a161a5616c696365a6646576696365 05cd0e10 cf0000018bcfe56800 00 c0".replace(" ", ""))
+OLD_WITH_NODE = b"\x9a" + OLD[1:] + b"\xa2n1"
+
+
+@pytest.mark.parametrize(("value", "node"), [(OLD, ""), (OLD_WITH_NODE, "n1")])
+def test_a_record_of_an_older_broker(value: bytes, node: str) -> None:
+    """The user is known, who has confirmed it is not, and there are no groups."""
+    record = decode_session("a", value)
+    assert (record.client_id, record.username, record.expiry_interval, record.node) == ("a", "alice", 3_600, node)
+    assert record.to_identity() == Identity("alice", source="", groups=(), grants=None)
+
+
+def test_an_older_broker_reads_the_record() -> None:
+    """It takes the fields it knows, and leaves out the rest."""
+
+    class Older(msgspec.Struct, array_like=True):
+        form: int
+        client_id: str
+        username: str | None
+
+    session = make_session("a", "alice")
+    session.identity = Identity("alice", "password_file", ("staff",))
+    value = encode_session(session, "device", 1, 0, None)
+    assert msgspec.msgpack.decode(value, type=Older) == Older(FORM, "a", "alice")
+    fields = msgspec.msgpack.decode(value)
+    assert fields[:-1] == [FORM, "a", "alice", "device", 5, 3_600, 1, 0, None, ""]
 
 
 def test_subscriptions_are_read_as_they_were_written() -> None:

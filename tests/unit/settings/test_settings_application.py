@@ -1,8 +1,8 @@
-"""The settings around APPLICATION clients: defaults and names of the seed, properties checked, the secret kept."""
+"""The settings around APPLICATION clients: defaults and names of TBMQ, properties checked, the secret kept."""
 
 import pytest
 
-from penstock.broker.app import check
+from penstock.broker.check import check
 from penstock.core.errors import SettingsError
 from penstock.settings import load_settings
 from penstock.settings.document import render

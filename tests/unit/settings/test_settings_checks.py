@@ -52,7 +52,7 @@ def test_low_watermark_is_below_high():
 @pytest.mark.parametrize("address", ["0.0.0.0:1883", "[::]:1883", "*:1883", "10.1.2.3:1883", "broker.example:1883"])
 @pytest.mark.parametrize("anonymous", ["loopback", "deny"])
 def test_a_listener_open_to_the_network_without_authentication_is_refused(address, anonymous):
-    with pytest.raises(SettingsError, match="is open to the network and nobody can authenticate") as caught:
+    with pytest.raises(SettingsError, match="is open to the network without authentication") as caught:
         load(listeners=address, access__anonymous=anonymous)
     assert caught.value.exit_code == 78
     assert f"listener mqtt on {address}" in caught.value.message
@@ -79,7 +79,7 @@ def test_insecure_in_the_environment_opens_it_with_a_warning():
 
 
 def test_a_local_listener_that_nobody_can_use_is_refused():
-    with pytest.raises(SettingsError, match="nobody can connect to listener mqtt"):
+    with pytest.raises(SettingsError, match=r"listener mqtt on .* refuses every client"):
         load(access__anonymous="deny")
 
 
@@ -135,7 +135,7 @@ def test_tls_needs_a_certificate_and_its_key(certificate, tmp_path):
         load(**{**good, "listeners.0.key": ""})
     with pytest.raises(SettingsError, match=r"listeners.0.certificate: cannot read /nowhere: No such file"):
         load(**{**good, "listeners.0.certificate": "/nowhere"})
-    with pytest.raises(SettingsError, match=r"are no certificate and its unencrypted key"):
+    with pytest.raises(SettingsError, match=r"must be a certificate and its unencrypted key"):
         load(**{**good, "listeners.0.key": f"{certificate}/other.pem"})
 
 

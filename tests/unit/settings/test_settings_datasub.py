@@ -35,7 +35,7 @@ def test_open_to_the_network_it_needs_a_way_to_authenticate() -> None:
 
 def test_enhanced_authentication_is_no_way_in() -> None:
     given = {"data_subscription.address": OPEN, "access.enhanced": {"x": "module:factory"}}
-    with pytest.raises(SettingsError, match="nobody can authenticate"):
+    with pytest.raises(SettingsError, match="without authentication"):
         load_settings(None, {}, given)
 
 

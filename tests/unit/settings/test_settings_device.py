@@ -1,4 +1,4 @@
-"""The settings of DEVICE queues and of Redis: defaults and names of the seed, bounds, secrets."""
+"""The settings of DEVICE queues and of Redis: defaults and names of TBMQ, bounds, secrets."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def test_messages_that_wait_for_room_have_the_bound_of_the_original():
         ),
         ("[limit]\nx = 1\n", r":1: limit is not a section of the settings: did you mean limits\?"),
         ("[zzz]\n", r":1: zzz is not a section of the settings: there are access, admin"),
-        ("[zzz]\n", r":1: zzz is not a section of the settings: there are .*, mqtt, queue, queue_manager"),
+        ("[zzz]\n", r":1: zzz is not a section of the settings: there are .*, mqtt, queues, rate_limits"),
         (
             "[limits]\nmax_packet_size = 1\n",
             r":2: limits.max_packet_size = 1 is not allowed: .*from 128 to 268,435,461",
@@ -250,8 +250,8 @@ def test_messages_that_wait_for_room_have_the_bound_of_the_original():
             "[[listeners]]\n[[listeners]]\nport = 3\n",
             r":3: listeners.1.port is not a setting: did you mean listeners.1.",
         ),
-        ("[access]\nenhanced = 3\n", r":2: access.enhanced = 3 is not allowed: use a table of texts"),
-        ("[access.enhanced]\nSCRAM = 3\n", r":1: access.enhanced = .* is not allowed: use a table of texts"),
+        ("[access]\nenhanced = 3\n", r":2: access.enhanced = 3 is not allowed: use a table of strings"),
+        ("[access.enhanced]\nSCRAM = 3\n", r":1: access.enhanced = .* is not allowed: use a table of strings"),
         ("[server\n", r"is not valid TOML: .*line 1"),
     ],
 )
@@ -274,7 +274,7 @@ def test_mistakes_in_the_file(write, text, message):
             {"PENSTOCK_LIMITS__MAX_INFLIGHT": "0"},
             r"PENSTOCK_LIMITS__MAX_INFLIGHT = '0' is not allowed: .*from 1 to 65,535",
         ),
-        ({"PENSTOCK_LISTENERS__1__ADDRESS": "127.0.0.1:1"}, r"there is no listener 0 before it"),
+        ({"PENSTOCK_LISTENERS__1__ADDRESS": "127.0.0.1:1"}, r"listener 0 before it is missing"),
         ({"PENSTOCK_LISTENERS__ADDRESS": "127.0.0.1:1"}, r"name the listener by its number"),
         ({"PENSTOCK_LISTENERS": "ftp://127.0.0.1:1"}, r"is not allowed: use host:port, or a URL with tcp://"),
         ({"PENSTOCK_LISTENERS": ","}, r"is not allowed: use at least one host:port"),
@@ -338,7 +338,7 @@ def test_kafka_keys_of_the_queues_are_those_of_the_log(write):
     assert (kafka.bootstrap_servers, kafka.linger_ms, kafka.batch_size) == ("127.0.0.1:9", 7, 16384)
     assert (kafka.max_poll_records, kafka.replication_factor) == (100, 3)
     assert kafka.common == {"security.protocol": "ssl", "socket.keepalive.enable": "true"}
-    assert loaded.settings.queue == {"prefix": "p"}
+    assert loaded.settings.services.prefix == "p"
     assert loaded.origins["kafka.batch_size"] == f"file {path}"
     with pytest.raises(SettingsError, match=r"queue\.kafka\.acks"):
         load_settings(write('[queue.kafka]\nacks = "some"\n'), {})
@@ -371,7 +371,7 @@ def test_secrets_of_kafka_are_not_shown(write, name, table):
     assert shown == {name: "***", "client.id": "seen"}
     with pytest.raises(SettingsError) as refused:
         load_settings(write(f'[kafka.{table}]\n"{name}" = "hidden"\n"client.id" = 7\n'), {})
-    assert "a table of texts" in str(refused.value)
+    assert "a table of strings" in str(refused.value)
     assert "hidden" not in str(refused.value)
 
 

@@ -1,4 +1,4 @@
-"""Rate limits: defaults and names of the seed, what they may say, and that all of them are off."""
+"""Rate limits: defaults and names of TBMQ, what they may say, and that all of them are off."""
 
 from __future__ import annotations
 

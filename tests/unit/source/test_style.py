@@ -1,23 +1,18 @@
-"""Lint, types, layers and sizes are tests: one command says yes or no."""
+"""Lint, types and layers are tests: one command says yes or no."""
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from cython_lint.cython_lint import PYCODESTYLE_CODES
 
 ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(sys.executable).parent
 PYTHON_TREES = ("src", "tests", "bench", "docs", "docker")
-LONGEST_FILE = 600
-LONGEST_PYX = 1_000
-LONGEST_FUNCTION = 60
 
 
 def run(*command: str) -> None:
@@ -84,27 +79,6 @@ def test_every_compiled_module_has_a_stub() -> None:
         if re.search(r"^(?:class|def|cdef class|cpdef|[A-Z_]+ =)", text, re.M):
             stub = (ROOT / "src/penstock/_ext" / path.parent.name / path.name).with_suffix(".pyi")
             assert stub.is_file(), f"{path.name} has no {stub.relative_to(ROOT)}"
-
-
-@pytest.mark.parametrize("pattern", ["src/**/*.py", "tests/**/*.py", "bench/**/*.py", "bench/**/*.c", "ext/**/*.px?"])
-def test_files_are_short(pattern: str) -> None:
-    long = {}
-    for path in sources(pattern):
-        lines = len(path.read_text().splitlines())
-        if lines > (LONGEST_PYX if path.suffix == ".pyx" else LONGEST_FILE):
-            long[str(path.relative_to(ROOT))] = lines
-    assert not long
-
-
-def test_functions_are_short() -> None:
-    long = {}
-    for path in sources("src/**/*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = (node.end_lineno or node.lineno) - node.lineno + 1
-                if lines > LONGEST_FUNCTION:
-                    long[f"{path.relative_to(ROOT)}:{node.name}"] = lines
-    assert not long
 
 
 def test_nothing_of_this_machine_is_in_the_tree() -> None:

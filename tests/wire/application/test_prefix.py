@@ -1,11 +1,11 @@
-"""`queue.prefix` stands before every topic and group, so that installations may share a Kafka."""
+"""`services.prefix` stands before every topic and group, so that installations may share a Kafka."""
 
 from tests.support.clients.packets import V5
 from tests.support.servers.kafka_topics import own_topics
 from tests.support.worlds.application import until
 
 PREFIX = "penstock.site"
-SETTINGS = {"queue.prefix": PREFIX}
+SETTINGS = {"services.prefix": PREFIX}
 TOPICS = {
     "tbmq.client.app.context",
     "tbmq.client.received",

@@ -13,8 +13,8 @@ import pytest
 
 from penstock.services.model import MAIN, SYSTEM_TENANT, ServiceInfo, ServiceType
 from penstock.services.service import HashPartitionService
-from penstock.services.settings import QueueSettings
 from penstock.services.topics import default_queues
+from penstock.settings.services import ServiceSettings
 from penstock_client import Admin, Consumer
 from tests.support.brokers.cluster import NODES
 from tests.support.clients.packets import V5, V311, PacketType, pack_auth
@@ -53,7 +53,7 @@ def owner_of(name: str) -> str:
     """As every broker calculates it."""
     kinds = frozenset([ServiceType.TB_CORE, ServiceType.TB_TRANSPORT])
     first, second = (ServiceInfo(service_id=node, service_types=kinds) for node in NODES)
-    service = HashPartitionService(first, default_queues(QueueSettings()), None)  # type: ignore[arg-type]  # no timers
+    service = HashPartitionService(first, default_queues(ServiceSettings()), None)  # type: ignore[arg-type]  # no timers
     service.start([second])
     is_first = service.is_my_partition(ServiceType.TB_CORE, MAIN, SYSTEM_TENANT, name)
     return NODES[0] if is_first else NODES[1]

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from penstock._ext.hub.connection import read_context
+from penstock._ext.application.context import read_context
 from penstock.subscribers.application.contexts import OWN, TABLE, make_key
 from tests.support.brokers.cluster import await_dispatched, stored
 from tests.support.clients.packets import V5, V311, PacketType, Reason, Will

@@ -15,7 +15,7 @@ BROKERS: SharedBrokers[DataBroker] = SharedBrokers(Path(__file__).parent)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "both_logs: a scenario of the seed, for the embedded log and for Kafka")
+    config.addinivalue_line("markers", "both_logs: a scenario for the embedded log and for Kafka")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

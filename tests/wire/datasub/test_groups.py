@@ -1,4 +1,4 @@
-"""Consumer groups as the seed tells of them: partitions shared out, members that come, go and die."""
+"""Consumer groups as TDengine has them: partitions shared out, members that come, go and die."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_clean_sessions_use_no_store(*, broker, connect, publisher, client_id, t
 
 
 def test_store_first(*, broker, connect, topic, client_id):
-    """`device.persist_after = 0`: the seed's behaviour; what a device has got is stored until it is acknowledged.
+    """`device.persist_after = 0`: TBMQ's behaviour; what a device has got is stored until it is acknowledged.
     The last test here: the setting stays."""
     broker.restart_with(persist_after=0)
     publisher = connect(V5)

@@ -1,4 +1,4 @@
-"""What becomes of a queue that nobody has defined when a client uses it: `queue_manager.auto_create`. Each test has a
+"""What becomes of a queue that nobody has defined when a client uses it: `durable_queues.auto_create`. Each test has a
 broker of its own, most of them on both logs."""
 
 import pytest
@@ -11,7 +11,7 @@ TOPIC_NAME_INVALID = 0x90
 TOPIC_FILTER_INVALID = 0x8F
 QUOTA_EXCEEDED = 0x97
 ORDERS = [{"name": "orders"}]
-OFF = {"queue_manager.auto_create": "off"}
+OFF = {"durable_queues.auto_create": "off"}
 
 
 @pytest.fixture(params=["embedded", "kafka"])
@@ -83,7 +83,7 @@ def test_the_reserved_queue_takes_what_no_other_queue_does(provider, tmp_path, c
 
 
 def test_ephemeral(provider, tmp_path, connect):
-    with running_queue_broker(tmp_path, provider, {"queue_manager.auto_create": "ephemeral"}, ORDERS) as broker:
+    with running_queue_broker(tmp_path, provider, {"durable_queues.auto_create": "ephemeral"}, ORDERS) as broker:
         client = QueueClient(connect(V5, broker=broker))
         client.publish("$queue/elsewhere/1", b"1")
         assert broker.queue("elsewhere")["durable"] is False
@@ -110,7 +110,7 @@ def test_off(tmp_path, connect):
 
 def test_there_is_a_bound(tmp_path, connect):
     """Dead letters and queues of the settings do not count, and a queue that is deleted makes room."""
-    settings = {"queue_manager.max_auto_queues": 3}
+    settings = {"durable_queues.max_auto_queues": 3}
     with running_queue_broker(tmp_path, settings=settings, queues=ORDERS) as broker:
         client = QueueClient(connect(V5, broker=broker))
         client.publish("$queue/orders/1", b"1")
@@ -154,7 +154,7 @@ def test_a_will_makes_a_queue_too(tmp_path, connect):
 
 def test_an_ephemeral_queue_goes_in_time(tmp_path, connect):
     """`expires_after` counts, not the interval in which all queues are looked at."""
-    settings = {"queue_manager.retention_interval": "1h"}
+    settings = {"durable_queues.retention_interval": "1h"}
     with running_queue_broker(tmp_path, settings=settings, queues=ORDERS) as broker:
         for name in ("unused", "used"):
             broker.api("queues", "POST", {"name": name, "durable": False, "expires_after": "1s"})

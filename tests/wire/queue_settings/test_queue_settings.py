@@ -30,7 +30,7 @@ def test_nothing_configured(provider, tmp_path, connect):
 
 def test_the_reserved_queue_stops_nobody_when_it_is_full(provider, tmp_path, connect):
     """The queues that are read go on without it."""
-    with running_queue_broker(tmp_path, provider, {"queue_manager.auto_create": "off"}) as broker:
+    with running_queue_broker(tmp_path, provider, {"durable_queues.auto_create": "off"}) as broker:
         broker.command("queue", "update", "mqtt", "-o", "limits.max_depth=3")
         broker.command("queue", "create", "orders")
         client = QueueClient(connect(V5, broker=broker))
@@ -130,9 +130,9 @@ def test_rules_of_access_hold(provider, tmp_path, connect):
 
 @pytest.mark.parametrize(("interval", "committed"), [("0s", 5), ("1h", 0)], ids=["each-batch", "never"])
 def test_the_interval_of_the_auto_commit(provider, tmp_path, connect, interval, committed):
-    """Section 6, constant "auto-commit of streams": `queue_manager.auto_commit_interval`, 0 = each batch."""
+    """Section 6, constant "auto-commit of streams": `durable_queues.auto_commit_interval`, 0 = each batch."""
     payloads = [b"%d" % number for number in range(5)]
-    settings = {"queue_manager.auto_commit_interval": interval}
+    settings = {"durable_queues.auto_commit_interval": interval}
     with running_queue_broker(
         tmp_path, provider, settings=settings, queues=[{"name": "events", "type": "stream"}]
     ) as broker:

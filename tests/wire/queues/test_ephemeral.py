@@ -1,5 +1,5 @@
 """What are queues that nobody configured, and those in memory? Reference, section 1 (no queue matches; ephemeral
-storage, end, backlog). What `queue_manager.auto_create` says is tested in tests/wire/queue_settings."""
+storage, end, backlog). What `durable_queues.auto_create` says is tested in tests/wire/queue_settings."""
 
 import time
 

@@ -144,9 +144,9 @@ READS = '[[rules]]\neffect = "deny"\nactions = ["publish"]\nclients = ["reads"]\
 def strict(tmp_path_factory):
     """A broker with rights and little room."""
     settings = {
-        "queue_manager.auto_create": "ephemeral",
-        "queue_manager.ephemeral_bytes": 65536,
-        "queue_manager.retention_interval": "1h",
+        "durable_queues.auto_create": "ephemeral",
+        "durable_queues.ephemeral_bytes": 65536,
+        "durable_queues.retention_interval": "1h",
         "limits.max_subscriptions": 2,
     }
     queues = [{"name": "events", "type": "stream"}, *({"name": f"q{number}"} for number in range(5))]

@@ -30,7 +30,6 @@ cdef struct Entry:
 
 cdef class PackTracker:
     cdef list parts                     # the RecordPacks that were read at once
-    cdef void* lane                     # borrowed: whose pack it is
     cdef Entry* entries
     cdef readonly uint32_t count
     cdef uint32_t capacity

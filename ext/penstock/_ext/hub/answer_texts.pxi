@@ -29,11 +29,14 @@ cdef enum AnswerText:
     TEXT_LIMIT = 25
     TEXT_BAD_TIME = 26
     TEXT_TWICE = 27
-    TEXT_COUNT = 28
+    TEXT_DENIED = 28
+    TEXT_BUSY = 29
+    TEXT_BAD_TOPIC = 30
+    TEXT_COUNT = 31
     TEXT_HELD = 0xFD            # Connection.words: they name the group that holds the queue back
     TEXT_CAPTURED = 0xFE        # no text: a queue has taken the message
 
-cdef const char* ANSWER_TEXTS[28]
+cdef const char* ANSWER_TEXTS[31]
 ANSWER_TEXTS[:] = [
     "",
     "durable queues need a log: ingest.log is none",
@@ -63,6 +66,9 @@ ANSWER_TEXTS[:] = [
     "no queue is created: the limit queue_manager.max_auto_queues or max_queues is reached",
     "delay or timeout is not a duration such as 30s, or over max_delay of the queue",
     "a user property of the settlement is given twice, with different values",
+    "the access rules do not allow it",
+    "the log has too much to write now: publish it again later",
+    "not a topic of a queue: $queue/<name>[/<key>]",
 ]
 
 # Answers of penstock.subscribers.queue if it creates no queue.

@@ -14,7 +14,7 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cython cimport final
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport INT64_MAX, UINT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, UINT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strcmp, strlen
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, clockid_t, timespec
@@ -27,20 +27,17 @@ from penstock._ext.wire.codec cimport (AUTH, CONNECT, DISCONNECT, MALFORMED_PACK
                                        RETAIN_NOT_SUPPORTED, SUBSCRIBE, SUCCESS, TOPIC_ALIAS_INVALID,
                                        TOPIC_NAME_INVALID, UNSUBSCRIBE, AckView, PublishView, check_topic_name,
                                        parse_ack, parse_publish, publish_body_size)
-from penstock._ext.record.envelope cimport (NO_DELIVERY_QOS, EnvelopeView, delivery_size, envelope_size, get_envelope,
-                                            origin_size, put_delivery, put_envelope, put_origin, put_received,
-                                            received_size)
+from penstock._ext.record.envelope cimport (EnvelopeView, envelope_size, get_envelope, origin_size, put_envelope,
+                                            put_origin, put_received, received_size)
 from penstock._ext.hub.gathering cimport WAIT_ANSWER, WAIT_NONE_LONGER, WAIT_NOTHING
 from penstock._ext.hub.inflight cimport (AWAIT_PUBACK, AWAIT_PUBCOMP, AWAIT_PUBREC, DELIVERY_BACKLOG, DELIVERY_RETAIN,
-                                         DELIVERY_SHARED, SLOT_COUNTED, SLOT_PACK, SLOT_QUEUE, SLOT_RELEASING,
-                                         SLOT_RESERVED, SLOT_STORED, SLOT_STORING, Extras, Hold, Queue, Queued, Slot,
-                                         WindowPart, extras_group_name, extras_new, ids_add, ids_clear, ids_discard,
+                                         DELIVERY_NUMBERED, DELIVERY_SHARED, SLOT_BORROWED, SLOT_COUNTED,
+                                         SLOT_RELEASING, SLOT_RESERVED, Extras, Queue, Queued, Slot, WindowPart,
+                                         extras_group_name, extras_new, ids_add, ids_clear, ids_discard,
                                          ids_has, queue_clear, queue_pop, queue_push, queued_release, window_add,
                                          window_clear, window_find, window_order, window_put, window_release)
 from penstock._ext.hub.message cimport (Message, message_new, message_payload, message_props, message_ref,
                                         message_topic, message_unref, message_weight)
-from penstock._ext.application.pack cimport (ENTRY_DONE, ENTRY_DUP, ENTRY_NEW, ENTRY_PLANNED, ENTRY_RECEIVED,
-                                             ENTRY_RELEASED, ENTRY_SENT, ENTRY_UNSURE, Entry, PackTracker)
 from penstock._ext.match.partition cimport HashFunction, partition_of
 from penstock._ext.queue.pending cimport (ENTRY_CLAIMED, ENTRY_DEAD, ENTRY_READY, NACKS, NOT_PENDING, SETTLED,
                                           PendingEntry, PendingList, Settlement)
@@ -73,7 +70,6 @@ cdef enum:
     FLUSH_SIZE = 131_072        # output that is sent before the end of the iteration
     OUTPUT_GROWN = 2_048        # a connection that usually sends more at once gets room for all of it at once
     ROOM_AT_ONCE = 16_777_216   # so much of it for all connections of an iteration; the buffers of others grow in steps
-    TEMPLATES_KEPT = 65_536     # scratch memory not given back
     PARTIAL_KEPT = 4_096
     TOPIC_SLOTS = 8             # recent topics of a publisher
     LINGER = 5_000              # ms a closing connection has to take its last bytes
@@ -91,21 +87,17 @@ cdef enum:
 include "answer_texts.pxi"
 include "hub.pxi"
 include "hub_counters.pxi"
+include "outlet.pxi"
 include "session.pxi"
 include "give_back.pxi"
 include "rate.pxi"
 include "route.pxi"
 include "turns.pxi"
+include "topic_counts.pxi"
 include "retain.pxi"
 include "ingest.pxi"
 include "receive.pxi"
-include "cluster.pxi"
-include "dispatch.pxi"
-include "device.pxi"
-include "context.pxi"
-include "lane_parts.pxi"
-include "lanes.pxi"
-include "lane_send.pxi"
+include "window_parts.pxi"
 include "queue_depth.pxi"
 include "queue_times.pxi"
 include "queue_publish.pxi"
@@ -114,6 +106,8 @@ include "queue_members.pxi"
 include "queues.pxi"
 include "queue_turn.pxi"
 include "queue_send.pxi"
+include "queue_mqtt.pxi"
+include "queue_batches.pxi"
 include "courier.pxi"
 
 
@@ -343,7 +337,7 @@ cdef class Connection:
             if self.version == 5 and q - p > 2 and (q - 1)[0] == 0:
                 self.violation(MALFORMED_PACKET, "remaining length longer than needed")     # [MQTT-1.5.5-1]
                 return size
-            limit = self.hub.max_packet_size if self.state == CONNECTED else self.hub.connect_packet_size
+            limit = self.hub.limits.max_packet_size if self.state == CONNECTED else self.hub.limits.connect_packet_size
             if remaining + <uint32_t> (q - p) > limit:
                 self.violation(PACKET_TOO_LARGE, "packet larger than the limit")            # [MQTT-3.2.2-15]
                 return size
@@ -355,7 +349,7 @@ cdef class Connection:
             p = q + remaining
         if p != data:
             self.last_packet = self.hub.now
-        if buffer_size(&self.out) >= self.hub.flush_size:
+        if buffer_size(&self.out) >= self.hub.limits.flush_size:
             self.watch_output()                 # answers count too
         return p - data
 
@@ -521,7 +515,7 @@ cdef class Connection:
     # Called while output grows: sends early, then looks at the high watermark.
     cdef int watch_output(self) except -1:
         self.flush()
-        if buffer_size(&self.out) + self.transport_pending > self.hub.high_watermark and self.writable:
+        if buffer_size(&self.out) + self.transport_pending > self.hub.limits.high_watermark and self.writable:
             self.writable = False
             if self.session is not None:
                 self.session.watch()
@@ -531,7 +525,7 @@ cdef class Connection:
 
     # Called when output has drained: below the low watermark the connection is writable again.
     cdef int settle(self) except -1:
-        if not self.writable and buffer_size(&self.out) + self.transport_pending <= self.hub.low_watermark:
+        if not self.writable and buffer_size(&self.out) + self.transport_pending <= self.hub.limits.low_watermark:
             self.writable = True
             if not self.blocked:
                 self.resume_reading()

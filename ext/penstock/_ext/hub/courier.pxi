@@ -7,7 +7,7 @@ cdef enum:
 
 
 @final
-cdef class Courier:
+cdef class Courier(Outlet):
     """For one session, over all its connections: what is not acknowledged when one goes is sent again on the next."""
 
     def __init__(self, Session session not None, on_news not None, *, uint8_t qos=1, uint32_t identifier=0):
@@ -18,12 +18,8 @@ cdef class Courier:
         self._on_news = on_news
         self._tell_soon = self._tell
         self._acked = []
-        session.hub.consumer_numbers += 1
-        self.number = session.hub.consumer_numbers
-        if session.couriers is None:
-            session.couriers = []
-        session.couriers.append(self)
-        divide_window(session)
+        self.number = next_number(session.hub)
+        add_outlet(session, self)
 
     @property
     def is_connected(self):
@@ -37,7 +33,7 @@ cdef class Courier:
         if self.is_closed or c is None or c.state != CONNECTED or not c.writable or s.resend_count or s.queue.count:
             return False
         return self.qos == 0 or (s.outstanding + s.kept_free < s.limit and self.carried < MOST_CARRIED
-                                 and s.window.count < s.hub.max_inflight and self.round != s.round)
+                                 and s.window.count < s.hub.limits.max_inflight and self.turn != s.round)
 
     def send(self, bytes topic not None, bytes payload not None, bytes properties not None, int64_t token):
         """Whether it went out; a message larger than the client takes never does [MQTT-3.1.2-24] [MQTT-3.1.2-25]. Only
@@ -75,7 +71,7 @@ cdef class Courier:
         m.source_offset = token
         extras = make_extras(&self.identifier, 1 if self.identifier else 0, NULL)
         try:
-            sent = send_message(s.connection, s, m, self.qos, SLOT_QUEUE, extras, 0, False)
+            sent = send_message(s.connection, s, m, self.qos, DELIVERY_NUMBERED, extras, 0, False)
         finally:
             message_unref(m)
         if not sent or self.qos == 0:
@@ -84,7 +80,8 @@ cdef class Courier:
             count_drop(s, DROP_TOO_LARGE)
         elif self.qos:
             self.carried += 1
-            end_turn(s, &self.round)
+            bind_last(s, self)
+            end_turn(s, &self.turn)
         return sent != 0
 
     def take_acked(self):
@@ -98,10 +95,24 @@ cdef class Courier:
         if self.is_closed:
             return
         self.is_closed = True
-        self.session.couriers.remove(self)
-        if not self.session.couriers:
-            self.session.couriers = None
-        divide_window(self.session)
+        remove_outlet(self.session, self)
+
+    # ---- as an outlet ----
+
+    cdef bint pump(self, Session s, Connection c) except -1:
+        self.note()
+        return False
+
+    cdef int on_done(self, Session s, const Slot* slot, bint is_taken) except -1:
+        if slot.message == NULL:
+            return 0
+        self._acked.append(slot.message.source_offset)
+        if self.carried:
+            self.carried -= 1
+        return self.note()
+
+    cdef int on_detach(self, Session s) except -1:
+        return self.note()
 
     cdef int note(self) except -1:
         if not self._is_told:
@@ -115,19 +126,10 @@ cdef class Courier:
             self._on_news()
 
 
-cdef int courier_acked(Session s, const Slot* slot) except -1:
-    cdef Courier courier
-    for item in s.couriers:
-        courier = <Courier> item
-        if courier.number == slot.message.source_partition:
-            courier._acked.append(slot.message.source_offset)
-            if courier.carried:
-                courier.carried -= 1
-            return courier.note()
-    return 0
-
-
-cdef int note_couriers(Session s) except -1:
-    for item in s.couriers:
-        (<Courier> item).note()
-    return 0
+cdef bint has_courier(Session s) noexcept:
+    cdef Py_ssize_t i
+    if s.outlets is not None:
+        for i in range(PyList_GET_SIZE(s.outlets)):
+            if type(<object> PyList_GET_ITEM(s.outlets, i)) is Courier:
+                return True
+    return False

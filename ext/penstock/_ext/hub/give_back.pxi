@@ -3,7 +3,16 @@
 
 # Whether the rules deny a client a message that has waited for it. Queues and query topics have rights of their own.
 cdef inline bint is_denied(Session s, const Message* m, uint16_t flags) noexcept:
-    return not flags & SLOT_QUEUE and not s.acl.allows(message_topic(m), m.topic_size, ACL_RECEIVE)
+    return not flags & DELIVERY_NUMBERED and not s.acl.allows(message_topic(m), m.topic_size, ACL_RECEIVE)
+
+
+# Whether a message of an outlet that waits in a session must not be sent: the client's rules have changed meanwhile.
+cdef bint is_revoked(Session s, Outlet outlet, const Queued* item) except -1:
+    if s.acl is None or s.acl.allows(message_topic(item.message), item.message.topic_size, ACL_RECEIVE):
+        return False
+    if outlet is not None:
+        outlet.take_back(item.message)
+    return True
 
 
 # The client has lost the right to the message since it was matched: another member of its share group gets it, or it is
@@ -19,23 +28,26 @@ cdef int pass_denied(Session s, Message* m, uint8_t qos, uint16_t flags, Extras*
 # this id for a repetition. A client that never received the message answers PUBCOMP, too.
 cdef int give_up_slot(Session s, Connection c, Slot* slot) except -1:
     if slot.state == AWAIT_PUBREC:
-        if slot.message != NULL and not slot.flags & SLOT_QUEUE:
-            message_unref(slot.message)
-            slot.message = NULL
         return release_slot(s, c, slot)
-    if slot.flags & SLOT_STORED:
-        settle_stored(s, slot.packet_id, False)
+    if slot.outlet:
+        (<Outlet> PyList_GET_ITEM(s.outlets, slot.outlet - 1)).on_dropped(s, slot)
     window_release(&s.window, slot)
     s.hub.counters.inflight -= 1
     return 0
 
 
-# Send PUBREL, of a stored message as soon as the store knows it [MQTT-4.3.3-4] [MQTT3-4.3.3-1].
+# Send PUBREL, or leave it to the outlet: of a stored message as soon as the store knows it [MQTT-4.3.3-4]
+# [MQTT3-4.3.3-1].
 cdef int release_slot(Session s, Connection c, Slot* slot) except -1:
     slot.state = AWAIT_PUBCOMP                  # [MQTT-4.3.3-5]
-    if slot.flags & SLOT_STORED:
+    if slot.message != NULL and not slot.flags & DELIVERY_NUMBERED:
+        message_unref(slot.message)             # it is never sent again [MQTT-4.3.3-6]
+        slot.message = NULL
+    if slot.outlet and (<Outlet> PyList_GET_ITEM(s.outlets, slot.outlet - 1)).on_received(s, slot):
         slot.flags |= SLOT_RELEASING
-        return settle_stored(s, slot.packet_id, True)
+        return 0
+    if slot.flags & SLOT_RELEASING:
+        return 0                                # a lane sends it, see hold_id
     return send_ack(c, PUBREL, slot.packet_id, SUCCESS)
 
 
@@ -59,7 +71,7 @@ cdef int redeliver(Hub hub, Message* m, uint8_t qos, Extras* extras, bint is_lat
             if (group.node != extras.group_node or group.name_size != extras.group_name_size
                     or memcmp(group.name, extras_group_name(extras), group.name_size) != 0):
                 continue
-            member = choose_member(hub, group, hash, 0, message_topic(m), m.topic_size, qos)
+            member = choose_member(hub, group, hash, 0, message_topic(m), m.topic_size, qos, False)
             if member == NULL:
                 continue
             s = <Session> member.owner

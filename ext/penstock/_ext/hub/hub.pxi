@@ -27,50 +27,34 @@ cdef class Hub:
         """`loop` is where output is flushed; limits are named as in the settings and checked there."""
         self.loop = loop
         self.trie = Trie(cache_topics=match_cache)
-        self.bindings = Trie(cache_topics=match_cache)
-        self._open_queues = []
-        self._queue_news = []
-        self._changed_groups = []
-        self._queue_calls = []
         self.retained = RetainedTree()
         self.random_state = self.trie.seed
         self._awaiting = []
         self._log_waiters = []
         self._received = []
-        self._open_feeds = []
-        self._lane_news = []
-        self._dirty_lanes = []
-        self._tell_soon = self._tell_lanes
-        self._stashed = []
-        self._group_stash = {}
-        self._unsaved = []
-        self._device_news = []
-        self._devices_soon = self._tell_devices
-        self.packs_in_flight = 4
-        self.application_flush = 10
+        self.open_feeds = []
+        self.desks = []
         self._flush_soon = self._flush_all
         self.turns = Turns(self)
         self.configure(**limits)
         self.update_clock()
-        self.queue_epoch = self.wall - self.now
+        self.queues = QueueDesk(self, Trie(cache_topics=match_cache))
 
     def __dealloc__(self):
         cdef uint32_t i
         for i in range(self._dirty_count):
             Py_DECREF(<object> self._dirty[i])
-        for i in range(self._open_count):
-            Py_DECREF(<object> self._packs[self._open_packs[i]])
-        free(self._packs)
-        free(self._open_packs)
+        for i in range(self.ingest.open_count):
+            Py_DECREF(<object> self.ingest.packs[self.ingest.open_packs[i]])
+        free(self.ingest.packs)
+        free(self.ingest.open_packs)
         free(self._dirty)
         free(self._connections)
         free(self._read_buffer)
         buffer_free(&self._props)
         buffer_free(&self._templates)
-        buffer_free(&self._lane_props)
-        buffer_free(&self._queue_props)
-        buffer_free(&self._queue_topic)
-        free(self._own_retained.items)
+        buffer_free(&self.record_props)
+        free(self.own_retained.items)
 
     def configure(self, *, uint32_t max_packet_size=1_048_576, uint32_t connect_packet_size=65_536,
                   uint32_t max_topic_levels=32, uint32_t max_topic_length=65_535, uint32_t max_user_properties=64,
@@ -83,41 +67,41 @@ cdef class Hub:
                   dict rates=None, uint64_t match_steps=10_000, uint32_t max_retained_share=50,
                   bint shares_anonymous=False):
         """Sets every limit; may be called again while the broker runs."""
-        self.max_packet_size = max_packet_size
-        self.connect_packet_size = connect_packet_size
-        self.max_topic_levels = max_topic_levels
-        self.max_topic_length = max_topic_length
-        self.max_user_properties = max_user_properties
-        self.receive_maximum = receive_maximum
-        self.max_inflight = max_inflight
-        self.max_queued_messages = max_queued_messages
-        self.max_queued_bytes = max_queued_bytes
-        self.topic_alias_maximum = topic_alias_maximum
-        self.max_retained_messages = max_retained_messages
-        self.max_retained_bytes = max_retained_bytes
-        self.retained_share = max_retained_share
-        self.shares_anonymous = shares_anonymous
-        self.high_watermark = write_high_watermark
-        self.low_watermark = write_low_watermark
-        self.flush_size = min(write_high_watermark, <uint32_t> FLUSH_SIZE)
-        self.connect_timeout = <int64_t> (connect_timeout * 1000)
-        self.patience = <int64_t> (backpressure_seconds * 1000)
-        self.drop_oldest = queue_overflow == "drop-oldest"
-        self.maximum_qos = maximum_qos
-        self.retain_available = retain_available
+        self.limits.max_packet_size = max_packet_size
+        self.limits.connect_packet_size = connect_packet_size
+        self.limits.max_topic_levels = max_topic_levels
+        self.limits.max_topic_length = max_topic_length
+        self.limits.max_user_properties = max_user_properties
+        self.limits.receive_maximum = receive_maximum
+        self.limits.max_inflight = max_inflight
+        self.limits.max_queued_messages = max_queued_messages
+        self.limits.max_queued_bytes = max_queued_bytes
+        self.limits.topic_alias_maximum = topic_alias_maximum
+        self.limits.max_retained_messages = max_retained_messages
+        self.limits.max_retained_bytes = max_retained_bytes
+        self.limits.retained_share = max_retained_share
+        self.limits.shares_anonymous = shares_anonymous
+        self.limits.high_watermark = write_high_watermark
+        self.limits.low_watermark = write_low_watermark
+        self.limits.flush_size = min(write_high_watermark, <uint32_t> FLUSH_SIZE)
+        self.limits.connect_timeout = <int64_t> (connect_timeout * 1000)
+        self.limits.patience = <int64_t> (backpressure_seconds * 1000)
+        self.limits.drop_oldest = queue_overflow == "drop-oldest"
+        self.limits.maximum_qos = maximum_qos
+        self.limits.retain_available = retain_available
         self.turns.budget = match_steps
-        self.strategy = <ShareStrategy> <int> STRATEGIES.index(shared_strategy)
+        self.limits.strategy = <ShareStrategy> <int> STRATEGIES.index(shared_strategy)
         self.limit_rates(**(rates or {}))
 
     def limit_rates(self, *, incoming=(), outgoing=(), total=(), device=()):
         """How many messages may pass: (messages, seconds) each, which all have to hold. From each publisher, with QoS 0
         to each client whose session ends with its connection, both together of everybody, into the store of DEVICE
         clients."""
-        read_rates(&self.incoming_rates, incoming)
-        read_rates(&self.outgoing_rates, outgoing)
-        read_rates(&self.total_rates, total)
-        read_rates(&self.stored_rates, device)
-        self.limits_rates = bool(incoming or outgoing or total)
+        read_rates(&self.rates.incoming, incoming)
+        read_rates(&self.rates.outgoing, outgoing)
+        read_rates(&self.rates.total, total)
+        read_rates(&self.rates.stored, device)
+        self.rates.is_on = bool(incoming or outgoing or total)
 
     cdef void update_clock(self) noexcept:
         self.now = clock_ms(CLOCK_MONOTONIC)
@@ -157,15 +141,13 @@ cdef class Hub:
         cdef void** batch
         self.counters.flushes += 1
         self.turns.used = 0
-        if self._queue_news:
-            work_queues(self)
+        work_desks(self, False)
         if has_more_open(self):
             submit_due(self)
-        if self._queue_calls:
-            call_queues(self)
+        work_desks(self, True)
         self._flush_scheduled = False
         self._room_given = 0
-        if self._queue_news or self._queue_calls or self._changed_groups:
+        if has_waiting(self) or has_more_open(self):
             schedule_flush(self)
         batch = self._dirty
         n = self._dirty_count
@@ -187,7 +169,7 @@ cdef class Hub:
             self._dirty_capacity = n
         else:
             free(batch)
-        if self._open_count or self._retained_pack is not None:
+        if self.ingest.open_count or self._retained_pack is not None:
             submit_due(self)        # after the output, which need not wait for it
 
     # ---- the ingest log ----
@@ -201,36 +183,52 @@ cdef class Hub:
         there is nothing of them. `gathers`: the log runs one commit at a time, so publishes stay in the hub until it
         can begin; `is_due` explains the two times. While `is_quiet`, nothing waits for the batch that is submitted: the
         log need not report it before the hub calls `collect()`."""
-        self._packs = <void**> calloc(partitions, sizeof(void*))
-        self._open_packs = <uint32_t*> calloc(partitions, sizeof(uint32_t))
-        if self._packs == NULL or self._open_packs == NULL:
+        self.ingest.packs = <void**> calloc(partitions, sizeof(void*))
+        self.ingest.open_packs = <uint32_t*> calloc(partitions, sizeof(uint32_t))
+        if self.ingest.packs == NULL or self.ingest.open_packs == NULL:
             raise MemoryError()
         self._submit = submit
-        self.ingest_mode = <IngestMode> <int> INGEST_MODES.index(mode)
-        self.ingest_partitions = partitions
-        self.ingest_hash = <HashFunction> <int> HASH_FUNCTIONS.index(hash_function)
-        self.ingest_limit, self.largest_record = max_pending, largest_record
-        self.keeps_state = keeps_state
-        self.gathering.is_on, self.gathering.linger, self.gathering.ack_linger = gathers, linger_ms, ack_linger_ms
+        self.ingest.mode = <IngestMode> <int> INGEST_MODES.index(mode)
+        self.ingest.partitions = partitions
+        self.ingest.hash = <HashFunction> <int> HASH_FUNCTIONS.index(hash_function)
+        self.ingest.limit, self.ingest.largest_record = max_pending, largest_record
+        self.ingest.keeps_state = keeps_state
+        self.ingest.gathering.is_on = gathers
+        self.ingest.gathering.linger, self.ingest.gathering.ack_linger = linger_ms, ack_linger_ms
         self._collect = collect if gathers else None
-        self.gathering.linger_bytes = min(<uint64_t> LINGER_BYTES, max_pending // 2)
+        self.ingest.gathering.linger_bytes = min(<uint64_t> LINGER_BYTES, max_pending // 2)
         self._submit_soon = self._submit_late
 
     def stop_gathering(self):
         """Submit the collected publishes now, and all later ones at the end of their iteration."""
-        self.gathering.is_on = False
+        self.ingest.gathering.is_on = False
         if self._collect is not None:
             collect(self)
         self._collect = None
         self._submit_late()
 
     @property
+    def ingest_pending(self):
+        """Bytes handed over to the log and not yet durable."""
+        return self.ingest.pending
+
+    @property
+    def ticket(self):
+        """Number of the last batch submitted."""
+        return self.ingest.ticket
+
+    @property
+    def committed(self):
+        """Every batch up to this one is durable, or has failed."""
+        return self.ingest.committed
+
+    @property
     def is_quiet(self):
         """Whether nothing waits for the batch under way to become durable."""
-        return self.gathering.is_quiet
+        return self.ingest.gathering.is_quiet
 
     def _submit_late(self):
-        self.gathering.timer_at = 0
+        self.ingest.gathering.timer_at = 0
         self.update_clock()
         submit_due(self)
 
@@ -247,11 +245,11 @@ cdef class Hub:
         """The batch is durable, or failed as a whole. Called in the order of tickets."""
         cdef Connection c
         cdef list awaiting = self._awaiting
-        self.committed = ticket
-        self.ingest_pending -= size
-        if ticket == self.ticket:
-            self.gathering.is_quiet = False
-        if self.gathering.is_on:
+        self.ingest.committed = ticket
+        self.ingest.pending -= size
+        if ticket == self.ingest.ticket:
+            self.ingest.gathering.is_quiet = False
+        if self.ingest.gathering.is_on:
             self.update_clock()
             submit_due(self)                # the disk is busy while acknowledgements are sent
         self.counters.log_failures += failures
@@ -265,68 +263,23 @@ cdef class Hub:
                     self.await_log(c)
             except BaseException as error:
                 c.fail_hard(error)
-        if self._log_waiters and self.ingest_pending <= self.ingest_limit // 2:
+        if PyList_GET_SIZE(self.queues._confirmations):
+            confirm(self.queues, ticket, failures > 0)
+        if self._log_waiters and self.ingest.pending <= self.ingest.limit // 2:
             waiters, self._log_waiters = self._log_waiters, []
             for connection in waiters:
                 self.loop.call_soon((<Connection> connection).unblock)
-
-    # ---- the logs of APPLICATION clients ----
-
-    def deliver_packs(self, on_lanes, on_detach, *, uint32_t packs_in_flight=4, uint32_t flush_after=10):
-        """`on_lanes([lane, ...])` is told, once per iteration, which lanes can take more or have PUBRELs waiting for a
-        context; `on_detach(session)` that the connection of a session with lanes goes."""
-        self._on_lanes = on_lanes
-        self._on_detach = on_detach
-        self.packs_in_flight = max(packs_in_flight, 1)
-        self.application_flush = max(flush_after, 1)
-
-    def _tell_lanes(self):
-        cdef list news = self._lane_news
-        self._lanes_scheduled = False
-        self._lane_news = []
-        for lane in news:
-            (<Lane> lane).has_news = False
-        if self._on_lanes is not None:
-            self._on_lanes(news)
-
-    def take_dirty_lanes(self):
-        """Lanes whose context has changed since their last snapshot; the caller takes one of each."""
-        cdef list lanes = self._dirty_lanes
-        self._dirty_lanes = []
-        for lane in lanes:
-            (<Lane> lane).is_listed = False
-        return [lane for lane in lanes if (<Lane> lane).is_dirty and not (<Lane> lane).is_closed]
-
-    def dispatch(self, RecordPack pack not None, uint32_t partition, Round dispatched not None, bint is_replay=False,
-                 size_t position=0, bint is_adoption=False, int64_t until=-1):
-        """Writes the durable records of a partition to the packs of the feeds that are to have them, until they are
-        taken; how many records could not be read. `is_replay`: they may be older than a session. Where
-        `dispatch_position` is not -1, the rest waits for a subscriber: go on from there when `is_stalled` is False.
-        `is_adoption`: only for sessions that are marked so, and only records before the offset `until`."""
-        self._is_replay = is_replay
-        self._dispatch_until = until
-        self._is_adoption = is_adoption
-        return dispatch_pack(self, pack, partition, &dispatched.hold, position)
 
     # ---- other brokers ----
 
     def join(self, uint32_t node):
         """This broker among others on the same log: records say that it was this one that took the message."""
         self.node = node
-        self._joined_at = clock_ms(CLOCK_REALTIME)
+        self.joined_at = clock_ms(CLOCK_REALTIME)
 
     def spread(self, bint is_spread):
         """Whether others are there now."""
         self.is_spread = is_spread
-
-    @property
-    def is_stalled(self):
-        """Whether the subscriber that dispatch() stopped for is still congested, or a long match is not finished."""
-        if self.turns.dispatch_waits:
-            return True
-        if self._stalled_by is not None and not (self._stalled_by.congested and self._stalled_by.connected):
-            self._stalled_by = None
-        return self._stalled_by is not None
 
     def not_logged(self, RecordPack pack not None):
         """The log did not take these publishes: retained messages among them are not on their way any more."""
@@ -335,99 +288,8 @@ cdef class Hub:
         cdef EnvelopeView view
         while pack.next(&position, &record):
             if (record.value_size != NO_VALUE and not get_envelope(record.value, record.value_size, &view,
-                                                                   &self._lane_props) and view.retain):
-                counts_take(&self._own_retained, hash_bytes(view.topic, view.topic_size, self.trie.seed))
-
-    def count_group(self, bytes share_filter not None):
-        """(connected, all) members of `$share/<name>/<filter>` here."""
-        cdef ShareGroup* group = self.trie.find_group(share_filter)
-        cdef uint32_t i, connected = 0
-        if group == NULL:
-            return 0, 0
-        for i in range(group.count):
-            connected += (<Session> group.members[i].owner).connection is not None
-        return connected, group.count
-
-    def give_turns(self, bytes share_filter not None, uint32_t first, uint32_t count, uint32_t turns):
-        """Of so many turns of the group, at all brokers, `count` from `first` on are those of its members here; none
-        at all: nobody else has members. Until `forget_turns`, a group with persistent members goes by the numbers
-        before, too."""
-        cdef ShareGroup* group = self.trie.find_group(share_filter)
-        if group == NULL:
-            return
-        group.old_turns, group.old_from, group.old_count = group.turns, group.turn_from, group.turn_count
-        if group.turns == 0:
-            group.old_turns, group.old_from, group.old_count = 1, 0, 1      # all of them were
-        group.turns, group.turn_from, group.turn_count = turns, first, count
-
-    def forget_turns(self, bytes share_filter not None):
-        """Everybody knows the new numbers."""
-        cdef ShareGroup* group = self.trie.find_group(share_filter)
-        if group != NULL:
-            group.old_turns = 0
-
-    def take_filled(self):
-        """The packs filled since the last time, one for each feed and partition: [(feed, partition, pack)]."""
-        return take_filled(self)
-
-    def feed_group(self, bytes share_filter not None, Feed feed):
-        """Messages of `$share/<name>/<filter>` are written to the feed, once; None ends it. False without members."""
-        cdef ShareGroup* group = self.trie.find_group(share_filter)
-        if group == NULL:
-            return False
-        group.feed = <void*> feed if feed is not None else NULL
-        return True
-
-    # ---- persistent DEVICE clients ----
-
-    def store_devices(self, on_devices, on_detach, *, double persist_after=0.1):
-        """`on_devices([session, ...])` is told, once per iteration, whose stored messages were acknowledged or who can
-        take more; `on_detach(session)` that a client has gone, with what was not safe in its stash."""
-        self._on_devices = on_devices
-        self._on_device_detach = on_detach
-        self.persist_after = <int64_t> (persist_after * 1000)
-
-    def has_devices(self, bytes share_filter not None):
-        """Whether a persistent DEVICE is a member of the group."""
-        cdef ShareGroup* group = self.trie.find_group(share_filter)
-        return group != NULL and is_logged_group(group)
-
-    def _tell_devices(self):
-        cdef list news = self._device_news
-        self._devices_scheduled = False
-        self._device_news = []
-        for session in news:
-            (<Session> session).has_device_news = False
-        self._on_devices(news)
-
-    def sweep_devices(self, *, bint waits=True):
-        """Messages that clients have not acknowledged for a while go to the store: see take_stashed. All of them, if it
-        does not wait."""
-        cdef list unsaved = self._unsaved
-        cdef Session s
-        self._unsaved = []
-        self.now = clock_ms(CLOCK_MONOTONIC)
-        for session in unsaved:
-            s = <Session> session
-            s.is_unsaved = not s._ended and stash_window(self, s, <uint32_t> self.persist_after if waits else 0)
-            if s.is_unsaved:
-                self._unsaved.append(s)
-
-    def take_stashed(self):
-        """Records for the store: [(session, pack, packet ids in flight, how many at the front were sent already)], one
-        each; and {$share/name/filter: pack}."""
-        cdef list stashed = self._stashed, taken = []
-        cdef dict groups = self._group_stash
-        cdef Session s
-        self._stashed = []
-        if groups:
-            self._group_stash = {}
-        for session in stashed:
-            s = <Session> session
-            taken.append((s, s.stash, s.ids_in_flight(), s.stash_sent))
-            s.stash = None
-            s.stash_sent = 0
-        return taken, groups
+                                                                   &self.record_props) and view.retain):
+                counts_take(&self.own_retained, hash_bytes(view.topic, view.topic_size, self.trie.seed))
 
     # ---- connections ----
 
@@ -468,12 +330,12 @@ cdef class Hub:
             if c.state == CONNECTED:
                 if c.keep_alive and not c.blocked and self.now - c.last_packet > c.keep_alive:
                     late.append(c)
-                elif c.session.congested and self.now - c.session.congested_since >= self.patience:
+                elif c.session.congested and self.now - c.session.congested_since >= self.limits.patience:
                     c.session.give_up()
             elif c.state == CLOSING:
                 if self.now - c.last_packet > LINGER:
                     late.append(c)
-            elif self.now - c.last_packet > self.connect_timeout:
+            elif self.now - c.last_packet > self.limits.connect_timeout:
                 late.append(c)
         for connection in late:
             (<Connection> connection).time_out()
@@ -502,15 +364,15 @@ cdef class Hub:
             view.expiry, view.has_expiry = expiry, True
             expires_at = self.wall + <int64_t> view.expiry * 1000
         if is_queue_topic(view.topic, view.topic_size):
-            return publish_to_queues(self, &view, origin, expires_at)
+            return publish_to_queues(self.queues, &view, origin, expires_at)
         match = self.trie.match_within(view.topic, view.topic_size,
                                        hash_bytes(view.topic, view.topic_size, self.trie.seed), self.turns.budget)
         if match == NULL:
             return self.turns.publish_later(name, (topic, payload, qos, retain, properties, expiry, origin))
         try:
             # wills and results of queries; what an operator clears is no message
-            if (self.capturing and (origin is not None or qos)
-                    and capture(self, &view, origin, expires_at, &ticket, &text)):
+            if (self.queues.capturing and (origin is not None or qos)
+                    and capture(self.queues, &view, origin, expires_at, &ticket, &text)):
                 self.counters.dropped[<int> DROP_QUEUE_FULL] += 1
             logged = is_logged(self, qos, retain) and not topic.startswith("$SYS")
             if logged and is_too_large(self, &view, origin):
@@ -523,33 +385,14 @@ cdef class Hub:
                 leave_unretained(self, &view)
             if logged:
                 log_publish(self, &view, origin, expires_at,
-                            partition_of(view.topic, view.topic_size, self.ingest_partitions, self.ingest_hash), match,
+                            partition_of(view.topic, view.topic_size, self.ingest.partitions, self.ingest.hash), match,
                             True)
                 if qos:
                     await_open(self, WAIT_NONE_LONGER)
         finally:
             match_unref(match)
 
-    # ---- durable queues ----
-
-    def serve_queues(self, find_queue, on_queues, on_detach, on_relay=None):
-        """`find_queue(topic, is_settlement)` is asked for the queue of a settlement, or to make one for a topic that no
-        queue is bound to; `on_queues([group, ...])`, once per iteration, to read records, to read some again, or to see
-        to dead letters; `on_detach(session)` is told that the connection of a consumer goes; `on_relay(connection,
-        topic, properties, token)` takes the settlement of a queue that is elsewhere, see Connection.answer_relayed."""
-        self._find_queue, self._on_queues = find_queue, on_queues
-        self._on_queue_detach, self._on_relay = on_detach, on_relay
-
-    def bind_queue(self, DurableQueue queue not None, bytes topic_filter not None):
-        """What is published to topics of the filter goes to the queue; filters outside $queue/ capture."""
-        if self.bindings.subscribe(queue, topic_filter, 0, 0) and not topic_filter.startswith(b"$queue/"):
-            self.capturing += 1
-
-    def unbind_queue(self, DurableQueue queue not None):
-        for topic_filter, _options, _identifier in self.bindings.subscriptions(queue):
-            if not topic_filter.startswith(b"$queue/"):
-                self.capturing -= 1
-        self.bindings.remove(queue)
+    # ---- retained messages ----
 
     def send_retained(self, Session session not None, bytes topic_filter not None, uint8_t options,
                       uint32_t identifier):
@@ -565,7 +408,7 @@ cdef class Hub:
         """Whether a connected client still has something to acknowledge or to read, or the log to write."""
         cdef uint32_t i
         cdef Connection c
-        if self.ingest_pending or self.turns.is_busy:
+        if self.ingest.pending or self.turns.is_busy:
             return True
         for i in range(self.connection_count):
             c = <Connection> self._connections[i]
@@ -588,3 +431,29 @@ cdef class Hub:
     @property
     def monotonic_ms(self):
         return self.now
+
+
+# The end of an iteration at the desks that have something to do: first their work, then what Python is told.
+cdef int work_desks(Hub hub, bint is_telling) except -1:
+    cdef Py_ssize_t i
+    cdef Desk desk
+    for i in range(PyList_GET_SIZE(hub.desks)):
+        desk = <Desk> PyList_GET_ITEM(hub.desks, i)
+        if not desk.is_waiting:
+            continue
+        try:
+            if is_telling:
+                desk.tell()
+            else:
+                desk.work()
+        except BaseException as error:
+            hub.loop.call_exception_handler({"message": f"{type(desk).__name__} failed", "exception": error})
+    return 0
+
+
+cdef bint has_waiting(Hub hub) noexcept:
+    cdef Py_ssize_t i
+    for i in range(PyList_GET_SIZE(hub.desks)):
+        if (<Desk> PyList_GET_ITEM(hub.desks, i)).is_waiting:
+            return True
+    return False

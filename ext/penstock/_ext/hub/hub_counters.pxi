@@ -50,7 +50,7 @@ cdef dict counters_of(Hub hub):
         "match_pauses": hub.turns.pauses,
         "match_long": hub.turns.long_matches,
         "match_waiting": hub.turns.waiting,
-        "ingest_pending_bytes": hub.ingest_pending,
+        "ingest_pending_bytes": hub.ingest.pending,
     }
     for qos in range(3):
         values[f"messages_received_qos{qos}"] = c.received[<int> qos]

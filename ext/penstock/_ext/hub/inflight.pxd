@@ -9,7 +9,7 @@ cdef enum SlotState:
     AWAIT_PUBACK = 1
     AWAIT_PUBREC = 2
     AWAIT_PUBCOMP = 3
-    SLOT_RESERVED = 4       # its lane is not there yet
+    SLOT_RESERVED = 4       # its outlet is not there yet
 
 
 cdef enum:
@@ -17,11 +17,11 @@ cdef enum:
     DELIVERY_SHARED = 2     # it came through a shared subscription
     DELIVERY_BACKLOG = 4    # a retained message sent because of a new subscription
     SLOT_COUNTED = 8        # sent on the present connection: it takes part of the client's receive maximum
-    SLOT_STORED = 32        # the store of DEVICE clients has it under this packet id
-    SLOT_STORING = 64       # it is on its way there
-    SLOT_RELEASING = 128    # PUBREC came, and the store does not know it yet: PUBREL waits
-    SLOT_QUEUE = 256        # of a durable queue: `message` has the consumer's number and the offset as its source
-    SLOT_PACK = 16          # of a record in a pack: `message` is the borrowed PackTracker (or NULL), `extras` the index
+    SLOT_BORROWED = 16      # `message` and `extras` are whatever the outlet says, and not freed here
+    SLOT_OUTLET_1 = 32      # these two mean what the outlet says
+    SLOT_OUTLET_2 = 64
+    SLOT_RELEASING = 128    # PUBREL waits: the outlet sends it when that is durable
+    DELIVERY_NUMBERED = 256     # the source of `message` is the number of an outlet, which has rights of its own
 
 
 # What a copy has beyond the message: subscription identifiers, and the share group it was chosen from. Most have none.
@@ -46,7 +46,8 @@ cdef struct Slot:
     uint32_t sent_at        # monotonic ms, of a slot with a hold
     uint16_t packet_id      # 0 = free
     uint16_t flags
-    uint8_t state
+    uint16_t outlet         # place of the outlet that is told of acknowledgements, 0 = the message was sent directly
+    uint16_t state
 
 
 cdef struct Window:
@@ -58,7 +59,7 @@ cdef struct Window:
     uint32_t laps           # how often the ids began again at 1
 
 
-# Messages of one origin in a window that several share, see lane_parts.pxi.
+# Messages of one origin in a window that several share, see window_parts.pxi.
 cdef class WindowPart:
     cdef readonly str name
     cdef uint32_t lanes                 # that it has

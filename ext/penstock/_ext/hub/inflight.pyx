@@ -85,7 +85,7 @@ cdef Slot* window_put(Window* window, uint16_t packet_id) except NULL:
 
 
 cdef void window_release(Window* window, Slot* slot) noexcept:
-    if not slot.flags & SLOT_PACK:
+    if not slot.flags & SLOT_BORROWED:
         if slot.message != NULL:
             message_unref(slot.message)
         free(slot.extras)
@@ -94,8 +94,7 @@ cdef void window_release(Window* window, Slot* slot) noexcept:
         slot.hold = NULL
     slot.message = NULL
     slot.extras = NULL
-    slot.flags = 0
-    slot.packet_id = 0
+    slot.packet_id = slot.flags = slot.outlet = slot.state = 0      # one store: they lie side by side
     window.count -= 1
 
 
@@ -295,7 +294,7 @@ cdef class InflightWindow:
 
     def add(self, int state, bytes payload=b""):
         cdef Slot* slot = window_add(&self._window)
-        slot.state = <uint8_t> state
+        slot.state = <uint16_t> state
         slot.message = message_new(b"t", 1, NULL, 0, payload, <uint32_t> len(payload), 1, 0, 0, 0)
         return slot.packet_id
 

@@ -11,7 +11,7 @@ cdef enum:
 
 # Retained messages reach other brokers through the log, whatever their QoS.
 cdef inline bint is_logged(Hub hub, uint8_t qos, bint retain) noexcept:
-    return hub.ingest_mode == INGEST_ALL or (hub.ingest_mode == INGEST_PERSISTENT
+    return hub.ingest.mode == INGEST_ALL or (hub.ingest.mode == INGEST_PERSISTENT
                                              and (qos > 0 or (retain and hub.node)))
 
 
@@ -29,13 +29,14 @@ cdef int log_publish(Hub hub, const PublishView* view, Session origin, int64_t e
     size = envelope_size(&envelope)
     if hub.node:
         size += origin_size(shares_wait)
-    if view.qos == 2 and is_alone and view.packet_id and origin is not None and hub.keeps_state and origin._keeps:
+    if (view.qos == 2 and is_alone and view.packet_id and origin is not None and hub.ingest.keeps_state
+            and origin._keeps):
         origin.received_sequence += 1
         mark = <uint64_t> origin.received_sequence << 16 | view.packet_id
         size += received_size(mark)
-    if hub._packs[partition] == NULL:
+    if hub.ingest.packs[partition] == NULL:
         open_pack(hub, partition)
-    pack = <RecordPack> hub._packs[partition]
+    pack = <RecordPack> hub.ingest.packs[partition]
     # the record's key is the topic: compaction and Kafka's tools see it without opening the record
     p = pack.reserve(hub.wall, view.topic, view.topic_size, size)
     p = put_envelope(p, &envelope)
@@ -44,11 +45,11 @@ cdef int log_publish(Hub hub, const PublishView* view, Session origin, int64_t e
     if hub.node:
         put_origin(p, hub.node, shares_wait)
         if view.retain and hub.is_spread:
-            counts_add(&hub._own_retained, match.hash)
-    hub.ingest_pending += size
-    hub._open_bytes += size
+            counts_add(&hub.own_retained, match.hash)
+    hub.ingest.pending += size
+    hub.ingest.open_bytes += size
     hub.counters.logged += 1
-    if hub._open_bytes >= hub.gathering.linger_bytes:
+    if hub.ingest.open_bytes >= hub.ingest.gathering.linger_bytes:
         return schedule_flush(hub)          # the packs may have been opened in an earlier iteration
     return 0
 
@@ -71,9 +72,9 @@ cdef inline void fill_envelope(Hub hub, EnvelopeView* envelope, const PublishVie
 
 # What the log would refuse, and with it everything else of this iteration: it is refused alone.
 cdef inline bint is_too_large(Hub hub, const PublishView* view, Session origin) noexcept:
-    if hub.largest_record == 0 or view.payload_size + view.props_size + FIELDS_ROOM <= hub.largest_record:
+    if hub.ingest.largest_record == 0 or view.payload_size + view.props_size + FIELDS_ROOM <= hub.ingest.largest_record:
         return False
-    return logged_size(hub, view, origin) > hub.largest_record
+    return logged_size(hub, view, origin) > hub.ingest.largest_record
 
 
 # At most, with the record's key.
@@ -85,13 +86,12 @@ cdef uint64_t logged_size(Hub hub, const PublishView* view, Session origin) noex
 
 # Whether something of this iteration waits to be submitted.
 cdef inline bint has_open(Hub hub) noexcept:
-    return hub._open_count != 0 or PyList_GET_SIZE(hub._open_queues) != 0
+    return hub.ingest.open_count != 0 or hub.ingest.open_desks != 0
 
 
-# Whether it has more than publishes: messages of durable queues, QoS 2 packet ids, groups of queues.
+# Whether it has more than publishes: packs and state of desks, QoS 2 packet ids.
 cdef inline bint has_more_open(Hub hub) noexcept:
-    return (PyList_GET_SIZE(hub._open_queues) != 0 or PyList_GET_SIZE(hub._received) != 0
-            or PyList_GET_SIZE(hub._changed_groups) != 0)
+    return hub.ingest.open_desks != 0 or hub.ingest.open_changes != 0
 
 
 # Retained messages are kept in a topic of their own, which has the last of each topic; none is a tombstone.
@@ -102,8 +102,8 @@ cdef int log_retained(Hub hub, const PublishView* view, int64_t expires_at, bint
     if view.topic_size >= 4 and memcmp(view.topic, b"$SYS", 4) == 0:
         return 0                        # made anew all the time
     if hub._retained_pack is None:
-        if hub._open_count == 0:
-            hub.gathering.opened_at = hub.now
+        if hub.ingest.open_count == 0:
+            hub.ingest.gathering.opened_at = hub.now
         hub._retained_pack = RecordPack()
         schedule_flush(hub)
     if not is_kept:
@@ -121,8 +121,8 @@ cdef int log_retained(Hub hub, const PublishView* view, int64_t expires_at, bint
     size = envelope_size(&envelope)
     p = hub._retained_pack.reserve(hub.wall, view.topic, view.topic_size, size)
     put_envelope(p, &envelope)
-    hub.ingest_pending += size
-    hub._open_bytes += size
+    hub.ingest.pending += size
+    hub.ingest.open_bytes += size
     return 0
 
 
@@ -130,6 +130,7 @@ cdef int log_retained(Hub hub, const PublishView* view, int64_t expires_at, bint
 cdef int note_received(Session s) except -1:
     s.received_changed = True
     s.hub._received.append(s)
+    s.hub.ingest.open_changes += 1
     return schedule_flush(s.hub)
 
 
@@ -144,11 +145,11 @@ cdef int schedule_flush(Hub hub) except -1:
 cdef int open_pack(Hub hub, uint32_t partition) except -1:
     pack = RecordPack()
     Py_INCREF(pack)
-    hub._packs[partition] = <void*> pack
-    hub._open_packs[hub._open_count] = partition
-    if hub._open_count == 0 and hub._retained_pack is None:
-        hub.gathering.opened_at = hub.now
-    hub._open_count += 1
+    hub.ingest.packs[partition] = <void*> pack
+    hub.ingest.open_packs[hub.ingest.open_count] = partition
+    if hub.ingest.open_count == 0 and hub._retained_pack is None:
+        hub.ingest.gathering.opened_at = hub.now
+    hub.ingest.open_count += 1
     return schedule_flush(hub)
 
 
@@ -159,17 +160,17 @@ cdef int open_pack(Hub hub, uint32_t partition) except -1:
 # persistent subscriber gets once they are durable.
 cdef bint is_due(Hub hub) noexcept:
     cdef bint has_others = has_more_open(hub)
-    if hub._open_count == 0 and hub._retained_pack is None and not has_others:
+    if hub.ingest.open_count == 0 and hub._retained_pack is None and not has_others:
         return False
-    if not hub.gathering.is_on or has_others or hub._open_bytes >= MOST_OPEN_BYTES:
+    if not hub.ingest.gathering.is_on or has_others or hub.ingest.open_bytes >= MOST_OPEN_BYTES:
         return True
-    if hub.ticket > hub.committed and not hub.gathering.is_quiet:
+    if hub.ingest.ticket > hub.ingest.committed and not hub.ingest.gathering.is_quiet:
         return False                        # log_committed() asks again
-    if hub.gathering.awaited == WAIT_NONE_LONGER or hub._open_bytes >= hub.gathering.linger_bytes:
+    if hub.ingest.gathering.awaited == WAIT_NONE_LONGER or hub.ingest.open_bytes >= hub.ingest.gathering.linger_bytes:
         return True
-    if hub.gathering.awaited == WAIT_ANSWER:
-        return hub.now - hub.gathering.submitted_at >= hub.gathering.ack_linger
-    return hub.now - hub.gathering.opened_at >= hub.gathering.linger
+    if hub.ingest.gathering.awaited == WAIT_ANSWER:
+        return hub.now - hub.ingest.gathering.submitted_at >= hub.ingest.gathering.ack_linger
+    return hub.now - hub.ingest.gathering.opened_at >= hub.ingest.gathering.linger
 
 
 # Submit the open batch if it is due; otherwise the commit under way, the next publish or a timer asks again. The timer
@@ -177,53 +178,53 @@ cdef bint is_due(Hub hub) noexcept:
 cdef int submit_due(Hub hub) except -1:
     cdef int64_t at
     if is_due(hub):
-        if hub.gathering.is_quiet:
+        if hub.ingest.gathering.is_quiet:
             collect(hub)                    # log_committed() may submit the batch, or is still to come
             if not is_due(hub):
                 return 0
         return submit_packs(hub)
-    if hub._open_count == 0 and hub._retained_pack is None:
+    if hub.ingest.open_count == 0 and hub._retained_pack is None:
         return 0
-    if hub.ticket > hub.committed and not hub.gathering.is_quiet:
+    if hub.ingest.ticket > hub.ingest.committed and not hub.ingest.gathering.is_quiet:
         return 0
-    if hub.gathering.awaited:
-        at = max(hub.gathering.submitted_at + hub.gathering.ack_linger, hub.now) + 1
+    if hub.ingest.gathering.awaited:
+        at = max(hub.ingest.gathering.submitted_at + hub.ingest.gathering.ack_linger, hub.now) + 1
     else:
-        at = hub.gathering.opened_at + hub.gathering.linger + 1
-    if hub.gathering.timer_at == 0 or at < hub.gathering.timer_at:
+        at = hub.ingest.gathering.opened_at + hub.ingest.gathering.linger + 1
+    if hub.ingest.gathering.timer_at == 0 or at < hub.ingest.gathering.timer_at:
         stop_timer(hub)
-        hub.gathering.timer_at = at
+        hub.ingest.gathering.timer_at = at
         hub._submit_timer = hub.loop.call_later((at - hub.now) / 1000.0, hub._submit_soon)
     return 0
 
 
 # Call log_committed() for the batch under way: now, or when it is durable.
 cdef int collect(Hub hub) except -1:
-    hub.gathering.is_quiet = False
-    if hub.ticket > hub.committed:
+    hub.ingest.gathering.is_quiet = False
+    if hub.ingest.ticket > hub.ingest.committed:
         hub._collect()
     return 0
 
 
 # The same in the next iteration, for callers that must not be called back.
 cdef int collect_soon(Hub hub) except -1:
-    if hub.gathering.is_quiet:
-        hub.gathering.is_quiet = False
+    if hub.ingest.gathering.is_quiet:
+        hub.ingest.gathering.is_quiet = False
         hub.loop.call_soon(hub._collect)
     return 0
 
 
 cdef inline int stop_timer(Hub hub) except -1:
-    if hub.gathering.timer_at:
-        hub.gathering.timer_at = 0
+    if hub.ingest.gathering.timer_at:
+        hub.ingest.gathering.timer_at = 0
         hub._submit_timer.cancel()
     return 0
 
 
 # Raise the urgency of the open batch and look at it at the end of this iteration.
 cdef inline int await_open(Hub hub, uint8_t wait) except -1:
-    if wait > hub.gathering.awaited:
-        hub.gathering.awaited = wait
+    if wait > hub.ingest.gathering.awaited:
+        hub.ingest.gathering.awaited = wait
     return schedule_flush(hub)
 
 
@@ -235,7 +236,8 @@ cdef tuple take_beside(Hub hub):
         (<Session> session).received_changed = False
         received.append((session, session.received_ids()))
     hub._received = []
-    return retained, received, take_queue_packs(hub), take_changed(hub)
+    hub.ingest.open_desks = hub.ingest.open_changes = 0
+    return retained, received, take_queue_packs(hub.queues), take_changed(hub.queues)
 
 
 # Submit the open batch.
@@ -243,30 +245,30 @@ cdef int submit_packs(Hub hub) except -1:
     cdef uint32_t i, partition
     cdef list batch = []
     cdef RecordPack pack
-    cdef uint64_t size = hub._open_bytes
+    cdef uint64_t size = hub.ingest.open_bytes
     cdef object beside = None
     if hub._retained_pack is not None or has_more_open(hub):
         beside = take_beside(hub)
-    for i in range(hub._open_count):
-        partition = hub._open_packs[i]
-        pack = <RecordPack> hub._packs[partition]
+    for i in range(hub.ingest.open_count):
+        partition = hub.ingest.open_packs[i]
+        pack = <RecordPack> hub.ingest.packs[partition]
         Py_DECREF(pack)
-        hub._packs[partition] = NULL
+        hub.ingest.packs[partition] = NULL
         batch.append((partition, pack))
-    hub._open_count = 0
-    hub._open_bytes = 0
-    hub.gathering.is_quiet = (hub._collect is not None and hub.gathering.awaited == WAIT_NOTHING and beside is None
-                              and not hub._log_waiters)
-    hub.gathering.awaited = WAIT_NOTHING
-    hub.gathering.submitted_at = hub.now
+    hub.ingest.open_count = 0
+    hub.ingest.open_bytes = 0
+    hub.ingest.gathering.is_quiet = (hub._collect is not None and hub.ingest.gathering.awaited == WAIT_NOTHING
+                                     and beside is None and not hub._log_waiters)
+    hub.ingest.gathering.awaited = WAIT_NOTHING
+    hub.ingest.gathering.submitted_at = hub.now
     stop_timer(hub)
-    hub.ticket += 1
+    hub.ingest.ticket += 1
     try:
-        hub._submit(hub.ticket, batch, size, beside)
+        hub._submit(hub.ingest.ticket, batch, size, beside)
     except BaseException as error:
         # nothing of it is logged; the output of this iteration still goes out
         hub.loop.call_exception_handler({"message": "the ingest log failed", "exception": error})
-        hub.log_committed(hub.ticket, size, len(batch))
+        hub.log_committed(hub.ingest.ticket, size, len(batch))
     return 0
 
 
@@ -280,7 +282,7 @@ cdef inline int answer(Connection c, uint8_t packet_type, uint16_t packet_id, ui
 cdef int answer_in_words(Connection c, uint8_t packet_type, uint16_t packet_id, uint8_t reason, uint64_t ticket,
                          uint8_t text) except -1:
     cdef PendingAck* pending
-    if c.acks_count == 0 and ticket <= c.hub.committed:
+    if c.acks_count == 0 and ticket <= c.hub.ingest.committed:
         if text:
             return send_ack_in_words(c, packet_type, packet_id, reason, text)
         return send_ack(c, packet_type, packet_id, SUCCESS if reason == DUPLICATE else reason)
@@ -299,9 +301,9 @@ cdef int answer_in_words(Connection c, uint8_t packet_type, uint16_t packet_id, 
         c.acks_session = c.session
     if not c.awaits_log:
         c.hub.await_log(c)
-    if ticket <= c.hub.ticket:
+    if ticket <= c.hub.ingest.ticket:
         return collect_soon(c.hub)
-    if c.hub.gathering.is_on:
+    if c.hub.ingest.gathering.is_on:
         return await_open(c.hub, WAIT_NONE_LONGER if <uint32_t> c.hub.now - c.acked_at <= EAGER_MS else WAIT_ANSWER)
     return 0
 
@@ -321,16 +323,16 @@ cdef int grow_acks(Connection c) except -1:
     return 0
 
 
-# Sends the answers that waited for tickets up to hub.committed. A publish the log did not take is refused: MQTT 5 has a
-# reason code for it, a 3.x client loses its connection without an acknowledgement and will send again. Its QoS 2 packet
-# id is forgotten, also when the connection is gone, or the message would count as received when it comes again.
+# Sends the answers that waited for tickets up to ingest.committed. A publish the log did not take is refused: MQTT 5
+# has a reason code for it, a 3.x client loses its connection without an acknowledgement and will send again. Its QoS 2
+# packet id is forgotten, also when the connection is gone, or the message would count as received when it comes again.
 cdef int release_acks(Connection c, bint failed) except -1:
     cdef PendingAck ack
     cdef bint refused, is_shut = False
     c.acked_at = <uint32_t> c.hub.now
     while c.acks_count:
         ack = c.acks[c.acks_head]
-        if ack.ticket > c.hub.committed:
+        if ack.ticket > c.hub.ingest.committed:
             if failed:
                 refuse_blocked(c)
             break
@@ -338,7 +340,7 @@ cdef int release_acks(Connection c, bint failed) except -1:
         c.acks_count -= 1
         if ack.packet_type == PUBACK:
             c.acks_qos1 -= 1
-        refused = failed and ack.ticket == c.hub.committed and ack.reason < 0x80 and ack.packet_type != PUBCOMP
+        refused = failed and ack.ticket == c.hub.ingest.committed and ack.reason < 0x80 and ack.packet_type != PUBCOMP
         if ack.reason == DUPLICATE:
             refused = not ids_has(&c.acks_session.received, ack.packet_id)
             ack.reason = SUCCESS
@@ -369,7 +371,8 @@ cdef int refuse_blocked(Connection c) except -1:
     cdef uint32_t i
     for i in range(c.acks_count):
         ack = &c.acks[(c.acks_head + i) & (c.acks_capacity - 1)]
-        if ack.ticket != c.hub.committed or ack.reason >= 0x80 or ack.reason == DUPLICATE or ack.packet_type == PUBCOMP:
+        if (ack.ticket != c.hub.ingest.committed or ack.reason >= 0x80 or ack.reason == DUPLICATE
+                or ack.packet_type == PUBCOMP):
             continue
         ack.reason = QUOTA_EXCEEDED
         ack.text = TEXT_LOG_AWAY
@@ -381,7 +384,7 @@ cdef int refuse_blocked(Connection c) except -1:
 # What the log may have of it counts as unknown, and not as received, after a restart.
 cdef int forget_received(Connection c, uint16_t packet_id) except -1:
     ids_discard(&c.acks_session.received, packet_id)
-    if c.hub.keeps_state and c.acks_session._keeps and not c.acks_session.received_changed:
+    if c.hub.ingest.keeps_state and c.acks_session._keeps and not c.acks_session.received_changed:
         note_received(c.acks_session)
     return 0
 
@@ -393,8 +396,8 @@ cdef list received_of(Hub hub, RecordPack pack):
     cdef EnvelopeView view
     cdef list found = []
     while pack.next(&position, &record):
-        if (record.value_size != NO_VALUE and not get_envelope(record.value, record.value_size, &view, &hub._lane_props)
-                and view.received_mark):
+        if (record.value_size != NO_VALUE
+                and not get_envelope(record.value, record.value_size, &view, &hub.record_props) and view.received_mark):
             found.append(((<const char*> view.client_id)[:view.client_id_size].decode("utf-8"),
                           <uint32_t> (view.received_mark >> 16), <uint16_t> (view.received_mark & 0xFFFF),
                           view.received_at))
@@ -412,7 +415,7 @@ cdef uint32_t restore_retained_of(Hub hub, RecordPack pack) except? 0xFFFFFFFF:
         if record.value_size == NO_VALUE:
             hub.retained.remove(record.key, record.key_size)
             continue
-        if get_envelope(record.value, record.value_size, &view, &hub._lane_props):
+        if get_envelope(record.value, record.value_size, &view, &hub.record_props):
             damaged += 1
         else:
             put_retained(hub, &view)

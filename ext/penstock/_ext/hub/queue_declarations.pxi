@@ -3,6 +3,22 @@
 
 include "queue_rights_declarations.pxi"
 
+cdef class QueueDesk(Desk):
+    cdef readonly Trie bindings         # which queues get what: its subscribers are DurableQueues
+    cdef uint32_t capturing             # queues that take ordinary topics as well
+    cdef list _open_queues              # queues that were published to in this iteration
+    cdef list _news                     # groups with something to do in this iteration
+    cdef list _changed                  # groups whose state has to be stored
+    cdef list _calls                    # groups that want something of Python
+    cdef object _on_queues              # takes them
+    cdef object _find_queue             # takes (topic, is_settlement): the queue of a settlement, or makes one
+    cdef object _on_detach              # takes a session with consumers whose connection goes
+    cdef object _on_relay               # takes settlements of queues that another node serves; None = alone
+    cdef int64_t epoch                  # what is added to `now` to make times that can be stored
+    cdef list _confirmations            # (ticket, callback) of front-ends in Python, see queue_batches.pxi
+    cdef Buffer _props, _topic
+
+
 # A durable queue where messages come in; penstock.subscribers.queue has the rest of it.
 cdef class DurableQueue(Subscriber):
     cdef readonly Hub hub
@@ -34,33 +50,51 @@ cdef class DurableQueue(Subscriber):
     cdef public object removed          # offsets an operator has taken out, or None
     cdef readonly uint64_t published, refused
     cdef public bint has_ids            # of QoS 2 in messages since it was last set to False
-    cdef int take(self, const PublishView* view, Session origin, int64_t expires_at, bint is_alone) except -1
+    cdef int take(self, EnvelopeView* message, uint64_t mark) except -1
 
 
+# A member of a group, with identity, credit and rights. How it sends is its front-end's: MqttConsumer writes PUBLISH
+# packets, BatchConsumer hands batches to Python, and a compiled front-end derives its own.
 cdef class QueueConsumer(ConsumerRights):
-    cdef readonly Session session
+    cdef readonly Subscriber client     # who consumes; its rules hold for each delivery
     cdef readonly QueueGroup group
-    cdef readonly uint32_t number       # among all of the process, from 1
     cdef public uint32_t prefetch       # messages it may have unsettled
     cdef readonly uint32_t unsettled
     cdef uint32_t waiting               # of them: given to it, and not sent yet
-    cdef uint32_t round                 # in which it had its turn, see lane_parts.pxi
-    cdef public uint8_t qos
-    cdef public uint32_t identifier     # of the subscription
-    cdef public bint settles_by_ack     # MQTT 3, or asked for: PUBACK and PUBCOMP settle
     cdef readonly uint64_t delivered
     cdef readonly bint is_gone
 
+    # Whether the client is connected.
+    cdef bint is_online(self) noexcept
+    # Whether it can be given another message now.
     cdef bint has_room(self) noexcept
+    # Send a message that it was given. The views are valid during the call only.
+    cdef int send(self, const RecordView* record, const EnvelopeView* view, uint32_t deliveries) except -1
+    # Of a stream: the lowest offset that was sent and is not acknowledged, if it is below `lowest`.
+    cdef int64_t unacknowledged(self, int64_t lowest) except? -1
+    # It has joined its group, or left it.
+    cdef int on_member(self, bint is_member) except -1
 
 
-cdef class Courier:
-    cdef readonly Session session
-    cdef readonly uint32_t number       # among those of consumers of queues
+cdef class MqttConsumer(QueueConsumer):
+    cdef public uint8_t qos
+    cdef public uint32_t identifier     # of the subscription
+    cdef public bint settles_by_ack     # MQTT 3, or asked for: PUBACK and PUBCOMP settle
+
+
+cdef class BatchConsumer(QueueConsumer):
+    cdef readonly uint64_t credit       # deliveries it takes until more is granted
+    cdef readonly bint settles          # False: a message is done when it is sent; streams only
+    cdef dict _open                     # of a stream: offsets that are not settled, in their order
+    cdef list _batch
+    cdef object _on_batch, _hand_over_soon
+
+
+cdef class Courier(Outlet):
     cdef readonly uint32_t carried      # sent and not acknowledged
     cdef readonly uint8_t qos
     cdef readonly bint is_closed
-    cdef uint32_t identifier, round     # the latter: in which it had its turn, see lane_parts.pxi
+    cdef uint32_t identifier
     cdef bint _is_told
     cdef object _on_news, _tell_soon
     cdef list _acked

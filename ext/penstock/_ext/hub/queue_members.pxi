@@ -10,6 +10,7 @@ cdef enum QueueVerb:
     VERB_COMMIT = 4
     VERB_EXTEND = 5
     VERB_WRONG = 6          # a control word where none may be, or an unknown one
+    VERB_RELEASE = 7        # not of MQTT: any consumer may have the message at once
 
 cdef enum:
     GIVEN_AT_ONCE = 1_000           # messages of one group before others have their turn
@@ -24,8 +25,91 @@ cdef enum:
 
 
 @final
+cdef class QueueDesk(Desk):
+    """What all durable queues share."""
+
+    def __init__(self, Hub hub not None, Trie bindings not None):
+        Desk.__init__(self, hub)
+        self.bindings = bindings
+        self._open_queues = []
+        self._news = []
+        self._changed = []
+        self._calls = []
+        self._confirmations = []
+        self.epoch = hub.wall - hub.now
+
+    def __dealloc__(self):
+        buffer_free(&self._props)
+        buffer_free(&self._topic)
+
+    def serve(self, find_queue, on_queues, on_detach, on_relay=None):
+        """`find_queue(topic, is_settlement)` is asked for the queue of a settlement, or to make one for a topic that no
+        queue is bound to; `on_queues([group, ...])`, once per iteration, to read records, to read some again, or to see
+        to dead letters; `on_detach(session)` is told that the connection of a consumer goes; `on_relay(connection,
+        topic, properties, token)` takes the settlement of a queue that is elsewhere, see Connection.answer_relayed."""
+        self._find_queue, self._on_queues = find_queue, on_queues
+        self._on_detach, self._on_relay = on_detach, on_relay
+
+    def bind(self, DurableQueue queue not None, bytes topic_filter not None):
+        """What is published to topics of the filter goes to the queue; filters outside $queue/ capture."""
+        if self.bindings.subscribe(queue, topic_filter, 0, 0) and not topic_filter.startswith(b"$queue/"):
+            self.capturing += 1
+
+    def unbind(self, DurableQueue queue not None):
+        """Nothing goes to the queue any more."""
+        for topic_filter, _options, _identifier in self.bindings.subscriptions(queue):
+            if not topic_filter.startswith(b"$queue/"):
+                self.capturing -= 1
+        self.bindings.remove(queue)
+
+    def publish(self, Subscriber client not None, bytes client_id not None, bytes username, list entries not None):
+        """Publish (topic, payload, properties, expires_at) tuples for a client of any front-end. Return for each of
+        them 0, or the number of the answer that says why it is refused, see `answer_text`."""
+        return publish_entries(self, client, client_id, username, entries)
+
+    def when_durable(self, on_done not None):
+        """Call `on_done(is_durable)` when everything that was published or settled until now is stored, or when the log
+        or the store has refused part of it."""
+        cdef Hub hub = self.hub
+        cdef bint is_open = has_open(hub) or PyList_GET_SIZE(self._changed) != 0
+        if hub.ingest.ticket == hub.ingest.committed and not is_open:
+            hub.loop.call_soon(on_done, True)
+        else:
+            self._confirmations.append((hub.ingest.ticket + (1 if is_open else 0), on_done))
+
+    # Everything that was read is given out, as far as it goes.
+    cdef int work(self) except -1:
+        cdef list news = self._news
+        self._news = []
+        for group in news:
+            try:
+                (<QueueGroup> group).work()
+            except BaseException as error:
+                self.hub.loop.call_exception_handler({"message": "a queue cannot be delivered", "exception": error})
+        return 0
+
+    cdef int tell(self) except -1:
+        cdef list groups = self._calls
+        if groups:
+            self._calls = []
+            for group in groups:
+                (<QueueGroup> group).wants_call = False
+            try:
+                self._on_queues(groups)
+            except BaseException as error:
+                self.hub.loop.call_exception_handler({"message": "queues cannot be served", "exception": error})
+        self.is_waiting = bool(self._news or self._calls)
+        return 0
+
+    cdef int on_detach(self, Session session) except -1:
+        if self._on_detach is not None:
+            self._on_detach(session)
+        return 0
+
+
+@final
 cdef class DurableQueue(Subscriber):
-    """Where messages come in. Bound to topics in `hub.bindings`."""
+    """Where messages come in. Bound to topics in `hub.queues.bindings`."""
 
     def __init__(self, Hub hub not None, str name not None, *, bint is_stream=False, int64_t tail=0):
         cdef Py_ssize_t size = 0
@@ -40,31 +124,26 @@ cdef class DurableQueue(Subscriber):
         self.groups = []
         self.primary_name = b""
 
-    # The message becomes a record of this iteration's pack. `is_alone`: no other log gets a copy, so that a broker that
-    # is killed knows by the packet id in this one whether the message came in.
-    cdef int take(self, const PublishView* view, Session origin, int64_t expires_at, bint is_alone) except -1:
+    # The message becomes a record of this iteration's pack; `mark` is the QoS 2 packet id that is kept with it, or 0.
+    cdef int take(self, EnvelopeView* message, uint64_t mark) except -1:
         cdef Hub hub = self.hub
-        cdef EnvelopeView envelope
+        cdef int64_t expires_at = message.expires_at
         cdef uint32_t size
-        cdef uint64_t mark = 0
         cdef uint8_t* p
         if self.message_ttl and (expires_at == 0 or hub.wall + self.message_ttl < expires_at):
-            expires_at = hub.wall + self.message_ttl
-        fill_envelope(hub, &envelope, view, origin, expires_at)
-        envelope.retain = 0
-        size = envelope_size(&envelope)
-        if view.qos == 2 and is_alone and origin is not None and view.packet_id and hub.keeps_state and origin._keeps:
-            origin.received_sequence += 1
-            mark = <uint64_t> origin.received_sequence << 16 | view.packet_id
+            message.expires_at = hub.wall + self.message_ttl
+        size = envelope_size(message)
+        if mark:
             size += received_size(mark)
             self.has_ids = True
         if self.pack is None:
             open_queue_pack(self)
-        p = put_envelope(self.pack.reserve(hub.wall, view.topic, view.topic_size, size), &envelope)
+        p = put_envelope(self.pack.reserve(hub.wall, message.topic, message.topic_size, size), message)
         if mark:
             put_received(p, mark)
-        hub.ingest_pending += size
-        hub._open_bytes += size
+        message.expires_at = expires_at
+        hub.ingest.pending += size
+        hub.ingest.open_bytes += size
         hub.counters.logged += 1
         self.tail += 1
         self.published += 1
@@ -88,31 +167,13 @@ cdef class DurableQueue(Subscriber):
         return depth_of(self)
 
 
-@final
 cdef class QueueConsumer(ConsumerRights):
-    """One subscription of one client, as a member of a group."""
-
-    def __init__(self, QueueGroup group not None, Session session not None, *, uint8_t qos=1, uint32_t prefetch=100,
-                 uint32_t identifier=0, bint settles_by_ack=False, uint32_t number=0):
-        """`number` is given to a client whose session outlives the process; see pending.LASTING."""
-        self.group = group
-        self.session = session
-        session.hub.consumer_numbers += 1
-        self.number = number if number else session.hub.consumer_numbers
-        self.unsettled = group.pending.count_of(self.number) if number else 0
-        self.qos = qos
-        self.prefetch = max(prefetch, 1)
-        self.identifier = identifier
-        self.settles_by_ack = settles_by_ack
+    """A member of a group."""
 
     def join(self):
         """From now on it is given messages."""
-        if self.session.consumers is None:
-            self.session.consumers = []
-        self.session.consumers.append(self)
-        divide_window(self.session)
         self.group.consumers.append(self)
-        name_groups(self.session, self.group)
+        self.on_member(True)
         enter_rights(self.group, self)
         self.group.note()
 
@@ -122,12 +183,8 @@ cdef class QueueConsumer(ConsumerRights):
             return
         self.is_gone = True
         self.group.consumers.remove(self)
-        self.session.consumers.remove(self)
-        name_groups(self.session, self.group)
-        if not self.session.consumers:
-            self.session.consumers = None
-        divide_window(self.session)
-        change_sets(self.group, self.place, self.place)
+        self.on_member(False)
+        change_sets(self.group, self.bit, self.bit)
         self.release()
 
     def release(self):
@@ -142,19 +199,51 @@ cdef class QueueConsumer(ConsumerRights):
         self.group.note()
         return count
 
+    def settle(self, int64_t offset, uint8_t outcome, int64_t delay=NO_TIME, str reason=None):
+        """Settle a delivery; `outcome` is one of penstock.subscribers.queue.settling, `delay` in ms for NACKED and
+        EXTENDED. Return 0, 1 if the message is not pending, or 2 if another consumer has it."""
+        cdef int result
+        self.group.queue.hub.update_clock()
+        if outcome == VERB_RELEASE:
+            result = release_one(self, offset)
+        elif delay != NO_TIME or outcome == VERB_EXTEND:
+            result = settle_at(self, offset, outcome, delay if delay != NO_TIME else self.group.visibility)
+        else:
+            result = self.group.settle_one(self, offset, outcome)
+        if result == RESOLVED and reason is not None and outcome == VERB_REJECT and not self.group.queue.is_stream:
+            self.group.reasons[offset] = self.group.reason_changes[offset] = reason
+        return result
+
     @property
     def may_move(self):
         """Whether it may move the place of its stream group."""
         return may_move(self)
 
+    cdef bint is_online(self) noexcept:
+        return False
+
     cdef bint has_room(self) noexcept:
-        cdef Session s = self.session
-        cdef Connection c = s.connection
-        if c is None or c.state != CONNECTED or not c.writable or s.resend_count:
-            return False
-        if self.qos == 0:
-            return s.queue.count == 0
-        if not self.group.queue.is_stream and self.unsettled >= self.prefetch:
-            return False
-        return (s.outstanding + s.kept_free + s.queue.count + self.waiting < s.limit
-                and s.window.count + self.waiting < s.hub.max_inflight and self.round != s.round)
+        return False
+
+    cdef int send(self, const RecordView* record, const EnvelopeView* view, uint32_t deliveries) except -1:
+        return 0
+
+    cdef int64_t unacknowledged(self, int64_t lowest) except? -1:
+        return lowest
+
+    cdef int on_member(self, bint is_member) except -1:
+        return 0
+
+
+# The message goes back to the group: any consumer may have it at once. Of a stream there is nothing to give back.
+cdef int release_one(QueueConsumer consumer, int64_t offset) except -1:
+    cdef const PendingEntry* entry
+    if consumer.group.queue.is_stream:
+        return consumer.group.settle_stream(consumer, offset, VERB_RELEASE)
+    entry = consumer.group.pending.find(offset)
+    if entry == NULL or entry.state != ENTRY_CLAIMED:
+        return UNKNOWN_MESSAGE
+    if entry.consumer != consumer.number:
+        return OTHERS_MESSAGE
+    give_back(consumer, offset, NULL, 0)
+    return RESOLVED

@@ -47,9 +47,22 @@ cdef uint8_t verb_of(const uint8_t* topic, uint32_t size) noexcept:
 
 
 # As find_topic, for topics of queues. NULL with the connection closing.
-cdef QueueSlot* find_queue_topic(Connection c, const PublishView* view) except? NULL:
+cdef inline QueueSlot* find_queue_topic(Hub hub, Connection c, const PublishView* view) except? NULL:
+    cdef uint64_t hash = hash_bytes(view.topic, view.topic_size, hub.queues.bindings.seed)
+    cdef QueueSlot* slot
+    cdef Match* match
+    if c.queue_topics != NULL:
+        slot = &c.queue_topics[hash & (QUEUE_SLOTS - 1)]
+        match = slot.match
+        if (match != NULL and match.hash == hash and match.version == hub.queues.bindings.version
+                and match.topic_size == view.topic_size and memcmp(match.topic, view.topic, view.topic_size) == 0):
+            return slot
+    return look_up_queue_topic(hub.queues, c, view, hash)
+
+
+# The same for a topic that is not remembered.
+cdef QueueSlot* look_up_queue_topic(QueueDesk desk, Connection c, const PublishView* view, uint64_t hash) except? NULL:
     cdef Hub hub = c.hub
-    cdef uint64_t hash = hash_bytes(view.topic, view.topic_size, hub.bindings.seed)
     cdef QueueSlot* slot
     cdef Match* match
     cdef int reason
@@ -58,12 +71,8 @@ cdef QueueSlot* find_queue_topic(Connection c, const PublishView* view) except? 
         if c.queue_topics == NULL:
             raise MemoryError()
     slot = &c.queue_topics[hash & (QUEUE_SLOTS - 1)]
-    match = slot.match
-    if (match != NULL and match.hash == hash and match.version == hub.bindings.version
-            and match.topic_size == view.topic_size and memcmp(match.topic, view.topic, view.topic_size) == 0):
-        return slot
-    reason = check_topic_name(view.topic, view.topic_size, hub.max_topic_levels)
-    if reason == 0 and view.topic_size > hub.max_topic_length:
+    reason = check_topic_name(view.topic, view.topic_size, hub.limits.max_topic_levels)
+    if reason == 0 and view.topic_size > hub.limits.max_topic_length:
         reason = TOPIC_NAME_INVALID
     if reason:
         c.violation(reason, "invalid topic name")       # [MQTT-3.3.2-1] [MQTT-3.3.2-2] [MQTT3-3.3.2-1] [MQTT3-3.3.2-2]
@@ -78,11 +87,11 @@ cdef QueueSlot* find_queue_topic(Connection c, const PublishView* view) except? 
     else:
         slot.allowed = may_publish(c.session, view.topic, view.topic_size)
     slot.refusal = TEXT_NONE
-    match = hub.bindings.match(view.topic, view.topic_size, hash)
-    if hub._find_queue is not None and (VERB_ACK <= slot.verb <= VERB_EXTEND
-                                        or (slot.verb == VERB_NONE and is_unmatched(match) and slot.allowed)):
-        found = hub._find_queue(PyBytes_FromStringAndSize(<const char*> view.topic, view.topic_size),
-                                slot.verb != VERB_NONE)
+    match = desk.bindings.match(view.topic, view.topic_size, hash)
+    if desk._find_queue is not None and (VERB_ACK <= slot.verb <= VERB_EXTEND
+                                         or (slot.verb == VERB_NONE and is_unmatched(match) and slot.allowed)):
+        found = desk._find_queue(PyBytes_FromStringAndSize(<const char*> view.topic, view.topic_size),
+                                 slot.verb != VERB_NONE)
         if isinstance(found, int):
             slot.refusal = found
         elif slot.verb and found is not None:
@@ -90,7 +99,7 @@ cdef QueueSlot* find_queue_topic(Connection c, const PublishView* view) except? 
             slot.queue = <void*> found
         elif found is not None:
             match_unref(match)                          # a queue was made for it
-            match = hub.bindings.match(view.topic, view.topic_size, hash)
+            match = desk.bindings.match(view.topic, view.topic_size, hash)
     if slot.match != NULL:
         match_unref(slot.match)
     slot.match = match
@@ -133,68 +142,91 @@ cdef inline uint8_t code_of(uint8_t text) noexcept:
 
 
 # What the log in memory would refuse, and with it everything else of this iteration.
-cdef inline bint is_out_of_memory(DurableQueue queue, const PublishView* view) noexcept:
+cdef inline bint is_out_of_memory(DurableQueue queue, const EnvelopeView* message) noexcept:
     cdef uint64_t size
     if queue.max_memory == 0:
         return False
-    size = <uint64_t> view.payload_size + view.props_size + 2 * view.topic_size + RECORD_OVERHEAD
+    size = <uint64_t> message.payload_size + message.props_size + 2 * message.topic_size + RECORD_OVERHEAD
     if queue.pack is not None:
         size += buffer_size(&queue.pack._body)
     return queue.memory + size > queue.max_memory
 
 
-# The answer is 0 and *text TEXT_NONE when every queue of the match takes the message.
-cdef uint8_t refusal_of(const PublishView* view, const Match* match, uint8_t* text) noexcept:
-    cdef DurableQueue queue
-    cdef uint32_t i
-    for i in range(match.target_count):
-        queue = <DurableQueue> match.targets[i].owner
-        if queue.is_closed:
-            text[0] = TEXT_CLOSED
-            return NOT_AUTHORIZED
-        if does_without(queue, match):
-            continue
-        if view.payload_size > queue.max_message_size:
-            text[0] = TEXT_TOO_LARGE
-        elif is_full_queue(queue):
-            text[0] = TEXT_FULL
-        elif is_out_of_memory(queue, view):
-            text[0] = TEXT_NO_MEMORY
-        else:
-            continue
-        queue.refused += 1
-        return QUOTA_EXCEEDED
-    return SUCCESS
+# TEXT_NONE when the queue takes the message.
+cdef inline uint8_t refusal_by(DurableQueue queue, const EnvelopeView* message, const Match* match) noexcept:
+    cdef uint8_t text
+    if queue.is_closed:
+        return TEXT_CLOSED
+    if does_without(queue, match):
+        return TEXT_NONE
+    if message.payload_size > queue.max_message_size:
+        text = TEXT_TOO_LARGE
+    elif is_full_queue(queue):
+        text = TEXT_FULL
+    elif is_out_of_memory(queue, message):
+        text = TEXT_NO_MEMORY
+    else:
+        return TEXT_NONE
+    queue.refused += 1
+    return text
 
 
-cdef int enqueue_all(const PublishView* view, const Match* match, Session origin, int64_t expires_at,
-                     bint is_captured) except -1:
+# TEXT_NONE when every queue of the match takes the message.
+cdef inline uint8_t refusal_of(const EnvelopeView* message, const Match* match) noexcept:
     cdef uint32_t i
-    cdef DurableQueue queue
+    cdef uint8_t text
     for i in range(match.target_count):
-        queue = <DurableQueue> match.targets[i].owner
-        if not does_without(queue, match):
-            queue.take(view, origin, expires_at, match.target_count == 1 and not is_captured)
+        text = refusal_by(<DurableQueue> match.targets[i].owner, message, match)
+        if text:
+            return text
+    return TEXT_NONE
+
+
+cdef inline int enqueue_all(EnvelopeView* message, const Match* match, uint64_t mark) except -1:
+    cdef uint32_t i
+    for i in range(match.target_count):
+        if not does_without(<DurableQueue> match.targets[i].owner, match):
+            (<DurableQueue> match.targets[i].owner).take(message, mark)
     return 0
 
 
+# The message of a PUBLISH, as the queues keep it: what no message of a publisher is here is retained.
+cdef inline void fill_message(Hub hub, EnvelopeView* message, const PublishView* view, Session origin,
+                              int64_t expires_at) noexcept:
+    fill_envelope(hub, message, view, origin, expires_at)
+    message.retain = 0
+
+
+# The packet id of a QoS 2 message that one queue gets, and no other log: a broker that was killed knows by it whether
+# the message came in. Otherwise 0.
+cdef inline uint64_t mark_of(Hub hub, const PublishView* view, Session origin, const Match* match) noexcept:
+    if (view.qos != 2 or match.target_count != 1 or origin is None or view.packet_id == 0 or not hub.ingest.keeps_state
+            or not origin._keeps):
+        return 0
+    origin.received_sequence += 1
+    return <uint64_t> origin.received_sequence << 16 | view.packet_id
+
+
+# The reason code of a refusal.
+cdef inline uint8_t refused_code(uint8_t text) noexcept:
+    return NOT_AUTHORIZED if text == TEXT_CLOSED else QUOTA_EXCEEDED
+
+
 # 0 (done) or 1 (the connection must wait), as handle_publish, which has checked the packet.
-cdef int handle_queue_publish(Connection c, const PublishView* view) except -1:
-    cdef Hub hub = c.hub
-    cdef Session s = c.session
+cdef int handle_queue_publish(Hub hub, Session s, Connection c, const PublishView* view) except -1:
     cdef QueueSlot* slot
     cdef uint8_t verdict = SUCCESS, text = TEXT_NONE
     cdef uint64_t ticket = 0
-    cdef int64_t expires_at = 0
+    cdef EnvelopeView message
     if view.qos == 2 and ids_has(&s.received, view.packet_id):
-        return answer(c, PUBREC, view.packet_id, DUPLICATE, hub.ticket + (1 if has_open(hub) else 0))
+        return answer(c, PUBREC, view.packet_id, DUPLICATE, hub.ingest.ticket + (1 if has_open(hub) else 0))
     if view.qos and c.version == 5:
-        if s.received.count + c.acks_qos1 >= hub.receive_maximum:  # [MQTT-3.3.4-7]
+        if s.received.count + c.acks_qos1 >= hub.limits.receive_maximum:  # [MQTT-3.3.4-7]
             return c.violation(RECEIVE_MAXIMUM_EXCEEDED, "more unacknowledged messages than the receive maximum")
-    slot = find_queue_topic(c, view)
+    slot = find_queue_topic(hub, c, view)
     if slot == NULL:
         return 0
-    if hub._find_queue is None:
+    if hub.queues._find_queue is None:
         verdict, text = UNSPECIFIED_ERROR, TEXT_NO_QUEUES
     elif slot.verb == VERB_WRONG:
         verdict, text = UNSPECIFIED_ERROR, TEXT_WRONG_WORD
@@ -203,14 +235,14 @@ cdef int handle_queue_publish(Connection c, const PublishView* view) except -1:
     elif slot.verb:
         text = settle_by_publish(c, s, slot, view)
         verdict = UNSPECIFIED_ERROR if text else SUCCESS
-        ticket = hub.ticket + 1 if text == TEXT_NONE and hub._changed_groups else 0
+        ticket = hub.ingest.ticket + 1 if text == TEXT_NONE and hub.queues._changed else 0
     elif not slot.allowed:
         verdict = NOT_AUTHORIZED
         note_denied(c, view)
-    elif hub.ingest_pending > hub.ingest_limit:
+    elif hub.ingest.pending > hub.ingest.limit:
         c.wait_for_log()
         return 1
-    elif hub.limits_rates and is_too_fast(hub, s):
+    elif hub.rates.is_on and is_too_fast(hub, s):
         if c.version != 5:
             return leave_too_fast(c)
         verdict = QUOTA_EXCEEDED
@@ -223,14 +255,15 @@ cdef int handle_queue_publish(Connection c, const PublishView* view) except -1:
         elif is_too_large(hub, view, s):
             verdict, text = QUOTA_EXCEEDED, TEXT_LOG_TOO_LARGE
         else:
-            verdict = refusal_of(view, slot.match, &text)
+            fill_message(hub, &message, view, s, hub.wall + <int64_t> view.expiry * 1000 if view.has_expiry else 0)
+            text = refusal_of(&message, slot.match)
+            if text:
+                verdict = refused_code(text)
             if text == TEXT_FULL:
                 text = explain_full(c, slot.match)
         if verdict == SUCCESS:
-            if view.has_expiry:
-                expires_at = hub.wall + <int64_t> view.expiry * 1000
-            enqueue_all(view, slot.match, s, expires_at, False)
-            ticket = hub.ticket + 1
+            enqueue_all(&message, slot.match, mark_of(hub, view, s, slot.match))
+            ticket = hub.ingest.ticket + 1
         else:
             hub.counters.dropped[<int> DROP_QUEUE_FULL] += 1
     hub.counters.received[view.qos] += 1
@@ -243,27 +276,30 @@ cdef int handle_queue_publish(Connection c, const PublishView* view) except -1:
         return answer_in_words(c, PUBACK, view.packet_id, verdict, ticket, text)
     if verdict < 0x80 or c.version != 5:
         ids_add(&s.received, view.packet_id)
-        if hub.keeps_state and s._keeps and not s.received_changed:
+        if hub.ingest.keeps_state and s._keeps and not s.received_changed:
             note_received(s)
     return answer_in_words(c, PUBREC, view.packet_id, verdict, ticket, text)
 
 
 # A message that no connection sends: a will. Nobody is told when it is refused.
-cdef int publish_to_queues(Hub hub, const PublishView* view, Session origin, int64_t expires_at) except -1:
-    cdef uint64_t hash = hash_bytes(view.topic, view.topic_size, hub.bindings.seed)
-    cdef Match* match = hub.bindings.match(view.topic, view.topic_size, hash)
+cdef int publish_to_queues(QueueDesk desk, const PublishView* view, Session origin, int64_t expires_at) except -1:
+    cdef Hub hub = desk.hub
+    cdef uint64_t hash = hash_bytes(view.topic, view.topic_size, desk.bindings.seed)
+    cdef Match* match = desk.bindings.match(view.topic, view.topic_size, hash)
+    cdef EnvelopeView message
     cdef uint8_t text = 0
+    fill_message(hub, &message, view, origin, expires_at)
     try:
         if verb_of(view.topic, view.topic_size) == VERB_NONE:
-            if is_unmatched(match) and hub._find_queue is not None:
-                found = hub._find_queue(PyBytes_FromStringAndSize(<const char*> view.topic, view.topic_size), False)
+            if is_unmatched(match) and desk._find_queue is not None:
+                found = desk._find_queue(PyBytes_FromStringAndSize(<const char*> view.topic, view.topic_size), False)
                 if isinstance(found, int):
                     text = why_not_made(match, found)
                 match_unref(match)
-                match = hub.bindings.match(view.topic, view.topic_size, hash)
+                match = desk.bindings.match(view.topic, view.topic_size, hash)
             if (match.target_count and not text and not is_too_large(hub, view, origin)
-                    and refusal_of(view, match, &text) == SUCCESS):
-                return enqueue_all(view, match, origin, expires_at, False)
+                    and refusal_of(&message, match) == TEXT_NONE):
+                return enqueue_all(&message, match, mark_of(hub, view, origin, match))
         hub.counters.dropped[<int> DROP_QUEUE_FULL] += 1
     finally:
         match_unref(match)
@@ -302,17 +338,21 @@ cdef uint8_t explain_full(Connection c, const Match* match) except 0xFF:
 
 
 # An ordinary publish that queues take as well: 1 if one of them does not, and then nobody gets it.
-cdef int capture(Hub hub, const PublishView* view, Session origin, int64_t expires_at, uint64_t* ticket,
+cdef int capture(QueueDesk desk, const PublishView* view, Session origin, int64_t expires_at, uint64_t* ticket,
                  uint8_t* text) except -1:
-    cdef Match* match = hub.bindings.match(view.topic, view.topic_size,
-                                           hash_bytes(view.topic, view.topic_size, hub.bindings.seed))
+    cdef EnvelopeView message
+    cdef Hub hub = desk.hub
+    cdef Match* match = desk.bindings.match(view.topic, view.topic_size,
+                                            hash_bytes(view.topic, view.topic_size, desk.bindings.seed))
     try:
         if match.target_count == 0:
             return 0
-        if refusal_of(view, match, text):
+        fill_message(hub, &message, view, origin, expires_at)
+        text[0] = refusal_of(&message, match)
+        if text[0]:
             return 1
-        enqueue_all(view, match, origin, expires_at, True)
-        ticket[0] = hub.ticket + 1
+        enqueue_all(&message, match, 0)
+        ticket[0] = hub.ingest.ticket + 1
         text[0] = TEXT_CAPTURED
     finally:
         match_unref(match)
@@ -333,10 +373,10 @@ cdef int refuse_publish(Connection c, const PublishView* view, uint8_t text, Dro
 
 # A queue that another node has just made may be unknown here, and its messages be under way already.
 cdef inline bint is_relayed(Connection c, Session s, const QueueSlot* slot) noexcept:
-    if c.version != 5 or c.hub._on_relay is None:
+    if c.version != 5 or c.hub.queues._on_relay is None:
         return False
     if slot.queue == NULL:
-        return s.couriers is not None
+        return has_courier(s)
     return (<DurableQueue> slot.queue).is_elsewhere
 
 
@@ -349,11 +389,11 @@ cdef int relay_settlement(Connection c, Session s, const PublishView* view) exce
     hub.counters.payload_received += view.payload_size
     if view.qos == 2:
         ids_add(&s.received, view.packet_id)
-        if hub.keeps_state and s._keeps and not s.received_changed:
+        if hub.ingest.keeps_state and s._keeps and not s.received_changed:
             note_received(s)
     if view.qos:
         answer(c, packet_type, view.packet_id, SUCCESS, RELAYED)
-    hub._on_relay(c, topic, properties, <uint32_t> packet_type << 16 | view.packet_id if view.qos else 0)
+    hub.queues._on_relay(c, topic, properties, <uint32_t> packet_type << 16 | view.packet_id if view.qos else 0)
     return 0
 
 
@@ -462,7 +502,7 @@ cdef inline bint is_exactly(QueueGroup group, const SettleView* found) noexcept:
 cdef uint8_t settle_by_publish(Connection c, Session s, QueueSlot* slot, const PublishView* view) except 0xFF:
     cdef DurableQueue queue
     cdef SettleView found
-    cdef QueueConsumer consumer
+    cdef MqttConsumer consumer
     cdef int64_t offset, wanted
     cdef uint32_t n
     cdef int result
@@ -490,10 +530,12 @@ cdef uint8_t settle_by_publish(Connection c, Session s, QueueSlot* slot, const P
             return text
         result = consumer.group.settle_one(consumer, offset, slot.verb)
         return TEXT_NONE if result == RESOLVED else TEXT_NOT_PENDING
-    if s.consumers is None:
+    if s.outlets is None:
         return TEXT_NOT_A_MEMBER
-    for item in s.consumers:
-        consumer = <QueueConsumer> item
+    for item in s.outlets:
+        if (<Outlet> item).desk is not s.hub.queues:
+            continue
+        consumer = <MqttConsumer> item
         if consumer.group.queue is not queue or not is_group(consumer.group, &found):
             continue
         wanted = time_of(&found, slot.verb, consumer.group)
@@ -550,7 +592,9 @@ cdef uint8_t commit_stream(DurableQueue queue, Session s, bint is_allowed, const
 cdef QueueConsumer find_own(DurableQueue queue, Session s, const SettleView* found, uint8_t* text):
     cdef QueueConsumer consumer
     cdef QueueConsumer named = None
-    for item in s.consumers or ():
+    for item in s.outlets or ():
+        if (<Outlet> item).desk is not s.hub.queues:
+            continue
         consumer = <QueueConsumer> item
         if consumer.group.queue is not queue or not is_group(consumer.group, found):
             continue

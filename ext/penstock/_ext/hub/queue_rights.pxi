@@ -19,7 +19,7 @@ cdef enum:
     NO_BARRIER = -1
 
 
-cdef class ConsumerRights:
+cdef class ConsumerRights(Outlet):
     """Rights of a consumer."""
 
     def __dealloc__(self):
@@ -35,11 +35,6 @@ cdef class GroupRights:
         self.barrier = NO_BARRIER
 
 
-cdef inline bint is_online(QueueConsumer consumer) noexcept:
-    cdef Connection c = consumer.session.connection
-    return c is not None and c.state == CONNECTED
-
-
 # Messages that the same consumers may receive, lowest offset first.
 @final
 cdef class HeldMessages:
@@ -51,13 +46,13 @@ cdef class HeldMessages:
 
 
 cdef inline bint has_all_rights(QueueConsumer consumer) noexcept:
-    return consumer.session.acl is None or (consumer.has_all and consumer.rules is consumer.session.acl)
+    return consumer.client.acl is None or (consumer.has_all and consumer.rules is consumer.client.acl)
 
 
 # Rare: judge a new consumer, or one whose rules have changed.
 cdef int judge(QueueConsumer consumer) except -1:
     cdef QueueGroup group = consumer.group
-    cdef AclProgram rules = consumer.session.acl
+    cdef AclProgram rules = consumer.client.acl
     consumer.rules = rules
     consumer.has_all = rules is None or rules.covers_filter(
         group._filter if group._filter is not None else group.queue._address + b"/#")
@@ -69,9 +64,9 @@ cdef int judge(QueueConsumer consumer) except -1:
 cdef bint may_have_topic(QueueConsumer consumer, const uint8_t* topic, uint32_t size) except -1:
     cdef Verdict* verdict
     cdef uint64_t hash
-    if consumer.session.acl is None:
+    if consumer.client.acl is None:
         return True
-    if consumer.rules is not consumer.session.acl:
+    if consumer.rules is not consumer.client.acl:
         judge(consumer)
     if consumer.has_all:
         return True
@@ -81,7 +76,7 @@ cdef bint may_have_topic(QueueConsumer consumer, const uint8_t* topic, uint32_t 
         consumer.verdicts = <Verdict*> calloc(VERDICTS, sizeof(Verdict))
         if consumer.verdicts == NULL:
             raise MemoryError()
-    hash = hash_bytes(topic, size, consumer.session.hub.bindings.seed)
+    hash = hash_bytes(topic, size, consumer.group.queue.hub.queues.bindings.seed)
     verdict = &consumer.verdicts[hash & (VERDICTS - 1)]
     if verdict.hash != hash or verdict.size != size or memcmp(verdict.topic, topic, size) != 0:
         verdict.hash = hash
@@ -101,9 +96,9 @@ cdef bint may_have(QueueConsumer consumer, const EnvelopeView* view) except -1:
 # Whether the consumer may move the place of its stream group: it may receive everything the group reads, or the group
 # is its own.
 cdef bint may_move(QueueConsumer consumer) except -1:
-    if consumer.is_owner or consumer.session.acl is None:
+    if consumer.is_owner or consumer.client.acl is None:
         return True
-    if consumer.rules is not consumer.session.acl:
+    if consumer.rules is not consumer.client.acl:
         judge(consumer)
     return consumer.has_all
 
@@ -117,7 +112,7 @@ cdef object allowed_set(QueueGroup group, const EnvelopeView* view):
     for item in group.consumers:
         consumer = <QueueConsumer> item
         if may_have(consumer, view):
-            found |= 1 << consumer.place
+            found |= 1 << consumer.bit
     return found
 
 
@@ -172,7 +167,7 @@ cdef int release_some(QueueGroup group) except -1:
         room = -<int64_t> waiting.under_way
         for member in group.consumers:
             consumer = <QueueConsumer> member
-            if allowed >> consumer.place & 1 and consumer.has_room():
+            if allowed >> consumer.bit & 1 and consumer.has_room():
                 room += min(<int64_t> consumer.prefetch - consumer.unsettled, <int64_t> GIVEN_AT_ONCE)
         while room > 0 and waiting.offsets:
             offset = heappop(waiting.offsets)
@@ -207,16 +202,16 @@ cdef int enter_rights(QueueGroup group, QueueConsumer consumer) except -1:
     for item in group.consumers:
         other = <QueueConsumer> item
         if other is not consumer:
-            taken.add(other.place)
-            if other.held_rules is consumer.session.acl:
+            taken.add(other.bit)
+            if other.held_rules is consumer.client.acl:
                 twin = other
-    consumer.place = 0
-    while consumer.place in taken:
-        consumer.place += 1
-    consumer.held_rules = consumer.session.acl
+    consumer.bit = 0
+    while consumer.bit in taken:
+        consumer.bit += 1
+    consumer.held_rules = consumer.client.acl
     if twin is None:
         return release_everything(group)
-    return change_sets(group, consumer.place, twin.place)
+    return change_sets(group, consumer.bit, twin.bit)
 
 
 # Put the place into the sets that `model` is in, or, if they are the same, take it out of all sets.
@@ -246,8 +241,8 @@ cdef object review_rights(QueueGroup group):
     cdef bytes topic = group.barrier_topic
     for item in group.consumers:
         consumer = <QueueConsumer> item
-        if consumer.held_rules is not consumer.session.acl:
-            consumer.held_rules = consumer.session.acl
+        if consumer.held_rules is not consumer.client.acl:
+            consumer.held_rules = consumer.client.acl
             has_changed = True
     if has_changed:
         release_everything(group)
@@ -256,8 +251,8 @@ cdef object review_rights(QueueGroup group):
         return None
     for item in group.consumers:
         consumer = <QueueConsumer> item
-        if is_online(consumer) and may_have_topic(consumer, <const uint8_t*> PyBytes_AS_STRING(topic),
-                                                  <uint32_t> PyBytes_GET_SIZE(topic)):
+        if consumer.is_online() and may_have_topic(consumer, <const uint8_t*> PyBytes_AS_STRING(topic),
+                                                   <uint32_t> PyBytes_GET_SIZE(topic)):
             return group.barrier
     return None
 
@@ -272,7 +267,7 @@ cdef bint pass_over(QueueGroup group, int64_t offset, const EnvelopeView* view) 
     cdef bint has_owner = False
     for item in group.consumers:
         consumer = <QueueConsumer> item
-        if not is_online(consumer):
+        if not consumer.is_online():
             continue
         if may_have(consumer, view):
             return False
@@ -312,20 +307,6 @@ cdef int give_back(QueueConsumer consumer, int64_t offset, const uint8_t* topic,
     return group.note()
 
 
-# Whether a message of a queue that waits in a session must not be sent: the client's rules have changed meanwhile.
-cdef bint is_revoked(Session s, const Queued* item) except -1:
-    cdef QueueConsumer consumer
-    cdef const uint8_t* topic = message_topic(item.message)
-    if s.acl is None or s.acl.allows(topic, item.message.topic_size, ACL_RECEIVE):
-        return False
-    for member in s.consumers or ():
-        consumer = <QueueConsumer> member
-        if consumer.number == item.message.source_partition:
-            give_back(consumer, item.message.source_offset, topic, item.message.topic_size)
-            break
-    return True
-
-
 # Rare: a client has joined or left a group. If it is in several groups of one name in a stream, deliveries have to name
 # the group exactly, because a settlement moves the place of only one of them.
 cdef int name_groups(Session s, QueueGroup group) except -1:
@@ -333,7 +314,9 @@ cdef int name_groups(Session s, QueueGroup group) except -1:
     cdef list same = []
     if not group.queue.is_stream:
         return 0
-    for item in s.consumers:
+    for item in s.outlets or ():
+        if (<Outlet> item).desk is not s.hub.queues:
+            continue
         consumer = <QueueConsumer> item
         if consumer.group.queue is group.queue and consumer.group.name == group.name:
             same.append(consumer)

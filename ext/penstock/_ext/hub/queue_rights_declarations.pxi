@@ -8,14 +8,14 @@ cdef struct Verdict:
     uint8_t topic[96]           # LONGEST_JUDGED
 
 
-cdef class ConsumerRights:
+cdef class ConsumerRights(Outlet):
     cdef public bint is_owner           # its user has created the group
     cdef bint has_namesake              # the client is in another group of this stream with the same name
     cdef AclProgram rules               # for which has_all and verdicts hold
     cdef bint has_all                   # it may receive everything the group reads
     cdef Verdict* verdicts
     cdef AclProgram held_rules          # for which the sets of held messages hold
-    cdef uint32_t place                 # bit in these sets
+    cdef uint32_t bit                   # in these sets
 
 
 # Messages that no consumer with room may receive.

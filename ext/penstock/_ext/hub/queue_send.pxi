@@ -1,11 +1,11 @@
-# A queue's messages on their way to consumers: the topic they are delivered under and the properties they carry.
+# A queue's messages on their way to consumers.
 
 
 # The published topic when it is one of the queue, else below the queue's address.
 cdef const uint8_t* delivered_topic(DurableQueue queue, const EnvelopeView* view, uint32_t* size) except NULL:
     cdef const uint8_t* address = <const uint8_t*> PyBytes_AS_STRING(queue._address)
     cdef uint32_t n = <uint32_t> PyBytes_GET_SIZE(queue._address)
-    cdef Buffer* scratch = &queue.hub._queue_topic
+    cdef Buffer* scratch = &queue.hub.queues._topic
     cdef uint8_t* p
     if view.topic_size >= n and memcmp(view.topic, address, n) == 0 and (view.topic_size == n
                                                                          or view.topic[n] == c"/"):
@@ -23,176 +23,6 @@ cdef const uint8_t* delivered_topic(DurableQueue queue, const EnvelopeView* view
     return p
 
 
-cdef inline uint8_t* put_text(uint8_t* p, const void* text, uint32_t size) noexcept:
-    put_be16(p, <uint16_t> size)
-    memcpy(p + 2, text, size)
-    return p + 2 + size
-
-
-# As add_property, to be kept.
-cdef bytes user_property(bytes name, bytes value):
-    return b"\x26" + len(name).to_bytes(2, "big") + name + len(value).to_bytes(2, "big") + value
-
-
-cdef inline int add_property(Buffer* out, const char* name, const void* value, uint32_t size) except -1:
-    cdef uint32_t n = <uint32_t> strlen(name)
-    cdef uint8_t* p
-    if size > 65_535:
-        return 0
-    p = buffer_reserve(out, 5 + n + size)
-    p[0] = 0x26                                 # User Property
-    put_text(put_text(p + 1, name, n), value, size)
-    return 0
-
-
-# Both digits of each number below 100.
-cdef const char* PAIRS = (
-    "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849"
-    "5051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899"
-)
-
-
-cdef uint32_t put_decimal(char* p, int64_t value) noexcept:
-    cdef char digits[24]
-    cdef uint32_t at = sizeof(digits)
-    cdef uint64_t rest = <uint64_t> value, hundreds
-    while rest >= 100:
-        hundreds = rest // 100
-        at -= 2
-        memcpy(digits + at, PAIRS + 2 * (rest - hundreds * 100), 2)
-        rest = hundreds
-    if rest >= 10:
-        at -= 2
-        memcpy(digits + at, PAIRS + 2 * rest, 2)
-    else:
-        at -= 1
-        digits[at] = <char> (c"0" + rest)
-    memcpy(p, digits + at, sizeof(digits) - at)
-    return sizeof(digits) - at
-
-
-cdef inline int add_number(Buffer* out, const char* name, int64_t value) except -1:
-    cdef char digits[24]
-    return add_property(out, name, digits, put_decimal(digits, value))
-
-
-# Size of the property at p, which was validated when it came in.
-cdef inline uint32_t property_size(const uint8_t* p) noexcept:
-    cdef uint32_t n
-    if p[0] == 0x01:                            # Payload Format Indicator
-        return 2
-    n = 3 + (<uint32_t> p[1] << 8 | p[2])
-    if p[0] == 0x26:
-        n += 2 + (<uint32_t> p[n] << 8 | p[n + 1])
-    return n
-
-
-cdef inline bint is_named(const uint8_t* p, uint32_t size, const char* name) noexcept:
-    return size == strlen(name) and memcmp(p, name, size) == 0
-
-
-# Names that say something of the delivery: whatever a publisher puts there is not passed on.
-cdef bint is_reserved(const uint8_t* name, uint32_t size, bint is_dead) noexcept:
-    if size < 5:
-        return False
-    if name[0] == c"x" and name[1] == c"-":
-        return (is_named(name, size, "x-stream-offset") or is_named(name, size, "x-stream-timestamp")
-                or is_named(name, size, "x-work-committed-offset") or is_named(name, size, "x-work-acked")
-                or is_named(name, size, "x-work-group") or is_named(name, size, "x-source-topic")
-                or is_named(name, size, "x-delivery-count"))
-    if name[0] == c"_":
-        return not is_dead and memcmp(name, b"_dlq_", 5) == 0
-    return (is_named(name, size, "message-id") or is_named(name, size, "group-id") or is_named(name, size, "queue")
-            or is_named(name, size, "offset"))
-
-
-# The properties of the message, then those of the delivery, in hub._queue_props.
-cdef int build_properties(QueueGroup group, QueueConsumer consumer, const RecordView* record, const EnvelopeView* view,
-                          uint32_t deliveries) except -1:
-    cdef DurableQueue queue = group.queue
-    cdef bytes group_and_queue = group._exact_names if consumer.has_namesake else group._names
-    cdef Buffer* out = &queue.hub._queue_props
-    cdef const uint8_t* p = view.props
-    cdef const uint8_t* end = view.props + view.props_size
-    cdef uint32_t size, names
-    cdef uint8_t* id
-    cdef char number[24]
-    cdef uint32_t digits = put_decimal(number, record.offset)
-    cdef int64_t done
-    out.start = out.end = 0
-    while p < end:
-        size = property_size(p)
-        if p[0] != 0x26 or not is_reserved(p + 3, <uint32_t> p[1] << 8 | p[2], view.retain):
-            memcpy(buffer_reserve(out, size), p, size)
-        p += size
-    size = queue.name_size + 1 + digits
-    names = <uint32_t> PyBytes_GET_SIZE(group_and_queue)
-    id = buffer_reserve(out, 3 + 10 + 2 + size + names)
-    id[0] = 0x26
-    id = put_text(id + 1, b"message-id", 10)
-    put_be16(id, <uint16_t> size)
-    memcpy(id + 2, queue.name_text, queue.name_size)
-    id[2 + queue.name_size] = c":"
-    memcpy(id + 3 + queue.name_size, number, digits)
-    memcpy(id + 2 + size, PyBytes_AS_STRING(group_and_queue), names)
-    add_property(out, "offset", number, digits)
-    add_property(out, "x-source-topic", view.topic, view.topic_size)
-    if queue.is_stream:
-        add_property(out, "x-stream-offset", number, digits)
-        add_number(out, "x-stream-timestamp", record.timestamp)
-        if queue.primary_name:
-            done = queue.primary._committed if queue.primary is not None else 0
-            add_number(out, "x-work-committed-offset", done)
-            add_property(out, "x-work-acked", b"true" if record.offset < done else b"false",
-                         4 if record.offset < done else 5)
-            add_property(out, "x-work-group", PyBytes_AS_STRING(queue.primary_name),
-                         <uint32_t> PyBytes_GET_SIZE(queue.primary_name))
-    elif deliveries > 1:
-        add_number(out, "x-delivery-count", deliveries)
-    return 0
-
-
-# One message to one consumer, or to what waits before it.
-cdef int send_record(QueueGroup group, QueueConsumer consumer, const RecordView* record, const EnvelopeView* view,
-                     uint32_t deliveries) except -1:
-    cdef Hub hub = group.queue.hub
-    cdef Session s = consumer.session
-    cdef Connection c = s.connection
-    cdef const uint8_t* topic
-    cdef uint32_t topic_size = 0
-    cdef Message* m
-    cdef Extras* extras
-    cdef Buffer* props = &hub._queue_props
-    cdef int sent
-    topic = delivered_topic(group.queue, view, &topic_size)
-    if s.version == 5:
-        build_properties(group, consumer, record, view, deliveries)
-    else:
-        props.start = props.end = 0
-    m = message_new(topic, topic_size, props.data, buffer_size(props), view.payload, view.payload_size, consumer.qos,
-                    0, view.received_at, view.expires_at)
-    m.source_partition = consumer.number
-    m.source_offset = record.offset
-    extras = make_extras(&consumer.identifier, 1 if consumer.identifier else 0, NULL)
-    try:
-        group.delivered += 1
-        consumer.delivered += 1
-        if c is None or c.state != CONNECTED or not c.writable or s.queue.count or s.resend_count or s.is_full():
-            return s.enqueue(m, extras, consumer.qos, SLOT_QUEUE)
-        sent = send_message(c, s, m, consumer.qos, SLOT_QUEUE, extras, 0, False)
-        if sent and consumer.qos:
-            end_turn(s, &consumer.round)
-        else:
-            free(extras)
-        if not sent:
-            count_drop(s, DROP_TOO_LARGE)       # as if it had been sent [MQTT-3.1.2-24] [MQTT-3.1.2-25]
-            if not group.queue.is_stream:
-                group.settle_one(consumer, record.offset, VERB_NACK)
-    finally:
-        message_unref(m)
-    return 0
-
-
 # A message whose consumer is written down; it may have lost it meanwhile.
 cdef int send_planned(QueueGroup group, const Planned* item) except -1:
     cdef const PendingEntry* entry = group.pending.find(item.record.offset)
@@ -205,26 +35,7 @@ cdef int send_planned(QueueGroup group, const Planned* item) except -1:
     if not has_all_rights(consumer) and not may_have(consumer, &item.view):
         return give_back(consumer, item.record.offset, NULL, 0)
     if item.view.props_size == 0:
-        return send_record(group, consumer, &item.record, &item.view, item.deliveries)
-    if get_envelope(item.record.value, item.record.value_size, &view, &group.queue.hub._lane_props):
+        return consumer.send(&item.record, &item.view, item.deliveries)
+    if get_envelope(item.record.value, item.record.value_size, &view, &group.queue.hub.record_props):
         return 0                                # it was read before: only a broken memory gets here
-    return send_record(group, consumer, &item.record, &view, item.deliveries)
-
-
-# The client has acknowledged a delivery: MQTT 3 settles by it, MQTT 5 only makes room.
-cdef int queue_acked(Session s, const Slot* slot, bint is_done) except -1:
-    cdef QueueConsumer consumer
-    if slot.message == NULL:
-        return 0
-    if s.couriers is not None:
-        courier_acked(s, slot)
-    if s.consumers is None:
-        return 0
-    for item in s.consumers:
-        consumer = <QueueConsumer> item
-        if consumer.number != slot.message.source_partition:
-            continue
-        if is_done and consumer.settles_by_ack:
-            consumer.group.settle_one(consumer, slot.message.source_offset, VERB_ACK)
-        return consumer.group.note()
-    return 0
+    return consumer.send(&item.record, &view, item.deliveries)

@@ -110,18 +110,8 @@ cdef class QueueGroup(GroupRights):
     def unacknowledged(self):
         """Of a stream: the lowest offset that was sent and not acknowledged, or the cursor."""
         cdef int64_t lowest = self.pending.cursor
-        cdef QueueConsumer consumer
-        cdef Slot* slot
-        cdef uint32_t i
         for item in self.consumers:
-            consumer = <QueueConsumer> item
-            for i in range(consumer.session.window.capacity):
-                slot = &consumer.session.window.slots[i]
-                if (slot.packet_id and slot.flags & SLOT_QUEUE and slot.message != NULL
-                        and slot.message.source_partition == consumer.number and slot.message.source_offset < lowest):
-                    lowest = slot.message.source_offset
-            for i in range(consumer.session.queue.count):
-                lowest = min(lowest, queued_offset(&consumer.session.queue, i, consumer.number, lowest))
+            lowest = (<QueueConsumer> item).unacknowledged(lowest)
         return before_barrier(self, lowest)
 
     def review(self):
@@ -133,29 +123,30 @@ cdef class QueueGroup(GroupRights):
 
     # Milliseconds that never go back while the process runs, and may be stored.
     cdef int64_t clock(self) noexcept:
-        return self.queue.hub.now + self.queue.hub.queue_epoch
+        return self.queue.hub.now + self.queue.hub.queues.epoch
 
     # There may be something to give to somebody: looked at once, at the end of the iteration.
     cdef int note(self) except -1:
         if not self.has_news:
             self.has_news = True
-            self.queue.hub._queue_news.append(self)
-            schedule_flush(self.queue.hub)
+            self.queue.hub.queues._news.append(self)
+            self.queue.hub.queues.wake()
         return 0
 
     # Python has something to do: records to read, messages to read again, dead letters.
     cdef int call(self) except -1:
         if not self.wants_call:
             self.wants_call = True
-            self.queue.hub._queue_calls.append(self)
-            schedule_flush(self.queue.hub)
+            self.queue.hub.queues._calls.append(self)
+            self.queue.hub.queues.wake()
         return 0
 
     cdef int change(self) except -1:
         self.is_changed = True
         if not self.is_listed:
             self.is_listed = True
-            self.queue.hub._changed_groups.append(self)
+            self.queue.hub.queues._changed.append(self)
+            self.queue.hub.ingest.open_changes += 1
             schedule_flush(self.queue.hub)
         return 0
 
@@ -260,7 +251,7 @@ cdef class QueueGroup(GroupRights):
                     continue
                 if self.queue.is_stream:
                     self.pending.skip_to(record.offset + 1)
-                    send_record(self, consumer, &record, &view, 1)
+                    consumer.send(&record, &view, 1)
                 else:
                     self.pending.claim(record.offset, consumer.number, due)
                     consumer.unsettled += 1
@@ -276,7 +267,7 @@ cdef class QueueGroup(GroupRights):
     # Whether the record is for this group at all, now.
     cdef bint is_readable(self, const RecordView* record, EnvelopeView* view) except -1:
         cdef Hub hub = self.queue.hub
-        if record.value_size == NO_VALUE or get_envelope(record.value, record.value_size, view, &hub._lane_props):
+        if record.value_size == NO_VALUE or get_envelope(record.value, record.value_size, view, &hub.record_props):
             self.damaged += 1
             return False
         if view.expires_at and view.expires_at <= hub.wall:
@@ -323,7 +314,7 @@ cdef class QueueGroup(GroupRights):
                     self.call()
                     continue
                 if (record.value_size == NO_VALUE
-                        or get_envelope(record.value, record.value_size, &view, &hub._lane_props)
+                        or get_envelope(record.value, record.value_size, &view, &hub.record_props)
                         or (view.expires_at and view.expires_at <= hub.wall)):
                     self.pending.settle(record.offset, 0)       # it has expired while it waited
                     self.expired += 1

@@ -35,10 +35,10 @@ cdef int64_t* turns_of(Session s) except NULL:
 
 # Whether the client, or everybody together, publishes too fast; counts what is not taken.
 cdef bint is_too_fast(Hub hub, Session s) except -1:
-    if hub.incoming_rates.count and not may_pass(&hub.incoming_rates, turns_of(s), hub.now):
+    if hub.rates.incoming.count and not may_pass(&hub.rates.incoming, turns_of(s), hub.now):
         hub.counters.dropped[<int> DROP_INCOMING_RATE] += 1
         return True
-    if not may_pass(&hub.total_rates, hub.total_turns, hub.now):
+    if not may_pass(&hub.rates.total, hub.rates.total_turns, hub.now):
         hub.counters.dropped[<int> DROP_TOTAL_RATE] += 1
         return True
     return False
@@ -46,11 +46,11 @@ cdef bint is_too_fast(Hub hub, Session s) except -1:
 
 # The same for a QoS 0 message to a client; only one without a session that stays has a limit of its own.
 cdef bint gets_too_much(Hub hub, Session s) except -1:
-    if hub.outgoing_rates.count and not s._keeps:
-        if not may_pass(&hub.outgoing_rates, turns_of(s) + MOST_RATES, hub.now):
+    if hub.rates.outgoing.count and not s._keeps:
+        if not may_pass(&hub.rates.outgoing, turns_of(s) + MOST_RATES, hub.now):
             count_drop(s, DROP_OUTGOING_RATE)
             return True
-    if not may_pass(&hub.total_rates, hub.total_turns, hub.now):
+    if not may_pass(&hub.rates.total, hub.rates.total_turns, hub.now):
         count_drop(s, DROP_TOTAL_RATE)
         return True
     return False

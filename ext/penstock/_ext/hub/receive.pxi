@@ -55,13 +55,13 @@ cdef int resolve_alias(Connection c, PublishView* view) except -1:
     cdef Hub hub = c.hub
     cdef Alias* alias
     cdef uint8_t* topic
-    if view.alias > (hub.topic_alias_maximum if c.aliases_in == NULL else c.aliases_in_max):
+    if view.alias > (hub.limits.topic_alias_maximum if c.aliases_in == NULL else c.aliases_in_max):
         return TOPIC_ALIAS_INVALID              # [MQTT-3.3.2-9] [MQTT-3.2.2-17] [MQTT-3.2.2-18]
     if c.aliases_in == NULL:
-        c.aliases_in = <Alias*> calloc(hub.topic_alias_maximum, sizeof(Alias))
+        c.aliases_in = <Alias*> calloc(hub.limits.topic_alias_maximum, sizeof(Alias))
         if c.aliases_in == NULL:
             raise MemoryError()
-        c.aliases_in_max = <uint16_t> hub.topic_alias_maximum
+        c.aliases_in_max = <uint16_t> hub.limits.topic_alias_maximum
     alias = &c.aliases_in[view.alias - 1]  # [MQTT-3.3.2-12]
     if view.topic_size == 0:
         if alias.topic == NULL:
@@ -96,8 +96,8 @@ cdef TopicSlot* find_topic(Connection c, const PublishView* view) except? NULL:
     if (match != NULL and match.hash == hash and match.version == hub.trie.version
             and match.topic_size == view.topic_size and memcmp(match.topic, view.topic, view.topic_size) == 0):
         return slot
-    reason = check_topic_name(view.topic, view.topic_size, hub.max_topic_levels)
-    if reason == 0 and view.topic_size > hub.max_topic_length:
+    reason = check_topic_name(view.topic, view.topic_size, hub.limits.max_topic_levels)
+    if reason == 0 and view.topic_size > hub.limits.max_topic_length:
         reason = TOPIC_NAME_INVALID
     if reason:
         c.violation(reason, "invalid topic name")       # [MQTT-3.3.2-1] [MQTT-3.3.2-2] [MQTT3-3.3.2-1] [MQTT3-3.3.2-2]
@@ -111,8 +111,8 @@ cdef TopicSlot* find_topic(Connection c, const PublishView* view) except? NULL:
         match_unref(slot.match)
     slot.match = match
     slot.allowed = may_publish(c.session, view.topic, view.topic_size)
-    if hub.ingest_mode != INGEST_NONE:
-        slot.partition = partition_of(view.topic, view.topic_size, hub.ingest_partitions, hub.ingest_hash)
+    if hub.ingest.mode != INGEST_NONE:
+        slot.partition = partition_of(view.topic, view.topic_size, hub.ingest.partitions, hub.ingest.hash)
     return slot
 
 
@@ -145,17 +145,18 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
     cdef uint8_t verdict = SUCCESS, text = 0
     cdef bint logged = False, keeps_old = False
     cdef uint64_t ticket = 0
-    cdef int reason = parse_publish(first & 15, body, size, c.version, hub.max_user_properties, &view, &hub._props)
+    cdef int reason = parse_publish(first & 15, body, size, c.version, hub.limits.max_user_properties, &view,
+                                    &hub._props)
     if reason == 0 and view.alias:
         reason = resolve_alias(c, &view)
-    if reason == 0 and view.qos > hub.maximum_qos:
+    if reason == 0 and view.qos > hub.limits.maximum_qos:
         reason = QOS_NOT_SUPPORTED              # [MQTT-3.2.2-11]
-    if reason == 0 and view.retain and not hub.retain_available:
+    if reason == 0 and view.retain and not hub.limits.retain_available:
         reason = RETAIN_NOT_SUPPORTED           # [MQTT-3.2.2-14]
     if reason:
         return c.violation(reason, "bad PUBLISH")
     if is_queue_topic(view.topic, view.topic_size):
-        return handle_queue_publish(c, &view)
+        return handle_queue_publish(hub, s, c, &view)
     topic = find_topic(c, &view)
     if topic == NULL:
         return c.blocked
@@ -164,9 +165,9 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
         if ids_has(&s.received, view.packet_id):
             # a message the broker owns already: acknowledged again, not delivered again [MQTT-4.3.3-10] [MQTT3-4.3.3-2]
             # and not before the log has it
-            return answer(c, PUBREC, view.packet_id, DUPLICATE, hub.ticket + (1 if has_open(hub) else 0))
+            return answer(c, PUBREC, view.packet_id, DUPLICATE, hub.ingest.ticket + (1 if has_open(hub) else 0))
     if view.qos and c.version == 5:
-        if s.received.count + c.acks_qos1 >= hub.receive_maximum:  # [MQTT-3.3.4-7]
+        if s.received.count + c.acks_qos1 >= hub.limits.receive_maximum:  # [MQTT-3.3.4-7]
             return c.violation(RECEIVE_MAXIMUM_EXCEEDED, "more unacknowledged messages than the receive maximum")
     if topic.allowed:
         if hub.congested_count:
@@ -175,7 +176,7 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
                 c.wait_for(busy)
                 return 1
         logged = is_logged(hub, view.qos, view.retain)
-        if logged and hub.ingest_pending > hub.ingest_limit:
+        if logged and hub.ingest.pending > hub.ingest.limit:
             c.wait_for_log()
             return 1
         if logged and is_too_large(hub, &view, s):
@@ -184,16 +185,16 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
             keeps_old = not may_retain(hub, &view, s)
             if keeps_old and view.qos and c.version == 5:
                 return refuse_retained(c, &view)
-    if topic.allowed and hub.limits_rates and is_too_fast(hub, s):
+    if topic.allowed and hub.rates.is_on and is_too_fast(hub, s):
         verdict = QUOTA_EXCEEDED
         if c.version != 5:
             return leave_too_fast(c)
     elif topic.allowed:
         if logged:
-            ticket = hub.ticket + 1             # of the batch that leaves at the end of this iteration
+            ticket = hub.ingest.ticket + 1             # of the batch that leaves at the end of this iteration
         if view.has_expiry:
             expires_at = hub.wall + <int64_t> view.expiry * 1000
-        if hub.capturing and capture(hub, &view, s, expires_at, &ticket, &text):
+        if hub.queues.capturing and capture(hub.queues, &view, s, expires_at, &ticket, &text):
             return refuse_publish(c, &view, text, DROP_QUEUE_FULL)
         if match.target_count or match.group_count:
             route(hub, &view, match, s, expires_at, hub.is_spread and logged)  # [MQTT-4.5.0-1] [MQTT3-4.5.0-1]
@@ -219,7 +220,7 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
         return answer(c, PUBACK, view.packet_id, verdict, ticket)      # [MQTT-4.3.2-4] [MQTT3-4.3.2-2]
     if verdict < 0x80 or c.version != 5:  # [MQTT-4.3.3-9] [MQTT-4.6.0-3] [MQTT3-4.6.0-3]
         ids_add(&s.received, view.packet_id)
-        if hub.keeps_state and s._keeps and not s.received_changed:
+        if hub.ingest.keeps_state and s._keeps and not s.received_changed:
             note_received(s)
     return answer(c, PUBREC, view.packet_id, verdict, ticket)          # [MQTT-4.3.3-8] [MQTT3-4.3.3-2]
 
@@ -237,39 +238,33 @@ cdef int handle_ack(Connection c, uint8_t packet_type, uint8_t flags, const uint
         if not ids_discard(&s.received, ack.packet_id):
             # Released a moment ago, perhaps, over a connection that is gone: not free before that is stored.
             return answer(c, PUBCOMP, ack.packet_id, PACKET_IDENTIFIER_NOT_FOUND,
-                          c.hub.ticket + (1 if s.received_changed else 0) if c.hub.keeps_state and s._keeps else 0)
-        if not (c.hub.keeps_state and s._keeps):
+                          c.hub.ingest.ticket + (1 if s.received_changed else 0)
+                          if c.hub.ingest.keeps_state and s._keeps else 0)
+        if not (c.hub.ingest.keeps_state and s._keeps):
             return send_ack(c, PUBCOMP, ack.packet_id, SUCCESS)
         # The client may use the id again as soon as it is told: after a crash it must not count as held.
         if not s.received_changed:
             note_received(s)
-        return answer(c, PUBCOMP, ack.packet_id, SUCCESS, c.hub.ticket + 1)
+        return answer(c, PUBCOMP, ack.packet_id, SUCCESS, c.hub.ingest.ticket + 1)
     slot = window_find(&s.window, ack.packet_id)
-    if slot != NULL and slot.flags & SLOT_PACK:
-        return ack_entry(c, s, slot, packet_type, &ack)
+    if slot != NULL and slot.outlet:
+        return (<Outlet> PyList_GET_ITEM(s.outlets, slot.outlet - 1)).on_ack(c, slot, packet_type, &ack)
     if packet_type == PUBREC:
         if slot == NULL or slot.state == AWAIT_PUBACK:
             return send_ack(c, PUBREL, ack.packet_id, PACKET_IDENTIFIER_NOT_FOUND)
+        if slot.flags & SLOT_BORROWED:
+            return 0                            # reserved: its outlet is not there yet
         if ack.reason < 0x80:  # [MQTT-4.6.0-4] [MQTT3-4.6.0-4]
-            if slot.message != NULL and not slot.flags & SLOT_QUEUE:
-                message_unref(slot.message)     # it is never sent again [MQTT-4.3.3-6]
-                slot.message = NULL
             return release_slot(s, c, slot)
     elif slot == NULL or slot.state != (AWAIT_PUBACK if packet_type == PUBACK else AWAIT_PUBCOMP):
         return 0                                # late or unknown: nothing waits for it
-    was_full = s.is_full() and (s.couriers is not None or s.lane_count != 0
-                                or (s.consumers is not None and (not slot.flags & SLOT_QUEUE
-                                                                 or PyList_GET_SIZE(s.consumers) > 1)))
+    was_full = s.outlets is not None and s.is_full()
     if slot.flags & SLOT_COUNTED:
         s.outstanding -= 1
     c.hub.counters.inflight -= 1
-    if slot.flags & (SLOT_STORED | SLOT_STORING):
-        settle_stored(s, slot.packet_id, False)     # behind the call that stores it
-    if slot.flags & SLOT_QUEUE:
-        queue_acked(s, slot, packet_type != PUBREC and ack.reason < 0x80)
     # also after a refusal, which nobody else gets [MQTT-4.3.2-3] [MQTT-4.3.3-3] [MQTT-4.4.0-2] [MQTT-4.8.2-6]
     window_release(&s.window, slot)             # the id may be used again [MQTT-2.2.1-4]
-    # was_full: lanes and queues hear of what is acknowledged to them, not of room that others leave
-    if s.queue.count or s.resend_count or s.congested or s.wants_more or s.is_contended or was_full:
+    # was_full: outlets hear of what is acknowledged to them, not of room that others leave
+    if s.queue.count or s.resend_count or s.congested or s.wants_room or s.is_contended or was_full:
         s.pump()
     return 0

@@ -22,9 +22,9 @@ cdef RetainedRoom retained_room(Hub hub, const uint8_t* topic, uint32_t topic_si
     if old != NULL:
         bytes -= message_weight(old)
         count -= 1
-    if bytes + weight > hub.max_retained_bytes or count >= hub.max_retained_messages:
+    if bytes + weight > hub.limits.max_retained_bytes or count >= hub.limits.max_retained_messages:
         return STORE_FULL
-    if user == NULL or (user_size == 0 and not hub.shares_anonymous):
+    if user == NULL or (user_size == 0 and not hub.limits.shares_anonymous):
         return HAS_ROOM
     bytes = count = 0
     share = tree.find_share(user, user_size)
@@ -34,8 +34,9 @@ cdef RetainedRoom retained_room(Hub hub, const uint8_t* topic, uint32_t topic_si
             bytes -= message_weight(old)
             count -= 1
     # at least one message, however small the store is
-    if count and (bytes + weight > hub.max_retained_bytes * hub.retained_share // 100
-                  or count >= max(<uint64_t> hub.max_retained_messages * hub.retained_share // 100, <uint64_t> 1)):
+    if count and (bytes + weight > hub.limits.max_retained_bytes * hub.limits.retained_share // 100
+                  or count >= max(<uint64_t> hub.limits.max_retained_messages * hub.limits.retained_share // 100,
+                                  <uint64_t> 1)):
         return SHARE_USED
     return HAS_ROOM
 
@@ -84,7 +85,7 @@ cdef int leave_unretained(Hub hub, PublishView* view) except -1:
         view.retain = 0         # for other brokers, too
         return 0
     hub.retained.remove(view.topic, view.topic_size)
-    return log_retained(hub, view, 0, False, None) if hub.keeps_state else 0
+    return log_retained(hub, view, 0, False, None) if hub.ingest.keeps_state else 0
 
 
 # Only after may_retain has returned True.
@@ -95,7 +96,7 @@ cdef int store_retained(Hub hub, const PublishView* view, int64_t expires_at, Se
     if view.payload_size == 0:
         # [MQTT-3.3.1-6] [MQTT-3.3.1-7] [MQTT3-3.3.1-10] [MQTT3-3.3.1-11]
         hub.retained.remove(view.topic, view.topic_size)
-        return log_retained(hub, view, 0, False, None) if hub.keeps_state else 0
+        return log_retained(hub, view, 0, False, None) if hub.ingest.keeps_state else 0
     m = message_new(view.topic, view.topic_size, view.props, view.props_size, view.payload, view.payload_size,
                     view.qos, 1, hub.wall, expires_at)
     try:
@@ -103,7 +104,7 @@ cdef int store_retained(Hub hub, const PublishView* view, int64_t expires_at, Se
         if user != NULL:
             m.source_partition = hub.retained.take_share(user, user_size)
         hub.retained.store(m)                               # [MQTT-3.3.1-5] [MQTT3-3.3.1-5]
-        if hub.keeps_state:
+        if hub.ingest.keeps_state:
             log_retained(hub, view, expires_at, True, origin)
     finally:
         message_unref(m)
@@ -118,7 +119,7 @@ cdef list send_retained_to(Hub hub, Session session, bytes topic_filter, uint8_t
     cdef Message* m
     cdef Message* ticket
     cdef int64_t now
-    if session.backlog >= hub.max_retained_messages:
+    if session.backlog >= hub.limits.max_retained_messages:
         count_drop(session, DROP_QUEUE_FULL)
         return []
     memset(&found, 0, sizeof(MessageList))
@@ -132,11 +133,11 @@ cdef list send_retained_to(Hub hub, Session session, bytes topic_filter, uint8_t
             m = found.items[i]
             if session.acl is not None and not session.acl.allows(message_topic(m), m.topic_size, ACL_RECEIVE):
                 continue
-            if session.backlog >= hub.max_retained_messages:
+            if session.backlog >= hub.limits.max_retained_messages:
                 count_drop(session, DROP_QUEUE_FULL)
                 continue
-            if session.feed is not None and min(options & 3, m.qos):
-                feed_retained(hub, session.feed, m, min(options & 3, m.qos), identifier)
+            if (session.intake is not None and min(options & 3, m.qos)
+                    and session.intake.accept_retained(hub, m, min(options & 3, m.qos), identifier)):
                 continue
             ticket = message_new(message_topic(m), m.topic_size, NULL, 0, NULL, 0, 0, 1, now, 0)
             # RETAIN is set: it was stored before the subscription [MQTT-3.3.1-8] [MQTT3-3.3.1-8]
@@ -146,4 +147,30 @@ cdef list send_retained_to(Hub hub, Session session, bytes topic_filter, uint8_t
     finally:
         free(found.items)
     session.pump()
-    return take_filled(hub) if hub._open_feeds else []
+    return session.intake.take_filled(hub) if session.intake is not None else []
+
+
+# A retained message as it was logged; none, or one that has expired, removes what is there.
+cdef int put_retained(Hub hub, const EnvelopeView* view) except -1:
+    cdef Message* m
+    cdef const uint8_t* user = NULL
+    if view.payload_size == 0 or (view.expires_at and view.expires_at <= hub.wall):
+        hub.retained.remove(view.topic, view.topic_size)
+        return 0
+    if view.client_id_size:
+        user = view.username if view.username_size else <const uint8_t*> b""
+    # its user had room when it was published
+    if retained_room(hub, view.topic, view.topic_size, <uint64_t> view.props_size + view.payload_size, NULL, 0):
+        hub.counters.dropped[<int> DROP_RETAINED_FULL] += 1
+        if view.qos == 0:       # with QoS 1 and 2 the old message stays
+            hub.retained.remove(view.topic, view.topic_size)
+        return 0
+    m = message_new(view.topic, view.topic_size, view.props, view.props_size, view.payload, view.payload_size,
+                    view.qos, 1, view.received_at, view.expires_at)
+    try:
+        if user != NULL:
+            m.source_partition = hub.retained.take_share(user, view.username_size)
+        hub.retained.store(m)
+    finally:
+        message_unref(m)
+    return 0

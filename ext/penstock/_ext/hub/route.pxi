@@ -2,41 +2,10 @@
 # changes a subscription.
 
 
-# One publish on its way. The first subscriber of each shape (MQTT 3 or 5, QoS 0, 1, 2) has it written right into its
-# output; for the others the shape is encoded once and copied. It becomes a counted message only when somebody must keep
-# it.
-cdef struct Routing:
-    const PublishView* view
-    Message* kept
-    int64_t expires_at
-    uint64_t hash
-    uint32_t seen               # shapes that somebody got: a bit for each
-    uint32_t offset[6]          # of the encoded shape in hub._templates
-    uint32_t size[6]            # 0 = not encoded yet
-    uint32_t id_at[6]           # where the packet id goes
-
-
 cdef inline uint8_t* out_reserve(Connection c, uint32_t size) except NULL:
     if c.out.end == 0:
         c.hub.open_output(c)
     return buffer_reserve(&c.out, size)
-
-
-# Everything a PUBLISH sent to one client consists of.
-cdef struct Copy:
-    const uint8_t* topic
-    const uint8_t* props
-    const uint8_t* payload
-    const uint32_t* ids         # subscription identifiers
-    uint32_t topic_size
-    uint32_t props_size
-    uint32_t payload_size
-    uint32_t expiry             # seconds left, valid if has_expiry
-    uint16_t id_count
-    uint16_t alias              # 0 = none
-    uint8_t first               # first byte: type, DUP, QoS, RETAIN
-    bint has_expiry
-    bint v5
 
 
 cdef inline uint32_t copy_props_size(const Copy* copy) noexcept:
@@ -215,29 +184,11 @@ cdef int send_copy(Connection c, Session s, Copy* copy, uint64_t hash, uint16_t 
     return 1
 
 
-cdef inline void count_sent(Hub hub, uint8_t qos, uint32_t payload_size) noexcept:
-    hub.counters.sent[qos] += 1
-    hub.counters.payload_sent += payload_size
-    hub.counters.packets_sent += 1
-
-
-cdef inline void count_drop(Session s, DropCause cause) noexcept:
-    s.hub.counters.dropped[<int> cause] += 1
-    s._dropped[<int> cause] += 1
-
-
 cdef inline Message* keep(Hub hub, Routing* r) except NULL:
     if r.kept == NULL:
         r.kept = message_new(r.view.topic, r.view.topic_size, r.view.props, r.view.props_size, r.view.payload,
                              r.view.payload_size, r.view.qos, r.view.retain, hub.wall, r.expires_at)
     return r.kept
-
-
-# Extras of a copy that is kept, NULL when it has none.
-cdef inline Extras* make_extras(const uint32_t* ids, uint16_t id_count, const ShareGroup* group) except? NULL:
-    if group != NULL:
-        return extras_new(ids, id_count, group.node, group.name, group.name_size)
-    return extras_new(ids, id_count, 0, NULL, 0) if id_count else NULL
 
 
 # One subscriber's share of the publish.
@@ -252,15 +203,15 @@ cdef int deliver(Hub hub, Session s, Routing* r, uint8_t qos, uint16_t flags, co
     if qos == 0:
         if c is None:
             return 0        # QoS 0 is not kept for a session without a connection
-        if hub.limits_rates and gets_too_much(hub, s):
+        if hub.rates.is_on and gets_too_much(hub, s):
             return 0
         if s.backlog:
             return s.enqueue(keep(hub, r), make_extras(ids, id_count, NULL), 0, flags)
         if not c.writable:
             count_drop(s, DROP_NOT_WRITABLE)
             return 0
-    elif (s.feed is not None and (group == NULL or group.feed != NULL)) or s.via_log:
-        hub.gathering.awaited = WAIT_NONE_LONGER
+    elif s.intake is not None and (group == NULL or not s.intake.is_apart or group.feed != NULL):
+        hub.ingest.gathering.awaited = WAIT_NONE_LONGER
         return 0            # the dispatcher has it from the log
     elif (c is None or not c.writable or s.queue.count or s.resend_count or s.is_full()):
         # its turn comes after what waits, within the quota [MQTT-3.3.4-9] [MQTT-4.6.0-5] [MQTT-4.6.0-6]
@@ -287,7 +238,7 @@ cdef int deliver(Hub hub, Session s, Routing* r, uint8_t qos, uint16_t flags, co
     if sent:
         s.delivered += 1
         count_sent(hub, qos, r.view.payload_size)
-        if buffer_size(&c.out) >= hub.flush_size:
+        if buffer_size(&c.out) >= hub.limits.flush_size:
             c.watch_output()
     else:
         free(extras)
@@ -305,51 +256,62 @@ cdef inline int fitness(const Member* member, uint8_t qos) noexcept:
 # The member of a share group that gets the message: the strategy's choice among those who can take it at once, else
 # the strategy's choice among those who keep it, else NULL.
 cdef Member* choose_member(Hub hub, ShareGroup* group, uint64_t topic_hash, uint64_t client_hash, const uint8_t* topic,
-                           uint32_t topic_size, uint8_t qos, bint with_log=False) except? NULL:
+                           uint32_t topic_size, uint8_t qos, bint with_log) except? NULL:
     cdef uint32_t start, i, n = group.count
     cdef Member* member
     cdef Member* fallback = NULL
     cdef Session s
-    if hub.strategy == SHARE_ROUND_ROBIN:
+    if hub.limits.strategy == SHARE_ROUND_ROBIN:
         start = group.cursor
-    elif hub.strategy == SHARE_STICKY:
+    elif hub.limits.strategy == SHARE_STICKY:
         start = group.cursor
-    elif hub.strategy == SHARE_RANDOM:
+    elif hub.limits.strategy == SHARE_RANDOM:
         hub.random_state = hub.random_state * 6364136223846793005ull + 1442695040888963407ull
         start = <uint32_t> (hub.random_state >> 33)
-    elif hub.strategy == SHARE_HASH_CLIENT:
+    elif hub.limits.strategy == SHARE_HASH_CLIENT:
         start = <uint32_t> (client_hash ^ (client_hash >> 32))
     else:
         start = <uint32_t> (topic_hash ^ (topic_hash >> 32))
     for i in range(n):
         member = &group.members[(start + i) % n]
         s = <Session> member.owner
-        if (s.feed is not None and group.feed != NULL) != with_log:
+        if (group.feed != NULL and s.intake is not None and s.intake.is_apart) != with_log:
             continue        # clients with a log of their own are a group for themselves
         if s.acl is not None and not s.acl.allows(topic, topic_size, ACL_RECEIVE):
             continue
         if s.connection is not None and s.connection.writable and (qos == 0 or (s.queue.count == 0
                                                                                 and not s.is_full())):
-            if hub.strategy == SHARE_ROUND_ROBIN:
+            if hub.limits.strategy == SHARE_ROUND_ROBIN:
                 group.cursor = (start + i + 1) % n
-            elif hub.strategy == SHARE_STICKY:
+            elif hub.limits.strategy == SHARE_STICKY:
                 group.cursor = (start + i) % n
             return member
         if fallback == NULL or fitness(member, qos) > fitness(fallback, qos):
             fallback = member
-    if fallback != NULL and hub.strategy == SHARE_ROUND_ROBIN:
+    if fallback != NULL and hub.limits.strategy == SHARE_ROUND_ROBIN:
         group.cursor = (start + 1) % n
     return fallback
 
 
+# Whether a member of the group is served from the log: then the whole group is, so that one of them gets it.
+cdef bint is_logged_group(const ShareGroup* group) noexcept:
+    cdef uint32_t i
+    cdef Session s
+    for i in range(group.count):
+        s = <Session> group.members[i].owner
+        if s.intake is not None and not s.intake.is_apart:
+            return True
+    return False
+
+
 cdef int deliver_to_group(Hub hub, ShareGroup* group, Routing* r, Session origin) except -1:
     cdef Member* member = choose_member(hub, group, r.hash, origin._client_hash if origin is not None else 0,
-                                        r.view.topic, r.view.topic_size, r.view.qos)
+                                        r.view.topic, r.view.topic_size, r.view.qos, False)
     # A group with persistent members gets messages with QoS > 0 from the log.
-    if member != NULL and (r.view.qos == 0 or hub._on_devices is None or not is_logged_group(group)):
+    if member != NULL and (r.view.qos == 0 or not hub.groups_from_log or not is_logged_group(group)):
         deliver_to_member(hub, group, member, r)
     else:
-        hub.gathering.awaited = WAIT_NONE_LONGER
+        hub.ingest.gathering.awaited = WAIT_NONE_LONGER
     # With QoS > 0 it is in the log of the filter, which the members read.
     if group.feed != NULL and r.view.qos == 0:
         member = choose_member(hub, group, r.hash, origin._client_hash if origin is not None else 0,
@@ -366,27 +328,6 @@ cdef int deliver_to_member(Hub hub, ShareGroup* group, Member* member, Routing* 
     # [MQTT-4.8.2-3]
     return deliver(hub, <Session> member.owner, r, min(r.view.qos, member.qos), flags, &member.identifier,
                    1 if member.identifier else 0, group)
-
-
-# A publish begins its way.
-cdef inline void start_routing(Hub hub, Routing* r, const PublishView* view, uint64_t hash,
-                               int64_t expires_at) noexcept:
-    cdef int i
-    r.view = view
-    r.kept = NULL
-    r.expires_at = expires_at
-    r.hash = hash
-    r.seen = 0
-    for i in range(6):
-        r.size[i] = 0
-    hub._templates.start = hub._templates.end = 0
-
-
-cdef inline void end_routing(Hub hub, Routing* r) noexcept:
-    if r.kept != NULL:
-        message_unref(r.kept)
-    if hub._templates.capacity > TEMPLATES_KEPT:
-        buffer_free(&hub._templates)
 
 
 # To every subscriber of the match. `origin` is the publisher's session, None for the broker's own messages.
@@ -456,11 +397,11 @@ cdef int send_message(Connection c, Session s, Message* m, uint8_t qos, uint16_t
     copy.first = <uint8_t> (PUBLISH << 4 | qos << 1 | (8 if dup else 0) | (1 if flags & DELIVERY_RETAIN else 0))
     if c.aliases_out_max:
         hash = hash_bytes(copy.topic, copy.topic_size, c.hub.trie.seed)
-    kept = m if s._keeps or flags & (DELIVERY_SHARED | SLOT_QUEUE) else NULL
+    kept = m if s._keeps or flags & (DELIVERY_SHARED | DELIVERY_NUMBERED) else NULL
     sent = send_copy(c, s, &copy, hash, packet_id, kept, extras, flags)
     if sent:
         s.delivered += 1
         count_sent(c.hub, qos, m.payload_size)
-        if buffer_size(&c.out) >= c.hub.flush_size:
+        if buffer_size(&c.out) >= c.hub.limits.flush_size:
             c.watch_output()
     return sent

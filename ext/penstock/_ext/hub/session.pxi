@@ -25,22 +25,16 @@ cdef class Session(Subscriber):
         self.since = hub.wall
 
     def __dealloc__(self):
-        cdef uint32_t i
         window_clear(&self.window)
         queue_clear(&self.queue)
         ids_clear(&self.received)
         free(self.resend)
         free(self.turns)
-        for i in range(self.lane_count):
-            Py_DECREF(<object> self.lanes[i])
-        free(self.lanes)
-        buffer_free(&self.settled)
-        buffer_free(&self.released)
 
     def attach(self, Connection connection not None, *, uint8_t version, bint keeps, uint32_t receive_maximum=65_535,
                uint32_t maximum_packet_size=0, uint32_t topic_alias_maximum=0, double keep_alive=0.0):
         """Gives the session its connection. What is in flight is sent again by resume(), after CONNACK."""
-        cdef uint32_t limit = min(receive_maximum, self.hub.max_inflight)
+        cdef uint32_t limit = min(receive_maximum, self.hub.limits.max_inflight)
         if self._ended or self.connection is not None:
             raise RuntimeError("a session is attached once, while it lives")
         self.connection = connection
@@ -48,14 +42,14 @@ cdef class Session(Subscriber):
         self.version = version
         self._keeps = keeps
         self.limit = max(limit, 1)  # [MQTT-4.9.0-1]
-        self.outstanding = self.in_lanes = 0
+        self.outstanding = self.in_parts = 0
         start_round(self)
         self._plan_resend()
         self.hub.attached_count += 1
         connection.session = self
         connection.version = version
         connection.max_out_packet = maximum_packet_size if maximum_packet_size else 0xFFFFFFFFu
-        connection.aliases_out_max = <uint16_t> min(topic_alias_maximum, self.hub.topic_alias_maximum)
+        connection.aliases_out_max = <uint16_t> min(topic_alias_maximum, self.hub.limits.topic_alias_maximum)
         # silence for one and a half keep-alives ends the connection [MQTT-3.1.2-22] [MQTT3-3.1.2-24]
         connection.keep_alive = <uint32_t> (keep_alive * 1500)
 
@@ -98,24 +92,12 @@ cdef class Session(Subscriber):
         cdef uint32_t i
         if c is None:
             return
-        if self.lane_count and self.hub._on_detach is not None:
-            self.hub._on_detach(self)
-        while self.lane_count:
-            (<Lane> self.lanes[self.lane_count - 1]).close()
+        detach_outlets(self)
         self.parts = None
         self.reserve_each = self.kept_free = 0
         for i in range(self.window.capacity):
             if self.window.slots[i].packet_id and self.window.slots[i].state == SLOT_RESERVED:
                 window_release(&self.window, &self.window.slots[i])
-        if self.consumers is not None and self.hub._on_queue_detach is not None:
-            self.hub._on_queue_detach(self)
-        if self.couriers is not None:
-            note_couriers(self)
-        if self.via_log:
-            self.live = False
-            stash_window(self.hub, self, 0)     # what is under way now, comes from the store when the client is back
-            if self.hub._on_device_detach is not None:
-                self.hub._on_device_detach(self)
         self.connection = None
         self.generation += 1
         self.hub.attached_count -= 1
@@ -139,8 +121,7 @@ cdef class Session(Subscriber):
             return
         self.detach()
         self._ended = True
-        self.feed = None
-        self.via_log = False
+        self.intake = None
         self.left_shares = self.hub.trie.shares(self)
         self.hub.trie.remove(self)
         self.hub.session_count -= 1
@@ -185,8 +166,8 @@ cdef class Session(Subscriber):
     # No further PUBLISH with QoS > 0: the client's quota is used up, or too many handshakes are unfinished (a QoS 2
     # message of an earlier connection takes no quota, but it does take a packet id). One place is never reserved.
     cdef inline bint is_full(self) noexcept:
-        return (self.outstanding + (self.kept_free if self.outstanding > self.in_lanes else 0) >= self.limit
-                or self.window.count >= self.hub.max_inflight)
+        return (self.outstanding + (self.kept_free if self.outstanding > self.in_parts else 0) >= self.limit
+                or self.window.count >= self.hub.limits.max_inflight)
 
     cdef int enqueue(self, void* message, void* extras, uint8_t qos, uint16_t flags) except -1:
         cdef Hub hub = self.hub
@@ -196,9 +177,9 @@ cdef class Session(Subscriber):
             self.backlog += 1
             self.backlog_bytes += weight
         else:
-            while (self.queue.count - self.backlog >= hub.max_queued_messages
-                   or self.queue.bytes - self.backlog_bytes + weight > hub.max_queued_bytes):
-                if not (hub.drop_oldest and self.queue.count and self.backlog == 0):
+            while (self.queue.count - self.backlog >= hub.limits.max_queued_messages
+                   or self.queue.bytes - self.backlog_bytes + weight > hub.limits.max_queued_bytes):
+                if not (hub.limits.drop_oldest and self.queue.count and self.backlog == 0):
                     free(extras)
                     count_drop(self, DROP_QUEUE_FULL)
                     return 0
@@ -223,6 +204,7 @@ cdef class Session(Subscriber):
     cdef int pump(self) except -1:
         cdef Connection c = self.connection
         cdef Queued item
+        cdef Outlet outlet
         cdef int sent
         if c is None or c.state != CONNECTED:
             return 0
@@ -235,9 +217,12 @@ cdef class Session(Subscriber):
             if item.flags & DELIVERY_BACKLOG:
                 if not self.take_retained(&item):
                     continue
-            if item.flags & SLOT_QUEUE and is_revoked(self, &item):
-                queued_release(&item)
-                continue
+            outlet = None
+            if item.flags & DELIVERY_NUMBERED:
+                outlet = find_numbered(self, item.message.source_partition)
+                if is_revoked(self, outlet, &item):
+                    queued_release(&item)
+                    continue
             if item.message.expires_at and item.message.expires_at <= self.hub.wall:
                 queued_release(&item)           # [MQTT-3.3.2-5]
                 count_drop(self, DROP_EXPIRED)
@@ -249,18 +234,13 @@ cdef class Session(Subscriber):
             sent = send_message(c, self, item.message, item.qos, item.flags, item.extras, 0, False)
             if sent and item.qos:
                 item.extras = NULL              # the window has them now
+                if outlet is not None:
+                    bind_last(self, outlet)
             elif not sent:
                 count_drop(self, DROP_TOO_LARGE)
             queued_release(&item)
-        if self.lane_count:
-            pump_lanes(self, c)
-        if self.wants_more and c.writable and not self.has_device_news and self.log_round != self.round:
-            call_for_session(self)
-        if self.consumers is not None and c.writable:
-            for consumer in self.consumers:
-                (<QueueConsumer> consumer).group.note()
-        if self.couriers is not None:
-            note_couriers(self)
+        if self.outlets is not None:
+            pump_outlets(self, c)
         if self.is_contended and self.outstanding + self.kept_free < self.limit:
             end_round_soon(self)
         if self.congested:
@@ -300,7 +280,7 @@ cdef class Session(Subscriber):
         if slot == NULL:
             return 1
         if slot.state == AWAIT_PUBCOMP and slot.flags & SLOT_RELEASING:
-            return 1                            # send_pubrels comes for it
+            return 1                            # its outlet comes for it
         if slot.state == AWAIT_PUBCOMP:
             p = out_reserve(c, 4)
             p[0], p[1] = PUBREL << 4 | 2, 2
@@ -319,7 +299,27 @@ cdef class Session(Subscriber):
             self.outstanding += 1
         return 1
 
-    # ---- what comes from the log ----
+    # ---- what comes from outlets ----
+
+    @property
+    def outlets_now(self):
+        """Where else than directly its messages come from."""
+        return list(self.outlets or ())
+
+    @property
+    def feed(self):
+        """Where messages with QoS > 0 for it are written; None: it has no topic of its own."""
+        return self.intake if self.intake is not None and self.intake.is_apart else None
+
+    @property
+    def via_log(self):
+        """Whether messages with QoS > 0 come from the log, and not from a topic of its own."""
+        return self.intake is not None and not self.intake.is_apart
+
+    @property
+    def live(self):
+        """Whether nothing waits in its store: messages are sent as they come."""
+        return self.intake is not None and self.intake.live
 
     def reserve(self, packet_ids):
         """Ids that are in flight by contexts whose lanes come later: nobody else gets them on this connection."""
@@ -327,7 +327,7 @@ cdef class Session(Subscriber):
         for packet_id in packet_ids:
             if window_find(&self.window, packet_id) == NULL:
                 slot = window_put(&self.window, packet_id)
-                slot.flags = SLOT_PACK
+                slot.flags = SLOT_BORROWED
                 slot.state = SLOT_RESERVED
 
     def continue_after(self, uint16_t packet_id, uint32_t laps):
@@ -343,39 +343,7 @@ cdef class Session(Subscriber):
             (<WindowPart> self.parts[name]).is_held = False
             drop_unused(self, <WindowPart> self.parts[name])
 
-    def add_lane(self, Lane lane not None):
-        """From now on the lane's packs are sent, in turn with those of the others."""
-        cdef void** larger
-        if lane.session is not self or lane.is_closed:
-            raise ValueError("the lane is another session's, or closed")
-        if self.lane_count == self.lane_capacity:
-            larger = <void**> realloc(self.lanes, (self.lane_capacity * 2 + 2) * sizeof(void*))
-            if larger == NULL:
-                raise MemoryError()
-            self.lanes = larger
-            self.lane_capacity = self.lane_capacity * 2 + 2
-        Py_INCREF(lane)
-        self.lanes[self.lane_count] = <void*> lane
-        self.lane_count += 1
-        enter_part(self, lane)
-
-    cdef int remove_lane(self, Lane lane) except -1:
-        cdef uint32_t i
-        for i in range(self.lane_count):
-            if self.lanes[i] == <void*> lane:
-                self.lane_count -= 1
-                memmove(self.lanes + i, self.lanes + i + 1, (self.lane_count - i) * sizeof(void*))
-                leave_part(self, lane)
-                Py_DECREF(lane)
-                return 0
-        return 0
-
-    @property
-    def lanes_now(self):
-        cdef uint32_t i
-        return [<object> self.lanes[i] for i in range(self.lane_count)]
-
-    # ---- what comes from the store ----
+    # ---- what is kept across a restart ----
 
     def received_ids(self):
         """What is stored of the QoS 2 packet ids that were received and not released: a one, the sequence number of the
@@ -429,8 +397,8 @@ cdef class Session(Subscriber):
             note_received(self)
         return added
 
-    def ids_in_flight(self, bint is_stored=False):
-        """Packet ids as array("H") has them; or only those of messages that are stored, or about to be."""
+    def ids_in_flight(self, uint16_t flags=0):
+        """Packet ids as array("H") has them; with `flags`, only those of slots that have one of them."""
         cdef Buffer ids
         cdef uint32_t i
         cdef Slot* slot
@@ -438,76 +406,27 @@ cdef class Session(Subscriber):
         try:
             for i in range(self.window.capacity):
                 slot = &self.window.slots[i]
-                if slot.packet_id and (not is_stored or slot.flags & (SLOT_STORED | SLOT_STORING)):
+                if slot.packet_id and (flags == 0 or slot.flags & flags):
                     memcpy(buffer_reserve(&ids, 2), &slot.packet_id, 2)
             return PyBytes_FromStringAndSize(<const char*> ids.data, buffer_size(&ids)) if ids.data != NULL else b""
         finally:
             buffer_free(&ids)
 
-    def stored(self, list packet_ids not None):
-        """Messages that were sent under these ids are in the store now."""
-        cdef Slot* slot
-        for packet_id in packet_ids:
-            slot = window_find(&self.window, packet_id)
-            if slot == NULL or not slot.flags & SLOT_STORING:
-                continue
-            slot.flags = (slot.flags & ~SLOT_STORING) | SLOT_STORED
-            if slot.hold != NULL:
-                slot.hold.pending -= 1
-                slot.hold = NULL
-
-    def send_stored(self, list packet_ids not None, list values not None, uint32_t start, int64_t dup_before=0):
-        """Sends stored messages from `start` on, as far as the client takes them; where it stopped. Those received
-        until `dup_before` (ms since the epoch) may have been sent by an earlier process."""
-        cdef Connection c = self.connection
-        cdef uint32_t i, n = <uint32_t> len(packet_ids)
-        if c is None or c.state != CONNECTED:
-            return start
-        self.hub.update_clock()
-        self.wants_more = False
-        for i in range(start, n):
-            if not send_stored_one(self, c, packet_ids[i], values[i], dup_before):
-                self.wants_more = True
-                return i
-        return n
-
-    def take_settled(self):
-        """(packet ids acknowledged, packet ids of QoS 2 messages whose PUBREC came), as bytes of array("H")."""
-        settled = PyBytes_FromStringAndSize(<const char*> self.settled.data, buffer_size(&self.settled)) \
-            if self.settled.data != NULL else b""
-        released = PyBytes_FromStringAndSize(<const char*> self.released.data, buffer_size(&self.released)) \
-            if self.released.data != NULL else b""
-        buffer_free(&self.settled)
-        buffer_free(&self.released)
-        return settled, released
-
-    def send_pubrels(self, packet_ids):
-        """It is durable that PUBREC came for these."""
-        cdef Connection c = self.connection
-        cdef Slot* slot
-        for packet_id in packet_ids:
-            slot = window_find(&self.window, packet_id)
-            if slot == NULL or slot.state != AWAIT_PUBCOMP:
-                continue
-            slot.flags &= ~SLOT_RELEASING
-            if c is not None and c.state == CONNECTED:
-                send_ack(c, PUBREL, packet_id, SUCCESS)     # [MQTT-4.3.3-4] [MQTT3-4.3.3-1]
-
     # ---- making publishers wait ----
 
     # Whether more waits than the given part of what may wait; retained messages do not count.
     cdef inline bint over(self, uint32_t part) noexcept:
-        return (self.queue.count - self.backlog > self.hub.max_queued_messages // part
-                or self.queue.bytes - self.backlog_bytes > self.hub.max_queued_bytes // part)
+        return (self.queue.count - self.backlog > self.hub.limits.max_queued_messages // part
+                or self.queue.bytes - self.backlog_bytes > self.hub.limits.max_queued_bytes // part)
 
     # Called when output or queue have grown: past its bounds the session slows down who publishes to it, for a while.
     cdef int watch(self) except -1:
         cdef Hub hub = self.hub
         cdef Connection c = self.connection
         # what is in a log or a store can wait there
-        if self.feed is not None or self.via_log:
+        if self.intake is not None:
             return 0
-        if self.congested or c is None or hub.patience == 0 or hub.now < self.forgiven_at:
+        if self.congested or c is None or hub.limits.patience == 0 or hub.now < self.forgiven_at:
             return 0
         if not c.writable or self.over(2):
             if hub._impatience and has_lost_patience(hub, self):

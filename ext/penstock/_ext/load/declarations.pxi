@@ -1,4 +1,4 @@
-# What load.pyx takes from C: histogram, arrivals, resources, epoll and sockets; its enumerations and structures.
+# What generator.pyx takes from C: histogram, arrivals, resources, epoll and sockets; its enumerations and structures.
 cdef extern from "load_histogram.h" nogil:
     enum:
         HIST_BINS

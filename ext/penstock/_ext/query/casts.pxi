@@ -1,4 +1,4 @@
-# Part of query.pyx: conversions, by DuckDB's rules. Each returns OK or a fault; NULL never gets here.
+# Part of evaluator.pyx: conversions, by DuckDB's rules. Each returns OK or a fault; NULL never gets here.
 
 cdef inline int number_text(Value* out, char* text, size_t size, Arena* arena) noexcept nogil:
     cdef uint8_t* copy = arena_take(arena, size)

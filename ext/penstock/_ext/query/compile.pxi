@@ -1,4 +1,4 @@
-# Part of query.pyx: from the nested tuples of a Plan to nodes in one array. Not on the path of a message.
+# Part of evaluator.pyx: from the nested tuples of a Plan to nodes in one array. Not on the path of a message.
 
 OPERATIONS = {
     "and": OP_AND, "or": OP_OR, "not": OP_NOT, "eq": OP_EQ, "ne": OP_NE, "lt": OP_LT, "le": OP_LE, "gt": OP_GT,

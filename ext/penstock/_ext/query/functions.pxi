@@ -1,4 +1,4 @@
-# Part of query.pyx: the functions of penstock.subscribers.query.sql.functions. What each does is said there.
+# Part of evaluator.pyx: the functions of penstock.subscribers.query.sql.functions. What each does is said there.
 
 cdef enum Function:
     F_ABS, F_ROUND, F_FLOOR, F_CEIL, F_SQRT, F_EXP, F_LN, F_LOG2, F_LOG10, F_POW, F_SIGN, F_GREATEST, F_LEAST, F_LOWER,

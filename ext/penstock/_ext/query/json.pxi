@@ -1,4 +1,4 @@
-# Part of query.pyx: one pass over a JSON text that picks out the values at the paths somebody asks for.
+# Part of evaluator.pyx: one pass over a JSON text that picks out the values at the paths somebody asks for.
 #
 # The paths of all queries are a tree; the pass walks the text and the tree together and skips (but checks) what has no
 # node. Strict RFC 8259: no comments, no trailing commas, no NaN, no lone surrogates; nesting is bounded. Of members

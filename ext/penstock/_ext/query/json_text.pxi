@@ -1,4 +1,4 @@
-# Part of query.pyx: pieces of JSON text that were checked: their kind, their value, their text as DuckDB writes it.
+# Part of evaluator.pyx: pieces of JSON text that were checked: their kind, their value, their text as DuckDB writes it.
 
 # One step of a path of `json_of`.
 cdef struct PathStep:

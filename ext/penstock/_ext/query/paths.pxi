@@ -1,4 +1,4 @@
-# Part of query.pyx: which JSON paths are asked for, and the tree of them. Not on the path of a message.
+# Part of evaluator.pyx: which JSON paths are asked for, and the tree of them. Not on the path of a message.
 
 cdef class Paths:
     """Slots of the paths, counted; the tree is made anew when one has come or gone."""

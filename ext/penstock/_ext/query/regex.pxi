@@ -1,4 +1,4 @@
-# Part of query.pyx: regular expressions. A pattern comes as the program of a Thompson NFA over bytes, written by
+# Part of evaluator.pyx: regular expressions. A pattern comes as the program of a Thompson NFA over bytes, written by
 # subscribers/query/sql/regex.py. Its states are found as texts need them: a DFA that is remembered within a bound, and
 # forgotten as a whole when it is full. A text takes one table lookup per byte, or the visits of the NFA where a state
 # is new; these are counted, and too many of them are a fault of the row.

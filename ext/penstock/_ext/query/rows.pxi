@@ -1,4 +1,4 @@
-# Part of query.pyx: the rows of one query while a pack is read, in columns that grow; then a Block.
+# Part of evaluator.pyx: the rows of one query while a pack is read, in columns that grow; then a Block.
 
 cdef struct Growing:
     uint8_t* data

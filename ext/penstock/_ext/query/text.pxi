@@ -1,4 +1,4 @@
-# Part of query.pyx: texts by code points: patterns, parts, cases. All texts are UTF-8.
+# Part of evaluator.pyx: texts by code points: patterns, parts, cases. All texts are UTF-8.
 
 cdef inline uint32_t letter_size(uint8_t c) noexcept nogil:
     return 1 if c < 0x80 else 2 if c < 0xE0 else 3 if c < 0xF0 else 4

@@ -1,4 +1,4 @@
-# Part of query.pyx: a value while it is computed, and the memory of one message.
+# Part of evaluator.pyx: a value while it is computed, and the memory of one message.
 
 cdef union Content:
     int64_t i               # BIGINT, TIMESTAMP, BOOLEAN

@@ -2,6 +2,10 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 
+cdef enum:
+    MOST_IDS = 64               # subscription identifiers of a copy that are sent
+
+
 # A record's contents. WARNING: borrowed, from the read buffer when writing, from the record when reading.
 cdef struct EnvelopeView:
     const uint8_t* topic
@@ -56,3 +60,5 @@ cdef uint8_t* put_received(uint8_t* p, uint64_t mark) noexcept nogil
 from penstock._ext.wire.buffer cimport Buffer
 
 cdef int get_envelope(const uint8_t* data, uint32_t size, EnvelopeView* view, Buffer* scratch) except -2 nogil
+# Subscription identifiers as they lie in a record, MOST_IDS of them at most; how many.
+cdef uint16_t read_ids(const uint8_t* p, uint32_t size, uint32_t* ids) noexcept

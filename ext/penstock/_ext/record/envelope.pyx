@@ -16,7 +16,8 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from penstock._ext.wire.buffer cimport buffer_free, buffer_reserve
-from penstock._ext.wire.codec cimport MessageProperties, check_topic_name, parse_message_properties
+from penstock._ext.wire.codec cimport PUBLISH, MessageProperties, check_topic_name, parse_message_properties
+from penstock._ext.wire.fields cimport put_bare_properties
 from penstock._ext.record.segment cimport NO_VALUE, RecordPack, RecordView
 from penstock._ext.wire.numbers cimport get_be16, is_mqtt_utf8, put_be16
 
@@ -598,6 +599,18 @@ cdef int check_props(bytes props) except -1:
     return 0
 
 
+cdef uint16_t read_ids(const uint8_t* p, uint32_t size, uint32_t* ids) noexcept:
+    cdef const uint8_t* end = p + size
+    cdef uint64_t value = 0
+    cdef uint16_t n = 0
+    while p != NULL and p < end and n < MOST_IDS:
+        p = get_varint64(p, end, &value)
+        if p != NULL:
+            ids[n] = <uint32_t> value
+            n += 1
+    return n
+
+
 def encode(topic, payload, int qos=0, bint retain=False, client_id="", username=None, int64_t received_at=0,
            int64_t expires_at=0, bytes props not None=b""):
     """A record; `props` are properties in MQTT's encoding, without their length."""
@@ -629,6 +642,24 @@ def encode(topic, payload, int qos=0, bint retain=False, client_id="", username=
     record = PyBytes_FromStringAndSize(NULL, envelope_size(&view))
     put_envelope(<uint8_t*> PyBytes_AS_STRING(record), &view)
     return record
+
+
+def encode_properties(*, payload_format=None, content_type=None, response_topic=None, correlation_data=None,
+                      user_properties=None):
+    """Properties of a record, for `encode`; ValueError or OverflowError if one of them cannot be written."""
+    cdef Buffer block
+    memset(&block, 0, sizeof(Buffer))
+    try:
+        put_bare_properties(&block, PUBLISH, {
+            "payload_format": payload_format,
+            "content_type": content_type,
+            "response_topic": response_topic,
+            "correlation_data": correlation_data,
+            "user_properties": user_properties,
+        })
+        return (<const char*> block.data)[block.start:block.end] if block.data != NULL else b""
+    finally:
+        buffer_free(&block)
 
 
 def encode_delivery(int qos, bint retain, uint32_t identifier=0):

@@ -710,6 +710,7 @@ cdef bint write_all(int fd, iovec* parts, int count, int64_t position, int64_t* 
 
 include "disk_thread.pxi"
 include "readable.pxi"
+include "turns.pxi"
 
 
 def encode_packs(int64_t position, int64_t synced, list partitions, list packs):

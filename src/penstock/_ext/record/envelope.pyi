@@ -1,3 +1,4 @@
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from penstock._ext.record.segment import RecordPack
@@ -36,6 +37,14 @@ def encode(
     received_at: int = 0,
     expires_at: int = 0,
     props: bytes = b"",
+) -> bytes: ...
+def encode_properties(
+    *,
+    payload_format: int | None = None,
+    content_type: str | None = None,
+    response_topic: str | None = None,
+    correlation_data: bytes | None = None,
+    user_properties: Iterable[tuple[str, str]] | None = None,
 ) -> bytes: ...
 def encode_delivery(qos: int, retain: bool, identifier: int = 0) -> bytes: ...
 def decode(data: bytes) -> Envelope: ...

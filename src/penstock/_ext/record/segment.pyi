@@ -1,7 +1,8 @@
+import asyncio
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from mmap import mmap
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from numpy import int64
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ HAS_HARDWARE_CRC: bool
 NEVER: int
 
 _Data = bytes | bytearray | memoryview
+_P = TypeVar("_P")
 
 class Record(NamedTuple):
     offset: int
@@ -174,6 +176,83 @@ class _Segment(Protocol):
     records: int
     size: int
 
+class PackAppend:
+    partitions: list[int]
+    packs: list[RecordPack]
+    on_done: Callable[[Any], None] | None
+    on_all_done: Callable[[Any], None] | None
+    position: int
+    error: Any
+    is_quiet: bool
+    def __init__(
+        self,
+        view: Any,
+        partitions: list[int],
+        packs: list[RecordPack],
+        size: int,
+        records: int,
+        on_done: Callable[[Any], None] | None = None,
+    ) -> None: ...
+    @property
+    def view(self) -> Any: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def records(self) -> int: ...
+    @property
+    def file_size(self) -> int: ...
+
+class SegmentEnd:
+    _fd: int
+    _tail_fd: int
+    _sequence: int
+    _position: int
+    _synced: int
+    _ends: list[int]
+    _staged: list[Any]
+    _is_empty: bool
+    _has_surplus: bool
+    _is_doubtful: bool
+    problem: str | None
+    def begin(self, appends: list[Any], disk: DiskThread, is_awaited: bool) -> bool: ...
+    def _place(self, appends: list[Any]) -> tuple[int, list[int], list[RecordPack]]: ...
+    def settle_written(self) -> list[Any]: ...
+
+class Turns:
+    _loop: asyncio.AbstractEventLoop
+    _disk: DiskThread
+    _on_appended: Callable[[list[Any], str | None, float], None]
+    _sync_always: bool
+    _waiting: list[Any]
+    _is_busy: bool
+    _idle: asyncio.Future[None] | None
+    _troubled: set[Any]
+    _collect_timer: asyncio.TimerHandle | None
+    _collect_seconds: float
+    thread_wakes: int
+    loop_wakes: int
+    @property
+    def turns(self) -> int: ...
+    def submit(self, jobs: list[Any]) -> None: ...
+    def collect(self) -> None: ...
+    def _on_event(self) -> None: ...
+    def _begin_next(self) -> None: ...
+    def _check_idle(self) -> None: ...
+
+class AppendCounts:
+    records: int
+    bytes: int
+    failed: int
+    commits: int
+    pending_bytes: int
+    disk_reads: int
+    seconds: float
+    def add(self, append: PackAppend) -> None: ...
+
+def report_appended(
+    appends: list[Any], counts: AppendCounts, recent: RecentPacks, seconds: float
+) -> list[tuple[Any, Exception]]: ...
+def find_active(of_topic: Mapping[int, Iterable[_P]], partitions: Iterable[int]) -> list[_P]: ...
 def add_readable(
     segment: _Segment,
     states: list[PartitionState],

@@ -22,7 +22,6 @@ from penstock.cli.cleaning_up import interruptible
 from penstock.cli.client_options import Connection, ConnectionOptions, make_connection
 from penstock.core import exit_codes
 from penstock.core.errors import PenstockError, UsageError
-from penstock.mqtt.client.session import describe_refusal
 from penstock.settings.address import is_loopback
 from penstock_bench.html_report import render_report
 from penstock_bench.neighbours import Neighbours
@@ -41,6 +40,7 @@ from penstock_bench.result import (
 from penstock_bench.runner import Outcome, run_scenario
 from penstock_bench.scenarios import SCENARIOS, Request, Scenario
 from penstock_bench.system import listening_processes, process_tree
+from penstock_client.mqtt.reasons import describe_refusal
 
 app = make_app()
 
@@ -90,7 +90,7 @@ app.command("compare", epilog=EPILOG)(compare)
 
 @app.callback(epilog=f"{EPILOG} penstock bench SCENARIO --help shows the options.")
 def bench() -> None:
-    """Put load on any MQTT broker and check what comes out: rates, latencies, loss, duplicates, order."""
+    """Load-test any MQTT broker: rates, latencies, loss, duplicates, order."""
 
 
 def _request(scenario: Scenario, given: dict[str, Any], connection: Connection) -> Request:
@@ -154,7 +154,9 @@ def _run(request: Request, *, quiet: bool) -> Outcome:
                 outcome.other_cores = others.cores()
             return outcome
     except LoadRefused as refused:
-        message = describe_refusal(refused.connack, request.version or 4)
+        message = describe_refusal(
+            refused.connack.reason, request.version or 4, refused.connack.properties.get("reason_string", "")
+        )
         raise PenstockError(message, exit_code=exit_codes.NOT_RUN) from None
     except LoadError as error:
         raise PenstockError(str(error), _advise(str(error), request), exit_code=exit_codes.NOT_RUN) from None

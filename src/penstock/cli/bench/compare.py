@@ -46,7 +46,7 @@ ScenarioOption = Annotated[
 ]
 Save = Annotated[
     Path | None,
-    typer.Option("--save", metavar="DIR", help="Write the result there, named by date and time."),
+    typer.Option("--save", metavar="DIR", help="Directory for the result, named by date and time."),
 ]
 
 
@@ -67,7 +67,7 @@ def compare(
     ] = None,
     threads: Threads = 1,
     version: Annotated[str | None, typer.Option("-V", "--protocol-version", help="mqttv311 or mqttv5.")] = None,
-    quiet: Annotated[float, typer.Option("--quiet-wait", min=0, help="Wait so long for an idle machine.")] = 20.0,
+    quiet: Annotated[float, typer.Option("--quiet-wait", min=0, help="Seconds to wait for an idle machine.")] = 20.0,
     json: Json = None,
     save: Save = None,
 ) -> None:

@@ -56,7 +56,7 @@ Window = Annotated[
 Threads = Annotated[
     int,
     typer.Option(
-        *FLAGS["threads"], help="Of the load generator, which share the connections.", min=1, max=MOST_THREADS
+        *FLAGS["threads"], help="Threads of the load generator, which share the connections.", min=1, max=MOST_THREADS
     ),
 ]
 DEFAULT_PAYLOAD = 64
@@ -85,7 +85,9 @@ def _load_options(scenario: Scenario) -> list[inspect.Parameter]:
         _parameter("rate", Rate, 0.0),
         _parameter("duration", Duration, 10.0),
         _parameter("warmup", Warmup, 1.0),
-        _option("drain", float, scenario.drain, "Give up on missing messages after so many seconds of silence.", min=0),
+        _option(
+            "drain", float, scenario.drain, "Give up on missing messages after this many seconds of silence.", min=0
+        ),
         _parameter("window", Window, DEFAULT_WINDOW),
         _option(
             "undelivered",
@@ -100,7 +102,11 @@ def _load_options(scenario: Scenario) -> list[inspect.Parameter]:
 
 
 def _messages(scenario: Scenario) -> str:
-    return "To each session." if scenario.name == "device" else "Retained, each on a topic of its own."
+    return (
+        "Messages for each session."
+        if scenario.name == "device"
+        else "Number of retained messages, each on a topic of its own."
+    )
 
 
 Port = Annotated[
@@ -109,12 +115,12 @@ Port = Annotated[
 ]
 BrokerPid = Annotated[
     int | None,
-    typer.Option("--broker-pid", min=1, help="Process to account.  [default: who listens on the port, when local]"),
+    typer.Option("--broker-pid", min=1, help="Process to measure.  [default: the local process on that port]"),
 ]
 STANDARD_OUTPUT = Path("-")
 Json = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="Write the result as JSON; - = to standard output, alone."),
+    typer.Option("--json", metavar="FILE", help="Write the result as JSON; - = to standard output, without a table."),
 ]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a report with charts.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, no table: only files and the exit code.")]
@@ -148,7 +154,7 @@ def command_of(scenario: Scenario, run: Callable[[Scenario, dict[str, Any]], Non
     load = _load_options(scenario)
     others = dict(inspect.signature(_other_options, eval_str=True).parameters)
     versions = (
-        "mqttv5, which it is by default." if scenario.least_version == 5 else "mqttv311 or mqttv5.  [default: mqttv311]"
+        "Protocol version: mqttv5." if scenario.least_version == 5 else "mqttv311 or mqttv5.  [default: mqttv311]"
     )
     others["version"] = _option("version", str | None, None, versions)
     load = [

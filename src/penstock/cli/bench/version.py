@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from penstock.cli.client_options import Connection
 from penstock.core.errors import PenstockError
-from penstock.mqtt.client.session import Client
+from penstock_client.mqtt.client import Client
 
 TOPIC = "$SYS/broker/version"
 SECONDS = 1.0

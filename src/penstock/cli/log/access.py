@@ -8,47 +8,24 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol, runtime_checkable
-
-import msgspec
 
 from penstock.cli.option_groups import with_options
 from penstock.cli.settings_options import Config, DataDir, Set, load_from_flags
 from penstock.core.data_dir import prepare_data_dir
 from penstock.core.errors import PenstockError, UsageError
 from penstock.core.logging import configure_logging
+from penstock.operate.inspect.rows import ReadFiles
 from penstock.settings import Settings
-from penstock.storage.log.base import Log, LogError, LogUnavailable, TopicNotFound, TopicPartition, Watermarks
+from penstock.settings.providers import log_capabilities
+from penstock.storage.log.base import Log, LogError, LogUnavailable, TopicNotFound, TopicPartition
 
 MOST_NAMED = 20
-
-
-@runtime_checkable
-class ReadFiles(Protocol):
-    """What a log that is read from its files knows beyond the port."""
-
-    @property
-    def bad(self) -> Mapping[str, LogError]:
-        """Topics that are listed but cannot be opened."""
-        ...
-
-    def count_records(self, partition: TopicPartition) -> int: ...
-
-
-def count_records(log: Log, partition: TopicPartition, marks: Watermarks) -> int:
-    """Those that are there; where only Kafka knows, as many as there are offsets."""
-    return log.count_records(partition) if isinstance(log, ReadFiles) else marks.end - marks.first
 
 
 async def list_names(settings: Settings) -> tuple[list[str], Mapping[str, LogError]]:
     """All topics of an embedded log, and what is wrong with those that cannot be opened."""
     async with open_log(settings) as log:
         return await log.admin.list(), dict(log.bad) if isinstance(log, ReadFiles) else {}
-
-
-def in_one_line(error: PenstockError) -> str:
-    """For a row of a table."""
-    return ". ".join(filter(None, (error.message, error.hint))).replace("\n", " ")
 
 
 def name_some(names: Sequence[str]) -> str:
@@ -62,9 +39,9 @@ def load_log_settings(config: Config = None, data_dir: DataDir = None, assignmen
     settings = load_from_flags(config, data_dir=data_dir, assignments=assignments, check=False).settings
     # What the provider has to say is for the person at the terminal, if it is important.
     configure_logging("error" if settings.logging.level == "info" else settings.logging.level, "text")
-    if settings.log.provider == "memory":
+    if not log_capabilities(settings).is_durable:
         raise PenstockError(
-            "log.provider = memory: the log lives inside the broker, no other process can see it",
+            f"log.provider = {settings.log.provider}: the log lives inside the broker, no other process can see it",
             "Set log.provider to embedded or kafka, in the settings file or with --set log.provider=embedded.",
         )
     return settings
@@ -77,14 +54,14 @@ with_settings = with_options("load", load_log_settings)
 
 @contextlib.asynccontextmanager
 async def open_log(settings: Settings, *, to_write: bool = False) -> AsyncIterator[Log]:
-    """The provider of the settings. Embedded: without `to_write` it is read beside the broker that may write it."""
-    is_embedded = settings.log.provider == "embedded"
-    if is_embedded and not to_write:
+    """The provider of the settings. Files are read while a broker may write them, unless `to_write`."""
+    has_files = log_capabilities(settings).has_files
+    if has_files and not to_write:
         check_exists(settings)
-    if is_embedded and to_write:
+    if has_files and to_write:
         prepare_data_dir(settings.server.data_dir)
         check_unlocked(settings.server.data_dir)
-    opened = _open_beside(settings) if is_embedded and not to_write else _open_as_broker(settings)
+    opened = _open_beside(settings) if has_files and not to_write else _open_as_broker(settings)
     with opened as log:
         await log.start()
         try:
@@ -108,23 +85,20 @@ def _open_beside(settings: Settings) -> Iterator[Log]:
 def _open_as_broker(settings: Settings) -> Iterator[Log]:
     """As the composition root makes it, whether or not the broker itself is to log anything."""
     providers = import_module("penstock.broker.providers")
-    logging_all = msgspec.structs.replace(settings.ingest, log="all")
-    settings = msgspec.structs.replace(settings, ingest=logging_all)
-    store = providers.make_store(settings)
     # librdkafka tells of every attempt to connect; what is wrong is said once, by the command itself
     client_lines = logging.getLogger("penstock.logs.kafka.client")
     client_lines.disabled = settings.logging.level != "debug"
+    opened = providers.make_log(settings)
     try:
-        yield providers.make_log(settings, store)
+        yield opened.log
     finally:
         client_lines.disabled = False
-        if store is not None:
-            store.close()
+        opened.close_rest()
 
 
 def is_there(settings: Settings) -> bool:
     """Whether there is a directory for the embedded log to be in; of Kafka that is assumed."""
-    return settings.log.provider != "embedded" or Path(settings.server.data_dir).is_dir()
+    return not log_capabilities(settings).has_files or Path(settings.server.data_dir).is_dir()
 
 
 def check_exists(settings: Settings) -> None:
@@ -136,7 +110,7 @@ def check_exists(settings: Settings) -> None:
 
 def describe_emptiness(settings: Settings) -> str:
     """For a log without topics: where it was looked for."""
-    if settings.log.provider != "embedded":
+    if not log_capabilities(settings).has_files:
         return "the log has no topics yet"
     directory = Path(settings.server.data_dir).resolve()
     if not import_module("penstock.storage.log.embedded.files").log_directory(directory).is_dir():

@@ -24,9 +24,9 @@ from penstock.cli.log.commands import (
     truncate_topic,
     verify_topics,
 )
-from penstock.cli.log.places import FORMS, parse_place
 from penstock.cli.log.queues import parse_services, parse_tenant, show_queues
 from penstock.core.errors import UsageError
+from penstock.operate.inspect.places import FORMS, parse_place
 
 app = make_app()
 
@@ -56,9 +56,9 @@ OfTopic = Annotated[str | None, typer.Option("-t", "--topic", help="Only this to
 
 @app.callback()
 def log() -> None:
-    """Look into the logs the broker keeps: topics of partitions of records, in segment files or in Kafka.
+    """Inspect the broker's logs: topics with partitions of records, in segment files or in Kafka.
 
-    Reading and verifying works while the broker runs.
+    Reading and verifying work while the broker is running.
     """
 
 
@@ -82,13 +82,13 @@ def topics(*, load: LoadSettings, as_json: Json = False) -> None:
 @with_settings
 def queues(
     *,
-    create: Annotated[bool, typer.Option("--create", help="Make the topics that are not there.")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create missing topics.")] = False,
     services: Annotated[
         list[str] | None,
         typer.Option(
             "--service",
             metavar="KIND=ID",
-            help="An instance whose own topics are meant, as in TB_CORE=core-1; repeatable. [default: this broker]",
+            help="Instance whose own topics to list, such as TB_CORE=core-1; repeatable. [default: this broker]",
         ),
     ] = None,
     tenant: Annotated[
@@ -97,7 +97,7 @@ def queues(
     load: LoadSettings,
     as_json: Json = False,
 ) -> None:
-    """List the queues between services, section [queue] of the settings, and make their topics."""
+    """List the queues between services, section [services] of the settings, and create their topics."""
     settings = load()
     ids = parse_services(services or (), settings.server.node_id)
     _run(show_queues(settings, ids, parse_tenant(tenant), create=create, as_json=as_json))
@@ -117,9 +117,9 @@ def read(
     *,
     partitions: Partitions = None,
     start: Annotated[str, typer.Option("--from", metavar="PLACE", help=f"Where to begin: {FORMS}.")] = "begin",
-    stop: Annotated[str, typer.Option("--to", metavar="PLACE", help="Records before this place; as --from.")] = "end",
-    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="Stop after so many records.")] = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is appended, until Ctrl-C.")] = False,
+    stop: Annotated[str, typer.Option("--to", metavar="PLACE", help="Stop before this position; as --from.")] = "end",
+    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="Stop after N records.")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Wait for new records, until Ctrl-C.")] = False,
     decode: Annotated[
         Literal["publish", "raw", "auto"],
         typer.Option("--decode", help="Show publishes decoded, records as they are, or decide for each."),
@@ -134,9 +134,9 @@ def read(
         ),
     ] = None,
     load: LoadSettings,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Print records, oldest first, with the publish that each of them holds."""
+    """Print records, oldest first, with the publish that each contains."""
     if follow and stop != "end":
         raise UsageError("--to and --follow contradict each other")
     if topic_filter is not None:
@@ -171,7 +171,7 @@ def append(
     *,
     messages: Annotated[list[str] | None, typer.Option("-m", "--message", help="The record's value.")] = None,
     from_lines: Annotated[
-        bool, typer.Option("-l", "--stdin-line", help="A record for each line of standard input.")
+        bool, typer.Option("-l", "--stdin-line", help="Append one record for each line of standard input.")
     ] = False,
     partition: Annotated[
         int | None, typer.Option("-p", "--partition", min=0, help="[default: by the MQTT topic or the key, else 0]")
@@ -183,11 +183,11 @@ def append(
     mqtt_topic: Annotated[
         str | None,
         typer.Option(
-            "-t", "--mqtt-topic", help="Make it a publish to this topic, as the broker logs it.", callback=_check_text
+            "-t", "--mqtt-topic", help="Append a publish to this topic, as the broker logs it.", callback=_check_text
         ),
     ] = None,
-    qos: Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="Of the publish.")] = 0,
-    retain: Annotated[bool, typer.Option("-r", "--retain", help="Of the publish.")] = False,
+    qos: Annotated[int, typer.Option("-q", "--qos", min=0, max=2, help="QoS of the publish.")] = 0,
+    retain: Annotated[bool, typer.Option("-r", "--retain", help="RETAIN flag of the publish.")] = False,
     client_id: Annotated[
         str, typer.Option("-i", "--id", help="Client id in the publish.", callback=_check_text)
     ] = "penstock-log",
@@ -195,7 +195,7 @@ def append(
         str | None, typer.Option("-u", "--username", help="User name in the publish.", callback=_check_text)
     ] = None,
     create: Annotated[
-        int | None, typer.Option("--create", metavar="PARTITIONS", min=1, help="Create the topic if there is none.")
+        int | None, typer.Option("--create", metavar="PARTITIONS", min=1, help="Create the topic if it does not exist.")
     ] = None,
     load: LoadSettings,
     as_json: Json = False,
@@ -239,7 +239,7 @@ def truncate(
     load: LoadSettings,
     as_json: Json = False,
 ) -> None:
-    """Delete the records before a place, in all partitions or in those given."""
+    """Delete the records before a position, in all partitions or in those given."""
     place = parse_place(before, "--before")
     settings = load()
     _run(truncate_topic(settings, topic, partitions, place, is_sure=is_sure, as_json=as_json))
@@ -268,7 +268,7 @@ def lag(
     load: LoadSettings,
     as_json: Json = False,
 ) -> None:
-    """Show how many records each consumer group still has before it."""
+    """Show how many records each consumer group has yet to read."""
     settings = load()
     _run(show_offsets(settings, group, topic, with_lag=True, as_json=as_json))
 
@@ -281,7 +281,7 @@ def repair(
     load: LoadSettings,
     as_json: Json = False,
 ) -> None:
-    """Mend the files of an embedded log: set damaged bytes aside and say which records are lost."""
+    """Repair the files of an embedded log: set damaged bytes aside and report which records are lost."""
     settings = load()
     _run(repair_topics(settings, topic, as_json=as_json))
 
@@ -294,6 +294,6 @@ def verify(
     load: LoadSettings,
     as_json: Json = False,
 ) -> None:
-    """Read all files of an embedded log and compare the checksums; exit code 1 when something is damaged."""
+    """Read all files of an embedded log and verify the checksums; exit code 1 if any are damaged."""
     settings = load()
     _run(verify_topics(settings, topic, as_json=as_json))

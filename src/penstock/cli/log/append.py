@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from penstock._ext.match.partition import partition_of
 from penstock._ext.record.envelope import encode
 from penstock._ext.record.segment import RecordPack
+from penstock.cli.client_runner import stdin_lines
 from penstock.cli.progress import Progress
-from penstock.cli.standard_input import stdin_lines
 from penstock.core import exit_codes
+from penstock.core.clock import now_ms
 from penstock.core.errors import PenstockError, UsageError
 from penstock.core.text import counted
 from penstock.storage.log.base import Appended, Log, LogError
-from penstock.storage.log.topics import now_ms
 
 # Records on their way at once: the log writes them to the disk together.
 UNDER_WAY = 5_000

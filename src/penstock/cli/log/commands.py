@@ -12,41 +12,50 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock._ext.record.envelope import Envelope
 from penstock._ext.record.segment import Record
 from penstock.cli.log.access import (
-    ReadFiles,
     check_exists,
     check_unlocked,
-    count_records,
     find_partitions,
-    in_one_line,
     list_names,
     name_some,
     note_emptiness,
     open_log,
 )
 from penstock.cli.log.append import NewRecord, append_all, read_values
-from penstock.cli.log.places import Place, check_offset, describe_ends, find_span, name_partitions
 from penstock.cli.progress import Progress
-from penstock.cli.sub import matches_filter
 from penstock.cli.tables import ask, print_table
 from penstock.core import exit_codes
 from penstock.core.errors import PenstockError, UsageError
 from penstock.core.text import counted
 from penstock.operate.inspect.decoders import Decoder, Fields, describe_own, find_decoder, render_own
+from penstock.operate.inspect.places import Place, check_offset, describe_ends, find_span, name_partitions
 from penstock.operate.inspect.reading import read_on, read_span
 from penstock.operate.inspect.records import Decode, decode_publish, describe, render, to_json
+from penstock.operate.inspect.rows import (
+    ReadFiles,
+    add_lag,
+    count_records,
+    describe_report,
+    find_watermarks,
+    in_one_line,
+    offsets_of,
+    render_report,
+    sum_up,
+    unsound,
+    verify_topic,
+)
 from penstock.settings import Settings
+from penstock.settings.providers import log_capabilities
 from penstock.storage.log.base import (
-    Consumer,
     Log,
     LogError,
-    LogUnavailable,
     TopicNotFound,
     TopicPartition,
     Watermarks,
 )
+from penstock_schema import topic_filter
 
 if TYPE_CHECKING:
-    from penstock.storage.log.embedded import RepairReport
+    pass
 
 LOOK_SECONDS = 0.2
 VERIFIED = ("topic", "segments", "bytes", "records", "problem")
@@ -66,10 +75,6 @@ class ReadOptions:
     decode: Decode
     topic_filter: str | None
     as_json: bool
-
-
-async def _watermarks(consumer: Consumer, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Watermarks]:
-    return {partition: await consumer.watermarks(partition) for partition in partitions}
 
 
 def _print_rows(columns: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> None:
@@ -93,11 +98,10 @@ async def list_topics(settings: Settings, *, as_json: bool) -> int:
         consumer = log.consumer("")
         with Progress("reading topics", unit="topics") as progress:
             for name in await log.admin.list():
-                row = await _sum_up(log, consumer, name)
+                row = await sum_up(log, consumer, name)
                 if row is not None:
                     found.append(row)
-                progress.advance()
-                progress.look()
+                progress.step()
         await consumer.close()
     if not found:
         note_emptiness(settings)
@@ -108,27 +112,12 @@ async def list_topics(settings: Settings, *, as_json: bool) -> int:
     return _exit_code(found)
 
 
-async def _sum_up(log: Log, consumer: Consumer, topic: str) -> dict[str, Any] | None:
-    """A row for a topic, bad or not; None when it went meanwhile."""
-    try:
-        count = (await log.admin.describe(topic)).partitions
-        marks = await _watermarks(consumer, [TopicPartition(topic, number) for number in range(count)])
-        records = sum(count_records(log, partition, mark) for partition, mark in marks.items())
-        return {"topic": topic, "partitions": count, "records": records}
-    except TopicNotFound:
-        return None
-    except LogUnavailable:
-        raise  # and so will all others be
-    except LogError as error:
-        return {"topic": topic, "partitions": None, "records": None, "problem": in_one_line(error)}
-
-
 async def show_topic(settings: Settings, topic: str, *, as_json: bool) -> int:
     async with open_log(settings) as log:
         partitions = await find_partitions(log, settings, topic, None)
         properties = dict((await log.admin.describe(topic)).properties)
         consumer = log.consumer("")
-        marks = await _watermarks(consumer, partitions)
+        marks = await find_watermarks(consumer, partitions)
         await consumer.close()
         rows = [(one.partition, mark.first, mark.end, count_records(log, one, mark)) for one, mark in marks.items()]
         # Kafka does not tell how many records compaction has left
@@ -157,7 +146,7 @@ async def read_topic(settings: Settings, options: ReadOptions) -> int:
             left = options.count
             own = find_decoder(settings, options.topic) if options.decode == "auto" else None
             if not total and not options.follow:
-                _note_ends(options, await _watermarks(consumer, partitions))
+                _note_ends(options, await find_watermarks(consumer, partitions))
             with Progress(f"reading {options.topic}", total) as progress:
                 left = await _print_records(read_span(consumer, spans), options, own, progress, left)
             if options.follow and left != 0:
@@ -191,7 +180,7 @@ async def _print_records(
         fields = None if own is None else own(record)
         publish = decode_publish(record.value, options.decode) if fields is None else None
         if options.topic_filter is not None and (
-            publish is None or not matches_filter(options.topic_filter, publish.topic)
+            publish is None or not topic_filter.matches(options.topic_filter, publish.topic)
         ):
             continue
         sys.stdout.write(f"{_line_of(partition.partition, record, publish, fields, as_json=options.as_json)}\n")
@@ -272,7 +261,7 @@ async def truncate_topic(
         partitions = await find_partitions(log, settings, topic, wanted)
         consumer = log.consumer("")
         consumer.assign(partitions)
-        marks = await _watermarks(consumer, partitions)
+        marks = await find_watermarks(consumer, partitions)
         check_offset(place, "--before", marks)
         spans = await find_span(consumer, partitions, place, place)
         await consumer.close()
@@ -287,8 +276,7 @@ async def truncate_topic(
             for partition, (_, old, new, _) in zip(partitions, rows, strict=True):
                 if new > old:
                     await log.admin.truncate(partition, new)
-                progress.advance()
-                progress.look()
+                progress.step()
     if as_json:
         first = {str(number): new for number, _, new, _ in rows}
         print(to_json({"topic": topic, "deleted": deleted, "first_offsets": first}))
@@ -311,11 +299,11 @@ async def show_offsets(
         rows = []
         with Progress("reading offsets", unit="groups") as progress:
             for name in [group] if group is not None else known:
-                rows += await _offsets_of(log, name, topic)
-                progress.advance()
-                progress.look()
+                rows += await offsets_of(log, name, topic)
+                progress.step()
         if with_lag:
-            rows = await _add_lag(log, rows)
+            with Progress("reading ends", unit="partitions") as progress:
+                rows = await add_lag(log, rows, progress.step)
     shown = [{name: value for name, value in row.items() if not with_lag or name != "metadata"} for row in rows]
     if as_json:
         print(to_json(shown))
@@ -326,54 +314,11 @@ async def show_offsets(
     return _exit_code(shown)
 
 
-async def _offsets_of(log: Log, group: str, topic: str | None) -> list[dict[str, Any]]:
-    return [
-        {
-            "group": group,
-            "topic": partition.topic,
-            "partition": partition.partition,
-            "offset": committed.offset,
-            "metadata": committed.metadata,
-        }
-        for partition, committed in sorted((await log.admin.group_offsets(group, [topic] if topic else ())).items())
-    ]
-
-
-async def _add_lag(log: Log, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each partition is asked for once, however many groups read it; rows of topics that are gone are left out."""
-    existing = set(await log.admin.list())
-    ends: dict[TopicPartition, Watermarks | LogError] = {}
-    consumer = log.consumer("")
-    with Progress("reading ends", unit="partitions") as progress:
-        for partition in sorted({TopicPartition(row["topic"], row["partition"]) for row in rows}):
-            try:
-                if partition.topic in existing:
-                    ends[partition] = await consumer.watermarks(partition)
-            except TopicNotFound:
-                pass
-            except LogUnavailable:
-                raise
-            except LogError as error:
-                ends[partition] = error
-            progress.advance()
-            progress.look()
-    await consumer.close()
-    kept = []
-    for row in rows:
-        marks = ends.get(TopicPartition(row["topic"], row["partition"]))
-        if isinstance(marks, LogError):
-            kept.append({**row, "end": None, "lag": None, "problem": in_one_line(marks)})
-        elif marks is not None:
-            # what was deleted meanwhile cannot be behind any more
-            kept.append({**row, "end": marks.end, "lag": max(0, marks.end - max(row["offset"], marks.first))})
-    return kept
-
-
 async def repair_topics(settings: Settings, topic: str | None, *, as_json: bool) -> int:
-    if settings.log.provider != "embedded":
+    if not log_capabilities(settings).has_files:
         raise PenstockError(
             f"log.provider = {settings.log.provider}: only the files of an embedded log can be repaired here",
-            "Kafka mends its own; see the documentation of its brokers.",
+            "Kafka repairs its own files; see the documentation of its brokers.",
         )
     data_dir = settings.server.data_dir
     check_exists(settings)
@@ -412,7 +357,7 @@ async def _in_thread(progress: Progress, function: Callable[..., R], *arguments:
 
 
 async def verify_topics(settings: Settings, topic: str | None, *, as_json: bool) -> int:
-    if settings.log.provider != "embedded":
+    if not log_capabilities(settings).has_files:
         raise PenstockError(
             f"log.provider = {settings.log.provider}: only the files of an embedded log can be verified here",
             "Kafka compares its own checksums when records are read.",
@@ -423,9 +368,9 @@ async def verify_topics(settings: Settings, topic: str | None, *, as_json: bool)
     with Progress("verifying", len(names) if topic is None else 1, "topics") as progress:
         for name in names if topic is None else [topic]:
             if name in bad:
-                results.append(_unsound(name, bad[name]))
+                results.append(unsound(name, bad[name]))
             else:
-                result = await _in_thread(progress, _verify_topic, settings.server.data_dir, name)
+                result = await _in_thread(progress, verify_topic, settings.server.data_dir, name)
                 if result is None and topic is not None:
                     raise PenstockError(f"there is no topic {name!r} in {settings.server.data_dir}")
                 results += [] if result is None else [result]
@@ -435,68 +380,3 @@ async def verify_topics(settings: Settings, topic: str | None, *, as_json: bool)
     else:
         print_table(VERIFIED, [[result[column] for column in VERIFIED] for result in results])
     return _exit_code(results)
-
-
-def _unsound(topic: str, error: LogError) -> dict[str, Any]:
-    return {"topic": topic, "segments": None, "bytes": None, "records": None, "problem": in_one_line(error)}
-
-
-def _verify_topic(data_dir: str, topic: str) -> dict[str, Any] | None:
-    """None when it went meanwhile."""
-    verify, files = (
-        import_module("penstock.storage.log.embedded.verify"),
-        import_module("penstock.storage.log.embedded.files"),
-    )
-    try:
-        report = verify.verify_topic(files.log_directory(data_dir) / files.escape_topic(topic))
-    except LogError as error:
-        return _unsound(topic, error)
-    except FileNotFoundError:
-        return None
-    return {
-        "topic": topic,
-        "segments": report.segments,
-        "bytes": report.size,
-        "records": report.records,
-        "problem": None,
-    }
-
-
-def describe_report(report: RepairReport) -> dict[str, Any]:
-    return {
-        "topic": report.topic,
-        "is_sound": report.is_sound,
-        "damaged_bytes": report.damaged_bytes,
-        "missing_bytes": report.missing_bytes,
-        "dropped_batches": report.dropped_batches,
-        "missing_segments": report.missing_segments,
-        "described_partitions": report.described_partitions,
-        "set_aside": [str(path) for path in report.set_aside],
-        "lost": [{"partition": lost.partition, "first": lost.first, "end": lost.end} for lost in report.lost],
-    }
-
-
-def render_report(report: RepairReport) -> str:
-    if report.is_sound:
-        return f"{report.topic}: nothing to repair"
-    lines = []
-    if report.described_partitions is not None:
-        partitions = f"{report.described_partitions} partition{'s' if report.described_partitions > 1 else ''}"
-        lines.append(f"topic.json made anew, {partitions}; the topic's properties are not known, it keeps everything")
-    if report.missing_segments:
-        is_one = report.missing_segments == 1
-        lines.append(f"{report.missing_segments:,} {'segment is' if is_one else 'segments are'} missing")
-    if report.damaged_bytes or not lines:
-        lines.append(f"{report.damaged_bytes:,} damaged bytes set aside")
-    lines = [f"{report.topic}: {lines[0]}", *(f"  {line}" for line in lines[1:])]
-    lines += [f"  in {path}" for path in report.set_aside]
-    if report.dropped_batches:
-        lines.append(f"  {report.dropped_batches:,} batches that were there twice dropped")
-    if report.missing_bytes:
-        lines.append(f"  {report.missing_bytes:,} bytes that were stored are missing")
-    for lost in report.lost:
-        last = f"to {lost.end - 1}" if lost.end is not None else "and later, how many is not known"
-        lines.append(f"  lost: partition {lost.partition}, offsets {lost.first} {last}")
-    if not report.lost:
-        lines.append("  no record that was stored before is lost")
-    return "\n".join(lines)

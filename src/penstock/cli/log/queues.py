@@ -16,7 +16,6 @@ from penstock.operate.inspect.records import to_json
 from penstock.services.model import ServiceType
 from penstock.services.names import notifications_topic
 from penstock.services.processing import notification_queue, pack_queues
-from penstock.services.settings import QueueSettings, parse_settings
 from penstock.services.topics import (
     DAY,
     FOREVER,
@@ -28,6 +27,7 @@ from penstock.services.topics import (
     topics_of,
 )
 from penstock.settings import Settings
+from penstock.settings.services import ServiceSettings
 from penstock.storage.log.base import Log
 
 _COLUMNS = ("topic", "kind", "partitions", "kept", "submit", "acknowledge", "topics", "there")
@@ -53,13 +53,13 @@ def parse_tenant(text: str | None) -> UUID | None:
     try:
         return None if text is None else UUID(text)
     except ValueError:
-        raise UsageError(f"--tenant {text!r} is no UUID") from None
+        raise UsageError(f"--tenant {text!r} is not a UUID") from None
 
 
 async def show_queues(
     settings: Settings, services: ServiceIds, tenant: UUID | None, *, create: bool, as_json: bool
 ) -> int:
-    queues = parse_settings(settings.queue)
+    queues = settings.services
     try:
         table = topics_of(queues, services, tenant)
     except ValueError as error:
@@ -87,12 +87,11 @@ async def _create(log: Log, topics: list[Topic]) -> int:
     with Progress("making topics", len(topics), unit="topics") as progress:
         for topic in topics:
             await log.admin.create(topic.name, topic.partitions, topic.properties)
-            progress.advance()
-            progress.look()
+            progress.step()
     return len(topics)
 
 
-def _describe(queues: QueueSettings, spec: TopicSpec, topics: list[Topic], existing: set[str]) -> dict[str, Any]:
+def _describe(queues: ServiceSettings, spec: TopicSpec, topics: list[Topic], existing: set[str]) -> dict[str, Any]:
     prefix = f"{queues.prefix}." if queues.prefix else ""
     topic = prefix + spec.base
     processed = next((queue for queue in pack_queues(queues).values() if queue.topic == topic), None)

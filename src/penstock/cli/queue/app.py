@@ -23,7 +23,7 @@ from penstock.cli.queue.options import (
     read_definition,
     show_setting,
 )
-from penstock.cli.tables import ask, print_entries, print_fields, print_json, shown
+from penstock.cli.tables import ask, print_answer, print_entries, print_fields, print_json, shown
 from penstock.core.errors import UsageError
 from penstock.core.text import counted
 from penstock.operate.client import escape
@@ -67,7 +67,7 @@ _SHOWN_ABOVE = ("name", "type", "durable", "paused", "origin", "topics")
 
 @app.callback()
 def queue() -> None:
-    """Look at durable queues and streams, make and change them, and move their messages.
+    """Manage durable queues and streams, and move their messages.
 
     The broker must be running: it is found by its data directory, or by --url.
     """
@@ -80,14 +80,21 @@ def create(
     *,
     kind: Annotated[
         Literal["classic", "stream"] | None,
-        typer.Option("--type", help="Work for consumers, or a log to read.", show_default="classic"),
+        typer.Option("--type", help="classic: work for consumers; stream: a log to read.", show_default="classic"),
     ] = None,
-    is_ephemeral: Annotated[bool, typer.Option("--ephemeral", help="In memory only, and gone when unused.")] = False,
+    is_ephemeral: Annotated[
+        bool, typer.Option("--ephemeral", help="Keep it in memory only, and delete it when unused.")
+    ] = False,
     topics: Annotated[
         list[str] | None,
-        typer.Option("-t", "--topic", metavar="FILTER", help="What enters besides $queue/QUEUE/#; may be repeated."),
+        typer.Option(
+            "-t",
+            "--topic",
+            metavar="FILTER",
+            help="Topic filter of messages to add besides $queue/QUEUE/#; repeatable.",
+        ),
     ] = None,
-    capture: Annotated[bool, typer.Option("--capture", help="Topics may be ordinary ones, outside $queue/.")] = False,
+    capture: Annotated[bool, typer.Option("--capture", help="Allow topics outside $queue/.")] = False,
     options: Options = None,
     source: Annotated[
         Path | None,
@@ -108,10 +115,7 @@ def create(
         table["durable"] = False
     table |= parse_options(options)
     entry = broker().post(PATH, table)
-    if as_json:
-        print_json(entry)
-        return
-    typer.echo(f"{entry['type']} queue {shown(name)}: publish to $queue/{shown(name)}/KEY")
+    print_answer(entry, as_json, f"{entry['type']} queue {shown(name)}: publish to $queue/{shown(name)}/KEY")
 
 
 @app.command(epilog=SETTINGS_HELP)
@@ -123,26 +127,23 @@ def update(
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Change settings of a queue. A queue of the settings file has its file's settings again after a restart."""
+    """Change settings of a queue. A queue from the settings file returns to the file's settings after a restart."""
     changes = parse_options(options)
     if not changes:
         raise UsageError("nothing to change", "Say what: -o limits.max_depth=1000")
     entry = broker().patch(path_of(name), changes)
-    if as_json:
-        print_json(entry)
-        return
-    typer.echo(f"{shown(name)} changed: {', '.join(shown(each) for each in changes)}")
+    print_answer(entry, as_json, f"{shown(name)} changed: {', '.join(shown(each) for each in changes)}")
 
 
 @app.command("list")
 @with_broker
 def list_some(
     pattern: Annotated[
-        str, typer.Argument(metavar="PATTERN", help="Names to show: * stands for any text, ? for a character.")
+        str, typer.Argument(metavar="PATTERN", help="Names to show: * matches any characters, ? matches one.")
     ] = "*",
     *,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=10_000, help="So many at most.")] = 100,
-    offset: Annotated[int, typer.Option("--offset", min=0, help="So many are left out at the beginning.")] = 0,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=10_000, help="Maximum number to show.")] = 100,
+    offset: Annotated[int, typer.Option("--offset", min=0, help="Number of entries to skip.")] = 0,
     broker: Broker,
     as_json: Json = False,
 ) -> None:
@@ -165,7 +166,7 @@ def show(
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Show one queue. What is in it, its settings, and its groups."""
+    """Show one queue. Shows its messages, settings and groups."""
     entry = broker().get(path_of(name))
     if as_json:
         print_json(entry)
@@ -217,13 +218,13 @@ def _settings(definition: dict[str, Any]) -> dict[str, object]:
 def delete(
     name: Name,
     *,
-    if_empty: Annotated[bool, typer.Option("--if-empty", help="Only when nothing waits in it.")] = False,
-    if_unused: Annotated[bool, typer.Option("--if-unused", help="Only when nobody consumes it.")] = False,
+    if_empty: Annotated[bool, typer.Option("--if-empty", help="Only if it has no messages.")] = False,
+    if_unused: Annotated[bool, typer.Option("--if-unused", help="Only if it has no consumers.")] = False,
     is_sure: Yes = False,
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Delete a queue. With its messages and groups; dead letters of it stay until their queue is deleted."""
+    """Delete a queue. Deletes its messages and groups; its dead letters stay until their queue is deleted."""
     admin = broker()
     if not is_sure:
         entry = admin.get(path_of(name))
@@ -241,7 +242,7 @@ def delete(
         typer.echo("its log cannot be removed now, that is tried again; until then no other queue has this name")
     if entry["origin"] == "config":
         # the reserved queue is in no file
-        reserved = "there are [[queues]] in the settings file, or queue_manager.default_queue = false"
+        reserved = "there are [[queues]] in the settings file, or durable_queues.default_queue = false"
         way = reserved if name == "mqtt" else "it is taken out of the settings file"
         typer.echo(f"it comes back with the next start, unless {way}")
 
@@ -255,16 +256,13 @@ def purge(
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Remove all messages of a queue. Those delivered and not settled, too; its groups stay."""
+    """Remove all messages of a queue. Includes delivered messages that are not settled; its groups stay."""
     admin = broker()
     if not is_sure:
         entry = admin.get(path_of(name))
         ask(f"remove {counted(entry['messages'], 'message')} of {shown(name)}?", "nothing was removed")
     entry = admin.post(f"{path_of(name)}/purge", {})
-    if as_json:
-        print_json(entry)
-        return
-    typer.echo(f"{counted(entry['purged'], 'message')} removed from {shown(name)}")
+    print_answer(entry, as_json, f"{counted(entry['purged'], 'message')} removed from {shown(name)}")
 
 
 @app.command()
@@ -275,7 +273,7 @@ def pause(
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Stop deliveries. Messages and settlements are still taken; it stays so over a restart."""
+    """Stop deliveries. Messages and settlements are still accepted; the queue stays paused across a restart."""
     entry = broker().post(f"{path_of(name)}/pause", {})
     _say_paused(entry, as_json=as_json)
 
@@ -288,7 +286,7 @@ def resume(
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Start deliveries again."""
+    """Resume deliveries."""
     entry = broker().post(f"{path_of(name)}/resume", {})
     _say_paused(entry, as_json=as_json)
 
@@ -301,7 +299,7 @@ def groups(
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """List the groups of a queue. How far each is, and its consumers."""
+    """List the groups of a queue. Shows the position and the consumers of each."""
     answer = broker().get(f"{path_of(name)}/groups")
     if as_json:
         print_json(answer)
@@ -320,11 +318,11 @@ def pending(
     name: Name,
     group: GroupName,
     *,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=1_000, help="So many at most.")] = 100,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=1_000, help="Maximum number to show.")] = 100,
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """List deliveries of a group that are not settled. With whom, how often, and when they are due again."""
+    """List deliveries of a group that are not settled. Shows the consumer, the count, and when each is due again."""
     admin = broker()
     answer = admin.get(f"{path_of(name)}/pending?group={escape(group)}&limit={limit}")
     if as_json:
@@ -341,15 +339,15 @@ def settle(
     group: GroupName,
     verb: Annotated[
         Literal["ack", "nack", "reject", "claim"],
-        typer.Argument(help="Done, later, to the dead letters, or now to whoever has room."),
+        typer.Argument(help="ack: done; nack: retry later; reject: dead-letter; claim: deliver now to any consumer."),
     ],
-    offsets: Annotated[list[int], typer.Argument(metavar="OFFSET...", min=0, help="As `pending` shows them.")],
+    offsets: Annotated[list[int], typer.Argument(metavar="OFFSET...", min=0, help="Offsets, as shown by `pending`.")],
     *,
     is_sure: Yes = False,
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Settle deliveries in place of their consumers. These can settle them no more."""
+    """Settle deliveries on behalf of their consumers. The consumers can no longer settle them."""
     admin = broker()
     if not is_sure:
         what = counted(len(offsets), "message")
@@ -367,20 +365,19 @@ def settle(
 def truncate(
     name: Name,
     *,
-    before: Annotated[int, typer.Option("--before", metavar="OFFSET", min=0, help="The first one that stays.")],
+    before: Annotated[int, typer.Option("--before", metavar="OFFSET", min=0, help="First offset to keep.")],
     is_sure: Yes = False,
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Remove the messages before an offset. Those delivered and not settled, too."""
+    """Remove the messages before an offset. Includes delivered messages that are not settled."""
     admin = broker()
     if not is_sure:
         ask(f"remove what is before offset {before} of {shown(name)}?", "nothing was removed")
     entry = admin.post(f"{path_of(name)}/truncate", {"before": before})
-    if as_json:
-        print_json(entry)
-        return
-    typer.echo(f"{counted(entry['removed'], 'message')} removed from {shown(name)}, {entry['depth']:,} left")
+    print_answer(
+        entry, as_json, f"{counted(entry['removed'], 'message')} removed from {shown(name)}, {entry['depth']:,} left"
+    )
 
 
 @app.command()
@@ -399,15 +396,16 @@ def seek(
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Let a group go on elsewhere. What lies before that place is passed over, what lies after it comes again."""
+    """Move a group to another position. Messages before it are skipped, messages after it are delivered again."""
     admin = broker()
     if not is_sure:
         ask(f"let group {shown(group)} of {shown(name)} go on at {shown(to)}?", "nothing was changed")
     entry = admin.post(f"{path_of(name)}/seek", {"group": group, "to": to})
-    if as_json:
-        print_json(entry)
-        return
-    typer.echo(f"{shown(entry['id'])} goes on at offset {entry['cursor']}, {counted(entry['lag'], 'message')} to go")
+    print_answer(
+        entry,
+        as_json,
+        f"{shown(entry['id'])} goes on at offset {entry['cursor']}, {counted(entry['lag'], 'message')} to go",
+    )
 
 
 @app.command("delete-group")
@@ -420,15 +418,16 @@ def delete_group(
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Delete a group nobody is in. It no longer holds back messages, and begins anew if somebody joins it."""
+    """Delete a group without consumers. It no longer holds back messages, and starts over when a consumer joins it."""
     admin = broker()
     if not is_sure:
         ask(f"delete group {shown(group)} of {shown(name)} and forget where it was?", "nothing was deleted")
     entry = admin.delete(f"{path_of(name)}/groups?group={escape(group)}")
-    if as_json:
-        print_json(entry)
-        return
-    typer.echo(f"group {shown(entry['id'])} of {shown(name)} deleted, {counted(entry['lag'], 'message')} behind")
+    print_answer(
+        entry,
+        as_json,
+        f"group {shown(entry['id'])} of {shown(name)} deleted, {counted(entry['lag'], 'message')} behind",
+    )
 
 
 for command in (peek, append, move, replay):

@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli.admin_options import Broker, Json, Yes, with_broker
 from penstock.cli.queue.options import Count, Filter, Name, path_of
-from penstock.cli.tables import ask, print_entries, print_json, shown
+from penstock.cli.tables import ask, print_answer, print_entries, print_json, shown
 from penstock.core.errors import UsageError
 from penstock.core.text import counted
 from penstock.operate.client import AdminClient, escape
@@ -25,15 +25,17 @@ def peek(
     start: Annotated[
         int | None,
         typer.Option(
-            "--from", metavar="OFFSET", help="Where to begin, -N = N before the end; else the oldest waiting."
+            "--from",
+            metavar="OFFSET",
+            help="Offset to start at, -N = N before the end. [default: the oldest waiting message]",
         ),
     ] = None,
     group: Annotated[
-        str | None, typer.Option("-g", "--group", help="Begin with what this group is given next.")
+        str | None, typer.Option("-g", "--group", help="Start with the next message of this group.")
     ] = None,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=1_000, help="So many at most.")] = 10,
+    limit: Annotated[int, typer.Option("-n", "--limit", min=1, max=1_000, help="Maximum number to show.")] = 10,
     most_bytes: Annotated[
-        int, typer.Option("--bytes", min=1, max=16 * 1024 * 1024, help="So much of each payload at most.")
+        int, typer.Option("--bytes", min=1, max=16 * 1024 * 1024, help="Maximum bytes of each payload.")
     ] = 64,
     broker: Broker,
     as_json: Json = False,
@@ -59,23 +61,20 @@ def append(
     message: Annotated[str, typer.Option("-m", "--message", help="The payload.")],
     key: Annotated[str, typer.Option("-k", "--key", help="The routing key: what follows $queue/QUEUE/.")] = "",
     properties: Annotated[
-        list[str] | None, typer.Option("-P", "--user-property", metavar="NAME=VALUE", help="May be repeated.")
+        list[str] | None, typer.Option("-P", "--user-property", metavar="NAME=VALUE", help="Repeatable.")
     ] = None,
     expiry: Annotated[
-        float, typer.Option("--expiry", min=0, help="Seconds after which it is not delivered; 0 = as the queue says.")
+        float, typer.Option("--expiry", min=0, help="Seconds until it expires; 0 = the default of the queue.")
     ] = 0.0,
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Append a message to this queue alone, whatever else its topic is bound to. It is durable when this returns."""
+    """Append a message to this queue only, whatever its topic is bound to. It is durable when this returns."""
     pairs = [_pair(text) for text in properties or []]
     payload = base64.b64encode(os.fsencode(message)).decode()
     document = {"key": key, "payload_base64": payload, "user_properties": pairs, "expiry": expiry}
     answer = broker().post(f"{path_of(name)}/messages", document)
-    if as_json:
-        print_json(answer)
-        return
-    typer.echo(f"appended {shown(answer['message_id'])}")
+    print_answer(answer, as_json, f"appended {shown(answer['message_id'])}")
 
 
 @with_broker
@@ -89,15 +88,16 @@ def move(
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Move messages to another queue, the oldest first. No consumer of the first queue is given them any more."""
+    """Move messages to another queue, the oldest first. Consumers of the first queue no longer receive them."""
     admin = broker()
     if not is_sure:
         ask(f"move {_selected(count, topic_filter)} of {shown(source)} to {shown(target)}?", "nothing was moved")
     total = _repeat(admin, f"{path_of(source)}/move", {"to": target}, count, topic_filter)
-    if as_json:
-        print_json({"source": source, "target": target, **total})
-        return
-    typer.echo(f"{counted(total['moved'], 'message')} moved from {shown(source)} to {shown(target)}{_stayed(total)}")
+    print_answer(
+        {"source": source, "target": target, **total},
+        as_json,
+        f"{counted(total['moved'], 'message')} moved from {shown(source)} to {shown(target)}{_stayed(total)}",
+    )
 
 
 @with_broker
@@ -110,15 +110,16 @@ def replay(
     broker: Broker,
     as_json: Json = False,
 ) -> None:
-    """Bring dead letters back to the queues they came from. They begin anew there, for all groups."""
+    """Return dead letters to the queues they came from. They are delivered there again, to all groups."""
     admin = broker()
     if not is_sure:
         ask(f"replay {_selected(count, topic_filter)} of {shown(name)}?", "nothing was replayed")
     total = _repeat(admin, f"{path_of(name)}/replay", {}, count, topic_filter)
-    if as_json:
-        print_json({"source": name, **total})
-        return
-    typer.echo(f"{counted(total['moved'], 'message')} of {shown(name)} replayed{_stayed(total)}")
+    print_answer(
+        {"source": name, **total},
+        as_json,
+        f"{counted(total['moved'], 'message')} of {shown(name)} replayed{_stayed(total)}",
+    )
 
 
 def _repeat(

@@ -63,7 +63,7 @@ Options = Annotated[
 GroupName = Annotated[
     str, typer.Argument(metavar="GROUP", help="A name, or NAME@FILTER where several filters are used.")
 ]
-Count = Annotated[int | None, typer.Option("-n", "--count", min=1, help="So many at most; else all there are.")]
+Count = Annotated[int | None, typer.Option("-n", "--count", min=1, help="Maximum number of messages. [default: all]")]
 Filter = Annotated[
     str, typer.Option("--filter", metavar="FILTER", help="Only routing keys that match: + and # as in MQTT.")
 ]

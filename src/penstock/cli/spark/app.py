@@ -36,12 +36,12 @@ app.add_typer(run, name="run")
 
 @app.callback()
 def spark() -> None:
-    """Work on what the broker has logged, with Spark: jobs, SQL, packages for a cluster."""
+    """Work on logged messages with Spark: jobs, SQL, packages for a cluster."""
 
 
 @run.callback()
 def jobs() -> None:
-    """Run a job on everything that came since it ran last. It may be killed and run again at any time."""
+    """Run a job on all messages since its last run. It may be killed and run again at any time."""
 
 
 @run.command()
@@ -50,7 +50,7 @@ def jobs() -> None:
 def lake(
     output: Output,
     *,
-    levels: Annotated[int, typer.Option(min=0, max=8, help="Levels of the topic that become directories.")] = 1,
+    levels: Annotated[int, typer.Option(min=0, max=8, help="Topic levels that become directories.")] = 1,
     payload_json: Annotated[
         str,
         typer.Option(
@@ -59,9 +59,9 @@ def lake(
             help="Columns of JSON payloads: infer, or as in 't DOUBLE, unit STRING'.",
         ),
     ] = "",
-    event_time: Annotated[str, typer.Option(help="A field of the JSON payload that the date is taken from.")] = "",
+    event_time: Annotated[str, typer.Option(help="Field of the JSON payload to take the date from.")] = "",
     compact_below: Annotated[
-        int, typer.Option(min=0, help="Bytes; smaller files are put together, 0 = never.")
+        int, typer.Option(min=0, help="Merge files smaller than this many bytes; 0 = never.")
     ] = 33_554_432,
     most_directories: Annotated[
         int, typer.Option(min=1, help="Stop if a run would write to more directories than this.")
@@ -84,8 +84,8 @@ def lake(
 def traffic(
     output: Output,
     *,
-    levels: Annotated[int, typer.Option(min=1, help="Levels of the topic that are counted together.")] = 2,
-    top: Annotated[int, typer.Option(min=1, help="How many of the top talkers.")] = 20,
+    levels: Annotated[int, typer.Option(min=1, help="Topic levels to group by.")] = 2,
+    top: Annotated[int, typer.Option(min=1, help="Number of top talkers.")] = 20,
     chosen: Choose,
     repeat: Repeat,
     as_json: Json = False,
@@ -102,8 +102,8 @@ def traffic(
 def devices(
     output: Output,
     *,
-    gap: Annotated[float, typer.Option(help="Seconds; a longer silence between two messages is a gap.")] = 300.0,
-    silent: Annotated[float, typer.Option(help="Seconds not seen that make a client silent.")] = 3600.0,
+    gap: Annotated[float, typer.Option(help="Seconds of silence between two messages that count as a gap.")] = 300.0,
+    silent: Annotated[float, typer.Option(help="Seconds without a message after which a client is silent.")] = 3600.0,
     duplicate: Annotated[float, typer.Option(help="Seconds within which the same payload is a duplicate.")] = 60.0,
     sequence: Annotated[str, typer.Option(help="A field of the JSON payload that rises, to find disorder.")] = "",
     chosen: Choose,
@@ -126,7 +126,7 @@ def delivery(
     repeat: Repeat,
     as_json: Json = False,
 ) -> None:
-    """What was published against what was delivered, expired, dropped or dead-lettered, per client and topic."""
+    """Compare published messages with delivered, expired, dropped and dead-lettered ones, per client and topic."""
     load_spark()
     options = part("jobs.delivery").DeliveryOptions()
     run_job("delivery", chosen(), output, options, repeat=repeat(), as_json=as_json)
@@ -139,12 +139,12 @@ def sessions(
     output: Output,
     *,
     gap: Annotated[float, typer.Option(help="Seconds of silence that end a session.")] = 1800.0,
-    value: Annotated[str, typer.Option(help="A number in the JSON payload: makes the table of features.")] = "",
+    value: Annotated[str, typer.Option(help="Numeric field of the JSON payload, for the table of features.")] = "",
     chosen: Choose,
     repeat: Repeat,
     as_json: Json = False,
 ) -> None:
-    """Telemetry cut into sessions by silence; features for machine learning."""
+    """Divide telemetry into sessions by silence; features for machine learning."""
     load_spark()
     options = part("jobs.sessions").SessionOptions(gap, value)
     run_job("sessions", chosen(), output, options, repeat=repeat(), as_json=as_json)
@@ -160,18 +160,24 @@ def replay(
         ),
     ],
     *,
-    to_topic: Annotated[str, typer.Option(help="{topic} stands for the original topic.")] = "replay/{topic}",
-    speed: Annotated[float, typer.Option(min=0, help="Times the original pace; 0 = as fast as it goes.")] = 1.0,
-    rate: Annotated[float, typer.Option(min=0, help="Messages a second at most; 0 = no limit.")] = 0.0,
+    to_topic: Annotated[
+        str, typer.Option(help="Topic to publish to; {topic} stands for the original topic.")
+    ] = "replay/{topic}",
+    speed: Annotated[
+        float, typer.Option(min=0, help="Speed relative to the original pace; 0 = as fast as possible.")
+    ] = 1.0,
+    rate: Annotated[float, typer.Option(min=0, help="Maximum messages per second; 0 = no limit.")] = 0.0,
     qos: Annotated[int | None, typer.Option(min=0, max=1, help="[default: as it was, at most 1]")] = None,
     keep_retain: Annotated[bool, typer.Option("--keep-retain", help="Keep the RETAIN flag.")] = False,
-    limit: Annotated[int, typer.Option(min=0, help="So many messages at most; 0 = all.")] = 0,
-    state: Annotated[str, typer.Option(metavar="DIR", help="Remembers how far it got; run again to go on.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be sent.")] = False,
+    limit: Annotated[int, typer.Option(min=0, help="Maximum number of messages; 0 = all.")] = 0,
+    state: Annotated[
+        str, typer.Option(metavar="DIR", help="Directory for the position of the replay; run again to continue.")
+    ] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be sent.")] = False,
     chosen: Choose,
     as_json: Json = False,
 ) -> None:
-    """Selected history back to a broker or to a log, in its order and at its pace."""
+    """Replay stored messages to a broker or to a log, in their order and at their pace."""
     load_spark()
     options = part("jobs.replay").ReplayOptions(speed, rate, to_topic, qos, keep_retain, limit, state)
     sink = None if dry_run else make_sink(target, chosen())
@@ -181,14 +187,16 @@ def replay(
 @run.command("topic")
 @choosing
 def topic_of_rows(
-    name: Annotated[str, typer.Option("--name", help="Of the topic: its rows go to materialised/<name>.")],
-    sql: Annotated[str, typer.Option("--sql", help="Over the view `messages` and the tables of --table.")],
-    state: Annotated[str, typer.Option("--state", metavar="DIR", help="What the query remembers between two runs.")],
+    name: Annotated[str, typer.Option("--name", help="Name of the topic; its rows go to materialised/<name>.")],
+    sql: Annotated[str, typer.Option("--sql", help="Query over the view `messages` and the tables of --table.")],
+    state: Annotated[
+        str, typer.Option("--state", metavar="DIR", help="Directory for the state of the query between runs.")
+    ],
     *,
     to: Annotated[
         str, typer.Option("--to", metavar="TARGET", help="mqtt://[USER:PASSWORD@]HOST:PORT or mqtts://…")
     ] = "mqtt://127.0.0.1:1883",
-    to_topic: Annotated[str, typer.Option(help="Another topic than materialised/<name>.")] = "",
+    to_topic: Annotated[str, typer.Option(help="Topic to publish to instead of materialised/<name>.")] = "",
     tables: Annotated[
         list[str] | None, typer.Option("--table", metavar="STATEMENT", help="A CREATE TABLE statement; repeatable.")
     ] = None,
@@ -208,13 +216,13 @@ def topic_of_rows(
 @app.command()
 @choosing_a_span
 def sql(
-    query: Annotated[str, typer.Argument(metavar="SQL", help="Over the view `messages`.")],
+    query: Annotated[str, typer.Argument(metavar="SQL", help="Query over the view `messages`.")],
     *,
     limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="Rows to print.")] = 100,
     chosen: Choose,
     as_json: Json = False,
 ) -> None:
-    """Run SQL over the messages and print what comes out; what WHERE leaves out by time or topic is not read."""
+    """Run SQL over the messages and print the result; a WHERE on time or topic limits what is read."""
     load_spark()
     picked = chosen()
     source = picked.source()
@@ -248,9 +256,11 @@ def _plain(value: Any) -> str:
 
 @app.command("submit-package")
 def submit_package(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Made if need be.")] = Path("penstock-spark"),
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Created if it does not exist.")] = Path(
+        "penstock-spark"
+    ),
     *,
-    force: Annotated[bool, typer.Option("--force", help="Write over what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Write what a Spark cluster needs: the Python packages as a zip, jar coordinates, a script for spark-submit."""
     load_spark()

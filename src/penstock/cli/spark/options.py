@@ -18,10 +18,11 @@ from penstock.cli.option_groups import with_options
 from penstock.cli.settings_options import Config, DataDir, Set, load_from_flags
 from penstock.cli.spark.kafka import java_options
 from penstock.core.errors import PenstockError, UsageError
+from penstock.settings.providers import log_capabilities
 from penstock.subscribers.query.sql.statements import CreateTable, parse_statement
 from penstock_client.errors import SqlError
 
-Output = Annotated[str, typer.Option("-o", "--output", metavar="DIR", help="Where the tables and the report go.")]
+Output = Annotated[str, typer.Option("-o", "--output", metavar="DIR", help="Directory for the tables and the report.")]
 Filter = Annotated[
     list[str] | None,
     typer.Option("--filter", metavar="FILTER", help="Only messages whose topic matches (MQTT, + and #); repeatable."),
@@ -36,26 +37,26 @@ Checkpoint = Annotated[
     str | None, typer.Option("--checkpoint", metavar="DIR", help="[default: in the output directory]")
 ]
 Recover = Annotated[
-    bool, typer.Option("--recover", help="A new checkpoint that goes on behind the last batch that was written.")
+    bool, typer.Option("--recover", help="Start a new checkpoint after the last batch that was written.")
 ]
 Loose = Annotated[
-    bool, typer.Option("--ignore-data-loss", help="Go on where retention has removed records; the gap is counted.")
+    bool, typer.Option("--ignore-data-loss", help="Continue where retention has removed records; the gap is counted.")
 ]
-Strict = Annotated[bool, typer.Option("--fail-on-bad", help="Exit with 1 when records went to the quarantine.")]
-Master = Annotated[str | None, typer.Option("--master", help="Of Spark.  [default: local[*], or SPARK_MASTER]")]
-Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A property of Spark; repeatable.")]
+Strict = Annotated[bool, typer.Option("--fail-on-bad", help="Exit with code 1 if records were quarantined.")]
+Master = Annotated[str | None, typer.Option("--master", help="Spark master.  [default: local[*], or SPARK_MASTER]")]
+Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="Spark property; repeatable.")]
 Jars = Annotated[
     str | None,
     typer.Option(
         "--jars",
         metavar="DIR",
-        help="Spark's Kafka connector as jars; else Spark fetches it.  [default: PENSTOCK_SPARK_JARS]",
+        help="Jars of Spark's Kafka connector; without them Spark downloads it.  [default: PENSTOCK_SPARK_JARS]",
     ),
 ]
 Kafka = Annotated[
-    str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Kafka instead of what the settings say.")
+    str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Kafka servers, instead of those in the settings.")
 ]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Do not show how far it is.")]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Do not show progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -113,7 +114,7 @@ class Chosen:
     quiet: Quiet = False
 
     def source(self) -> Any:
-        """A penstock_spark.jobs.base.Source."""
+        """A penstock_spark.jobs.base.MessageSource."""
         options: dict[str, Any] = {}
         if self.filters:
             options["topic_filter"] = self.filters
@@ -122,14 +123,20 @@ class Chosen:
                 options[name] = value
         if self.loose:
             options["failOnDataLoss"] = "false"
-        source = part("jobs.base").Source
+        source = part("jobs.base").MessageSource
         if self.kafka is not None:
             flags = load_from_flags(self.config, data_dir=self.data_dir, assignments=self.assignments, check=False)
             return source(kafka=self.kafka, options=options | java_options(flags.settings.kafka))
         settings = load_log_settings(self.config, self.data_dir, self.assignments)
-        if settings.log.provider == "kafka":
+        can = log_capabilities(settings)
+        if can.uses_kafka:
             found = settings.kafka
             return source(kafka=found.bootstrap_servers, options=options | java_options(found))
+        if not can.has_files:
+            raise PenstockError(
+                f"log.provider = {settings.log.provider}: Spark reads logs in files or in Kafka",
+                "Set log.provider to embedded or kafka.",
+            )
         return source(path=str(Path(settings.server.data_dir).resolve()), options=options)
 
     def session(self, name: str, *, is_kafka: bool) -> Any:

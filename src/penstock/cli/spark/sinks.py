@@ -14,6 +14,7 @@ from penstock.cli.log.access import load_log_settings, open_log
 from penstock.cli.spark.options import Chosen, part
 from penstock.core.errors import UsageError
 from penstock.settings import Settings
+from penstock_client.mqtt.publisher import Address, MqttPublisher
 from penstock_schema.decode import Publish
 from penstock_schema.encode import encode
 
@@ -77,16 +78,15 @@ def make_sink(target: str, chosen: Chosen) -> Callable[[], Any]:
     except ValueError:
         host = port = None
     if host and parts.scheme in ("mqtt", "mqtts"):
-        publisher = part("mqtt_publisher")
         is_tls = parts.scheme == "mqtts"
-        address = publisher.Address(
+        address = Address(
             host=host,
             port=port or (8883 if is_tls else 1883),
             username=unquote(parts.username) if parts.username else None,
             password=unquote(parts.password) if parts.password else None,
             tls=is_tls,
         )
-        return lambda: publisher.MqttPublisher(address)
+        return lambda: MqttPublisher(address)
     if host and parts.scheme == "kafka" and parts.path.strip("/"):
         kafka = part("kafka")
         return lambda: kafka.KafkaSink(parts.netloc, parts.path.strip("/"))

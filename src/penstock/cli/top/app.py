@@ -39,11 +39,11 @@ WITHOUT_SCREEN = ("dumb", "unknown")
 def top(
     *,
     interval: Annotated[
-        float, typer.Option("-d", "--interval", min=0.1, max=LONGEST_INTERVAL, help="Seconds between two looks.")
+        float, typer.Option("-d", "--interval", min=0.1, max=LONGEST_INTERVAL, help="Seconds between updates.")
     ] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Look for one interval, print, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print once after one interval, and exit.")] = False,
     broker: Broker,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; without --once an object a line.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; without --once one object per line.")] = False,
 ) -> None:
     """Watch a running broker: clients, rates, what waits and what is lost. q ends it.
 

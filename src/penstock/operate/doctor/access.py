@@ -10,6 +10,7 @@ from penstock.access import AclFile, PasswordFile
 from penstock.core.errors import AccessFileError
 from penstock.operate.doctor.finding import Finding, ok, problem, warning
 from penstock.settings import Settings
+from penstock.settings.checks import is_plugin
 
 
 def check_access(settings: Settings) -> Iterator[Finding]:
@@ -23,7 +24,10 @@ def check_access(settings: Settings) -> Iterator[Finding]:
             yield problem("acl", error.message, error.hint or "`penstock acl check` says more")
         else:
             yield ok("acl", f"{access.acl_file}: {len(rules.rules)} rules")
-    if not access.password_file and not access.acl_file:
+    plugins = [name for name in (*access.authenticators, *access.authorisers) if is_plugin(name)]
+    if plugins:
+        yield ok("access", f"providers of your own: {', '.join(plugins)}")
+    elif not access.password_file and not access.acl_file:
         yield ok("access", "no password file and no ACL file: who may connect may do everything")
 
 

@@ -24,7 +24,7 @@ NAMED = 5
 # What of its answers means that the settings are of another Redis, and which.
 SAID_BY_REDIS = {
     "cluster support disabled": 'it is one server: redis.mode = "standalone"',
-    "unknown command 'SENTINEL'": 'it is no sentinel: name those (port 26379), or set redis.mode = "standalone"',
+    "unknown command 'SENTINEL'": 'it is not a Sentinel: name those (port 26379), or set redis.mode = "standalone"',
     "without any password configured": "it has no password: remove redis.password, or set requirepass there",
 }
 

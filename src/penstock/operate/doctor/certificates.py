@@ -22,13 +22,14 @@ from penstock.operate.doctor.network import all_listeners
 from penstock.settings import ListenerSettings, Settings
 from penstock.settings.address import TLS_TRANSPORTS
 from penstock.settings.kafka import KafkaSettings
+from penstock.settings.providers import device_capabilities, log_capabilities
 
 SOON = timedelta(days=21)
 PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.S)
 SEQUENCE, CONTEXT_0, UTC_TIME = 0x30, 0xA0, 0x17
 COMMON_NAME = bytes.fromhex("0603550403")
 READABLE = "the broker's user must be able to read it"
-UNEXPLAINED = "one of them is no PEM file, or the key has a pass phrase"  # OpenSSL: [SSL] PEM lib (_ssl.c:3926)
+UNEXPLAINED = "one of them is not a PEM file, or the key has a pass phrase"  # OpenSSL: [SSL] PEM lib (_ssl.c:3926)
 KAFKA_TLS = ("ssl", "sasl_ssl")
 RENEW = "renew it; SIGHUP loads the new one without a restart"
 RENEW_OWN = "renew it and restart the broker, which reads what it shows Kafka and Redis at its start only"
@@ -99,9 +100,9 @@ def check_certificates(settings: Settings) -> Iterator[Finding]:
         if listener.transport in TLS_TRANSPORTS:
             yield from _check_listener(f"tls {listener.name}", listener)
     redis = settings.redis
-    if settings.device.store == "redis" and redis.tls:
+    if device_capabilities(settings).uses_redis and redis.tls:
         yield from _check_client("tls redis", redis.tls_ca, redis.tls_certificate, redis.tls_key)
-    if settings.log.provider == "kafka":
+    if log_capabilities(settings).uses_kafka:
         yield from _check_kafka(settings.kafka)
 
 
@@ -167,7 +168,7 @@ def _check_pair(area: str, certificate: str, key: str, password: str = "") -> Fi
     except ssl.SSLError as error:
         return problem(
             area,
-            f"{certificate} and {key or 'what else is in it'} are no certificate with its key: "
+            f"{certificate} and {key or 'what else is in it'} are not a certificate with its key: "
             f"{(error.reason or UNEXPLAINED).replace('_', ' ').lower()}",
             "certificate is a PEM chain, the own one first; key its private key, without a pass phrase",
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 from penstock.operate.doctor.finding import Finding, ok, problem, warning
 from penstock.settings import ListenerSettings, Settings
 from penstock.settings.address import WEB_TRANSPORTS, Address, is_loopback, parse_address
-from penstock.settings.checks import data_listener, is_anonymous_allowed, is_local
+from penstock.settings.checks import data_listener, is_anonymous_allowed, is_local, is_plugin
 
 LISTENING = "0A"  # the state in /proc/net/tcp
 CLEAR = ("tcp", "ws")
@@ -81,7 +81,7 @@ def _check_exposure(area: str, listener: ListenerSettings, settings: Settings) -
             f"passwords and messages cross the network in the clear ({listener.transport})",
             "use tls or wss, or let a proxy do it that alone can reach this listener",
         )
-    if not settings.access.acl_file:
+    if not settings.access.acl_file and not any(map(is_plugin, settings.access.authorisers)):
         yield warning(area, "every client may read and write every topic", "set access.acl_file")
 
 

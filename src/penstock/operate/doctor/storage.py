@@ -13,6 +13,7 @@ from pathlib import Path
 
 from penstock.operate.doctor.finding import Finding, ok, problem, size, warning
 from penstock.settings import Settings
+from penstock.settings.providers import log_capabilities
 from penstock.storage.log.base import parse_properties
 
 AREA = "disk"
@@ -32,9 +33,11 @@ FLEETING = {
 
 
 def check_storage(settings: Settings) -> Iterator[Finding]:
-    if settings.log.provider == "memory":
+    if not log_capabilities(settings).is_durable:
         yield warning(
-            AREA, "log.provider = memory: nothing is kept across a restart", "set log.provider = embedded or kafka"
+            AREA,
+            f"log.provider = {settings.log.provider}: nothing is kept across a restart",
+            "set log.provider = embedded or kafka",
         )
         return
     directory = Path(settings.server.data_dir).absolute()
@@ -141,7 +144,7 @@ def _check_room(settings: Settings, directory: Path) -> Iterator[Finding]:
 
 
 def _log_bytes(settings: Settings) -> int:
-    if settings.ingest.log == "none" or settings.log.provider != "embedded":
+    if settings.ingest.log == "none" or not log_capabilities(settings).has_files:
         return 0
     try:
         properties = parse_properties(settings.ingest.properties)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.core.descriptors import descriptor_limit
+from penstock.core.process import descriptor_limit
 from penstock.operate.doctor.finding import Finding, ok, problem, size, warning
 from penstock.settings import Settings
 

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from penstock.core.descriptors import descriptor_limit
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
+from penstock.core.process import descriptor_limit
 
 log = get_logger("penstock.admin")
 
@@ -38,7 +38,7 @@ class AdminProtocol(H11Protocol):
     most_per_address = MOST_PER_ADDRESS
     head_seconds = HEAD_SECONDS
     body_seconds = BODY_SECONDS
-    warnings = RateLimited()
+    warnings = Throttled(log)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -102,8 +102,7 @@ class AdminProtocol(H11Protocol):
 
     def _warn(self, event: str, **fields: object) -> None:
         peer = self.client[0] if self.client else "unknown"
-        if (suppressed := self.warnings.try_pass((event, peer))) is not None:
-            log.warning(event, peer=peer, connections=len(self.connections), suppressed=suppressed, **fields)
+        self.warnings.warning(event, per=(event, peer), peer=peer, connections=len(self.connections), **fields)
 
     def pause_writing(self) -> None:
         self.waiting_since = self.loop.time()
@@ -128,6 +127,6 @@ def make_protocol() -> type[AdminProtocol]:
     class Limited(AdminProtocol):
         most_connections = limit
         most_per_address = max(1, min(MOST_PER_ADDRESS, limit // 2))
-        warnings = RateLimited()
+        warnings = Throttled(log)
 
     return Limited

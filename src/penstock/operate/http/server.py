@@ -10,6 +10,7 @@ import contextlib
 import errno
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -48,43 +49,60 @@ def package_version() -> str:
         return "unknown"
 
 
+Check = Callable[[], bool | str]
+"""True, or what is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commands:
+    """The parts that do the commands, as far as the broker has them; `read_cut` is for backups."""
+
+    applications: ApplicationControl | None = None
+    sessions: SessionControl | None = None
+    retained: RetainedControl | None = None
+    queues: QueueControl | None = None
+    read_cut: ReadCut | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """The numbers of single clients, shares and consumer groups for /metrics, and how many groups it shows."""
+
+    clients: Callable[[], Iterable[ClientSample]] | None = None
+    shares: Callable[[], Iterable[ShareSample]] | None = None
+    groups: Callable[[], Iterable[GroupSample]] | None = None
+    most_groups: int = 0
+
+
+NO_COMMANDS = Commands()
+NO_READINGS = Readings()
+
+
 class AdminServer:
     """/metrics, /healthz, /readyz and the commands on `settings.address`; nothing at all when that is empty.
 
-    `data_dir` is where commands find the address and the token; without one there are no commands. `applications` does
-    those about APPLICATION clients, `read_clients` and `read_shares` give their numbers, `sessions`, `retained` and
-    `queues` do the rest, `read_cut` is for backups; `lesser_checks` are those that keep nobody from connecting: /readyz
-    only names them. All may be set until it starts.
+    `data_dir` is where commands find the address and the token; without one there are no commands. `lesser_checks` are
+    those that keep no client from connecting: /readyz only names them.
     """
 
     def __init__(
         self,
         settings: AdminSettings,
-        checks: Mapping[str, Callable[[], bool | str]],
+        checks: Mapping[str, Check],
         read_counters: Callable[[], Mapping[str, Number]],
         *,
         data_dir: str = "",
-        applications: ApplicationControl | None = None,
-        sessions: SessionControl | None = None,
-        retained: RetainedControl | None = None,
-        queues: QueueControl | None = None,
-        read_clients: Callable[[], Iterable[ClientSample]] | None = None,
-        read_shares: Callable[[], Iterable[ShareSample]] | None = None,
+        commands: Commands = NO_COMMANDS,
+        readings: Readings = NO_READINGS,
+        lesser_checks: Mapping[str, Check] | None = None,
     ) -> None:
         self._settings = settings
         self._checks = checks
         self._read_counters = read_counters
         self._data_dir = data_dir
-        self.applications = applications
-        self.sessions = sessions
-        self.retained = retained
-        self.queues = queues
-        self.read_clients = read_clients
-        self.read_shares = read_shares
-        self.read_groups: Callable[[], Iterable[GroupSample]] | None = None
-        self.most_groups = 0
-        self.read_cut: ReadCut | None = None
-        self.lesser_checks: Mapping[str, Callable[[], bool | str]] = {}
+        self._commands = commands
+        self._readings = readings
+        self._lesser_checks = lesser_checks
         self._stop: Callable[[], None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.address = settings.address
@@ -121,7 +139,7 @@ class AdminServer:
             self._make_metrics(),
             self._checks,
             self._build_commands(listening),
-            self.lesser_checks,
+            self._lesser_checks,
             self._settings.hosts,
         )
         server = Server(
@@ -155,12 +173,12 @@ class AdminServer:
         return MetricsPage(
             self._read_counters,
             package_version(),
-            read_clients=self.read_clients,
-            read_shares=self.read_shares,
+            read_clients=self._readings.clients,
+            read_shares=self._readings.shares,
             most_clients=self._settings.per_client_metrics,
-            read_groups=self.read_groups,
-            most_groups=self.most_groups,
-            read_queues=None if self.queues is None else self.queues.samples,
+            read_groups=self._readings.groups,
+            most_groups=self._readings.most_groups,
+            read_queues=None if self._commands.queues is None else self._commands.queues.samples,
             most_queues=self._settings.per_queue_metrics,
         )
 
@@ -179,8 +197,9 @@ class AdminServer:
                 "Commands find the broker by them: it needs room on that disk, and the right to write there.",
             ) from error
         overview = Overview(self._read_counters, package_version())
-        parts = (self.applications, self.sessions, self.retained, self.queues)
-        return [build_api(token, *parts, overview=overview, read_cut=self.read_cut)]
+        commands = self._commands
+        parts = (commands.applications, commands.sessions, commands.retained, commands.queues)
+        return [build_api(token, *parts, overview=overview, read_cut=commands.read_cut)]
 
     async def stop(self) -> None:
         if self._stop is None or self._task is None:

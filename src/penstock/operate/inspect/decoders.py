@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from penstock._ext.hub.connection import read_context
+from penstock._ext.application.context import read_context
 from penstock._ext.record.segment import Record
 from penstock.core.errors import PenstockError
 from penstock.core.logging import escape

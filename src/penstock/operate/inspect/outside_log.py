@@ -44,6 +44,11 @@ def _no_writing() -> LogError:
 class OutsideLog:
     """See Log in base.py, and LocalSource for its consumers."""
 
+    is_shared = False
+    has_files = True
+    is_durable = True
+    is_remote = False
+
     def __init__(self, data_dir: str, state_path: Path, groups_space: str) -> None:
         self.root = files.log_directory(data_dir)
         self._data_dir = data_dir

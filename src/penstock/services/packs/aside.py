@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from penstock._ext.record.segment import Record, RecordPack
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.storage.log.base import Log
 
 log = get_logger("penstock.packs")
@@ -35,7 +35,7 @@ class Aside:
         self.failures = 0
         self._queue = queue
         self._dead_letter = dead_letter
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
 
     async def add(self, what: SetAside) -> None:
         self.count += 1
@@ -51,16 +51,14 @@ class Aside:
             self._warn("a record could not be written to the dead letters", what, str(error))
 
     def _warn(self, event: str, what: SetAside, reason: str) -> None:
-        if (suppressed := self._warnings.try_pass(event)) is not None:
-            log.warning(
-                event,
-                queue=self._queue,
-                topic=what.topic,
-                partition=what.partition,
-                offset=what.offset,
-                reason=reason,
-                suppressed=suppressed,
-            )
+        self._warnings.warning(
+            event,
+            queue=self._queue,
+            topic=what.topic,
+            partition=what.partition,
+            offset=what.offset,
+            reason=reason,
+        )
 
 
 def dead_letter_topic(log_provider: Log, topic: str) -> DeadLetter:

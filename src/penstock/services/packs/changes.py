@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 
 from penstock._ext.record.segment import Record
+from penstock.core.clock import now_ms
 from penstock.services.packs.processor import PackProcessor
 
 
@@ -25,7 +25,7 @@ class Changes:
         return len(self._heard)
 
     def put(self, key: bytes, value: bytes | None = None) -> None:
-        self._heard.append(Record(-1, int(time.time() * 1_000), key, value, []))
+        self._heard.append(Record(-1, now_ms(), key, value, []))
         self._news.set()
 
     def start(self) -> None:

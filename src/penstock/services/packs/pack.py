@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from penstock.services.packs.lanes import Lanes
 from penstock.services.packs.message import PackMessage, State
-from penstock.services.packs.queues import AckStrategy, PackQueue
+from penstock.services.packs.queues import PackQueue
+from penstock.services.packs.strands import Strands
+from penstock.settings.services import AckStrategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class RoundResult:
 
 @dataclass(slots=True)
 class _Round:
-    lanes: Lanes
+    strands: Strands
     deadline: float
     touched: list[PackMessage] = field(default_factory=list)
     in_flight: int = 0
@@ -60,8 +61,8 @@ class Pack:
     def begin(self, now: float) -> list[PackMessage]:
         for message in self._left:
             message.state = State.WAITING
-        self._round = _Round(Lanes(self._queue.submit, self._left), now + self._queue.pack_seconds)
-        return self._submit(self._round.lanes.start())
+        self._round = _Round(Strands(self._queue.submit, self._left), now + self._queue.pack_seconds)
+        return self._submit(self._round.strands.start())
 
     @property
     def deadline(self) -> float:
@@ -81,14 +82,14 @@ class Pack:
     def on_success(self, message: PackMessage) -> list[PackMessage]:
         if not self._land(message, State.SUCCEEDED):
             return []
-        return self._submit(self._current.lanes.settle(message))
+        return self._submit(self._current.strands.settle(message))
 
     def on_failure(self, message: PackMessage, reason: str) -> list[PackMessage]:
         if not self._land(message, State.FAILED):
             return []
         message.reason = reason
         # One that will be given up must not hold back what waits behind it.
-        return [] if self._will_retry(message) else self._submit(self._current.lanes.settle(message))
+        return [] if self._will_retry(message) else self._submit(self._current.strands.settle(message))
 
     def end(self) -> RoundResult:
         """Decides. What is still in flight has timed out."""

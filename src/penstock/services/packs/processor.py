@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from penstock._ext.record.segment import Record
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.services.messages import UndecodableMessage, decode_message
 from penstock.services.packs.aside import Aside, DeadLetter, SetAside
 from penstock.services.packs.message import NotYet, PackMessage, State
@@ -73,7 +73,7 @@ class PackProcessor:
         self._handler = handler
         self._decode = decode
         self._clock = clock
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
         self._wake = asyncio.Event()
         self._running: dict[PackMessage, asyncio.Task[None]] = {}
 
@@ -86,10 +86,7 @@ class PackProcessor:
                     await self.process(fetched)
                     await consumer.commit(_offsets(fetched))
             except LogError as error:
-                if (suppressed := self._warnings.try_pass("log")) is not None:
-                    log.warning(
-                        "the queue's log failed", queue=self.queue.name, reason=str(error), suppressed=suppressed
-                    )
+                self._warnings.warning("the queue's log failed", queue=self.queue.name, reason=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def process(self, fetched: Sequence[Fetched]) -> None:
@@ -182,10 +179,10 @@ class PackProcessor:
             ("messages timed out", result.timed_out + result.to_retry_timed_out),
             ("messages failed", result.failed + tuple(m for m in result.to_retry_failed if not m.has_to_wait)),
         ):
-            if not messages or (suppressed := self._warnings.try_pass(event)) is None:
+            if not messages:
                 continue
             first = messages[0]
-            log.warning(
+            self._warnings.warning(
                 event,
                 queue=self.queue.name,
                 count=len(messages),
@@ -196,7 +193,6 @@ class PackProcessor:
                 attempt=first.attempts,
                 handler=getattr(self._handler, "__qualname__", type(self._handler).__name__),
                 reason=first.reason,
-                suppressed=suppressed,
             )
 
     def counters(self) -> dict[str, int]:

@@ -64,7 +64,7 @@ class InstanceCalls:
         return await self._template.lag() + sum((await self._responder.lag()).values())
 
     def counters(self, name: str) -> dict[str, int | float]:
-        """Under `calls_<count>_<name>`; what the seed has a name for, under that."""
+        """Under `calls_<count>_<name>`; counters that ThingsBoard has a name for, under that name."""
         asked, answered = self._template.counters(), self._responder.counters()
         return {
             f"pending_requests_count_{name}": asked["pending_requests_count"],

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from penstock._ext.record.segment import RecordPack
 from penstock._ext.services.calls import CallReader, CallWriter
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
+from penstock.core.tasks import TaskSet
 from penstock.services.rpc.deadlines import DeadlineTimer
 from penstock.services.rpc.errors import ErrorCode
 from penstock.services.rpc.latency import Latency
@@ -24,7 +25,7 @@ from penstock.storage.log.base import Appended, Consumer, Fetched, Log, LogError
 log = get_logger("penstock.rpc")
 Handler = Callable[[Request], bytes | Awaitable[bytes]]
 LARGEST_PACK = 1_048_576
-_warnings = RateLimited(interval=10.0)
+_warnings = Throttled(log, interval=10.0)
 
 
 class _Answer(NamedTuple):
@@ -79,7 +80,7 @@ class Responder:
         self._answers: dict[str, tuple[RecordPack, list[_Answer]]] = {}
         self._running: dict[asyncio.Future[bytes], _Running] = {}
         self._deadlines: DeadlineTimer[asyncio.Future[bytes]] = DeadlineTimer(self._on_timeout, clock)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskSet()
         self._consumer: Consumer | None = None
         self.latency = Latency()
         self._counts = dict.fromkeys(
@@ -93,16 +94,12 @@ class Responder:
             consumer.subscribe([self._topic], on_revoked=self._on_revoked)
         else:
             consumer.assign(self._partitions)
-        self._tasks = [
-            asyncio.create_task(self._read_requests(consumer), name=f"rpc {self._topic}"),
-            asyncio.create_task(self._commit(consumer), name=f"rpc commit {self._topic}"),
-        ]
+        self._tasks.spawn(self._read_requests(consumer), name=f"rpc {self._topic}")
+        self._tasks.spawn(self._commit(consumer), name=f"rpc commit {self._topic}")
 
     async def close(self, drain_seconds: float = 5.0) -> None:
         """Takes no more requests, lets those that are handled end, commits and leaves the group."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         deadline = self._clock() + drain_seconds
         while self._pending and self._clock() < deadline:
             self._has_room.clear()
@@ -213,7 +210,7 @@ class Responder:
     def _refuse(self, request: Request, fault: str, progress: PackProgress) -> None:
         """It alone is answered if it says to whom, and counted; the records around it are handled."""
         self._counts["undecodable"] += 1
-        self._warn("a record is no request", fault, offset=request.offset)
+        self._warn("a record is not a request", fault, offset=request.offset)
         if request.request_id and request.response_topic:
             self._put(request, b"", _error_headers(ErrorCode.BAD_REQUEST, fault), progress)
         else:
@@ -290,8 +287,7 @@ class Responder:
             await asyncio.sleep(self._settings.commit_seconds)
 
     def _warn(self, event: str, reason: str, **fields: object) -> None:
-        if (suppressed := _warnings.try_pass((self._topic, event))) is not None:
-            log.warning(event, request_topic=self._topic, reason=reason, suppressed=suppressed, **fields)
+        _warnings.warning(event, per=(self._topic, event), request_topic=self._topic, reason=reason, **fields)
 
     def counters(self) -> dict[str, int | float]:
         counts = self._counts

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from penstock._ext.match.partition import partition_of
 from penstock._ext.record.segment import RecordPack
 from penstock._ext.services.calls import Call, CallReader, CallWriter
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.services.rpc.deadlines import DeadlineTimer
 from penstock.services.rpc.errors import (
     RemoteError,
@@ -31,7 +31,7 @@ log = get_logger("penstock.rpc")
 ENTRY_BYTES = 700
 """Memory of a call that waits, apart from its data: future, entry, id and deadline."""
 LARGEST_PACK = 1_048_576
-_warnings = RateLimited(interval=10.0)
+_warnings = Throttled(log, interval=10.0)
 
 
 class _Pending(NamedTuple):
@@ -241,13 +241,12 @@ class RequestTemplate:
                     committed_at = self._clock()
             except Exception as error:
                 # Calls that wait have their own deadlines; a log that comes back goes on where it was.
-                if (suppressed := _warnings.try_pass(self._response)) is not None:
-                    log.warning(
-                        "answers cannot be read",
-                        topic=self._response.topic,
-                        reason=str(error),
-                        suppressed=suppressed,
-                    )
+                _warnings.warning(
+                    "answers cannot be read",
+                    per=self._response,
+                    topic=self._response.topic,
+                    reason=str(error),
+                )
                 await asyncio.sleep(settings.retry_seconds)
 
     def _complete(self, answer: Call, now: float) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from penstock._ext.record.segment import RecordPack
 from penstock.core.errors import PenstockError
@@ -121,7 +121,7 @@ NO_LIMITS = Limits(-1, -1)
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """`retention.ms:604800000;segment.bytes:26214400` as in the seeds' settings."""
+    """`retention.ms:604800000;segment.bytes:26214400` as ThingsBoard's settings have it."""
     properties: dict[str, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         name, colon, value = part.partition(":")
@@ -137,7 +137,7 @@ def check_new(starts: Mapping[TopicPartition, int], assigned: Container[TopicPar
         if partition in assigned:
             raise LogError(f"{partition.topic}[{partition.partition}] is assigned to this consumer already")
         if start < 0 and start not in {EARLIEST, LATEST}:
-            raise ValueError(f"{start} is no offset")
+            raise ValueError(f"{start} is not an offset")
 
 
 def of_topics(offsets: Mapping[TopicPartition, Committed], topics: Collection[str]) -> dict[TopicPartition, Committed]:
@@ -278,7 +278,7 @@ class Admin(Protocol):
         ...
 
     async def hold(self, partition: TopicPartition, offset: int | None) -> bool:
-        """Retention by age, size and number keeps what is at the offset and after it, until it is told another one;
+        """Retention by age, size and number keeps what is at the offset and after it, until it is given another one;
         None: everything may go again. The topic need not be there yet; a restart forgets it. False: this log cannot,
         because somebody else decides what it keeps."""
         ...
@@ -303,8 +303,49 @@ class Admin(Protocol):
     async def delete_group(self, group: str) -> None: ...
 
 
+class TopicCut(NamedTuple):
+    """How far a topic is written: up to this position of this segment, with all segments before it."""
+
+    directory: str
+    sequence: int
+    position: int
+
+
+@runtime_checkable
+class FileLog(Protocol):
+    """What a log with files (`has_files`) can do beyond the port."""
+
+    async def cut(self) -> Sequence[TopicCut]:
+        """Return how far every topic is written, all of them at one moment between two commits."""
+        ...
+
+
 class Log(Protocol):
-    """A provider. Made by app.py, started before anything else and closed after everything else."""
+    """A provider. Made by the composition root, started before anything else and closed after everything else.
+
+    Its capabilities are asked for instead of its name; settings/providers.py has the same ones by name, for code that
+    has no open log.
+    """
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several nodes use the same topics, so that each of them needs a name and knows the others."""
+        ...
+
+    @property
+    def has_files(self) -> bool:
+        """Whether the records are in segment files of the data directory; such a log is a FileLog."""
+        ...
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether records are still there after a restart."""
+        ...
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the log is a service that can be unreachable while the broker runs."""
+        ...
 
     @property
     def producer(self) -> Producer: ...

@@ -9,9 +9,10 @@ wait for.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from penstock.core.assign import assign
 from penstock.storage.log.base import TopicPartition
 
 PartitionsOf = Callable[[str], int | None]
@@ -34,47 +35,6 @@ class Member:
     is_fenced: bool = False
 
 
-def balance(
-    topics_of: Mapping[int, frozenset[str]],
-    partitions: Iterable[TopicPartition],
-    current: Mapping[int, set[TopicPartition]],
-) -> dict[int, set[TopicPartition]]:
-    """Shares the partitions out so that no two members that could swap differ by more than one, moving few."""
-    wanted = sorted(partition for partition in partitions if any(partition.topic in t for t in topics_of.values()))
-    shares: dict[int, set[TopicPartition]] = {member: set() for member in topics_of}
-    taken: set[TopicPartition] = set()
-    valid = set(wanted)
-    for member, held in current.items():
-        for partition in held:
-            is_free = partition in valid and partition not in taken
-            if is_free and member in shares and partition.topic in topics_of[member]:
-                shares[member].add(partition)
-                taken.add(partition)
-    for partition in wanted:
-        if partition not in taken:
-            eligible = [member for member in sorted(shares) if partition.topic in topics_of[member]]
-            shares[min(eligible, key=lambda member: len(shares[member]))].add(partition)
-    while (move := _find_move(topics_of, shares)) is not None:
-        giver, taker, partition = move
-        shares[giver].remove(partition)
-        shares[taker].add(partition)
-    return shares
-
-
-def _find_move(
-    topics_of: Mapping[int, frozenset[str]], shares: Mapping[int, set[TopicPartition]]
-) -> tuple[int, int, TopicPartition] | None:
-    by_size = sorted(shares, key=lambda member: (len(shares[member]), member))
-    for taker in by_size:
-        for giver in reversed(by_size):
-            if len(shares[giver]) - len(shares[taker]) < 2:
-                break
-            movable = [partition for partition in shares[giver] if partition.topic in topics_of[taker]]
-            if movable:
-                return giver, taker, max(movable)
-    return None
-
-
 class Group:
     """Members, what they have and what they should have."""
 
@@ -83,7 +43,7 @@ class Group:
         self.owners: dict[TopicPartition, Member] = {}
 
     def share_out(self, partitions_of: PartitionsOf) -> None:
-        """Computes everyone's target anew and wakes those for whom it changed."""
+        """Compute every member's target, and wake those whose target has changed."""
         topics = {topic for member in self.members.values() for topic in member.topics}
         partitions = [TopicPartition(topic, number) for topic in topics for number in range(partitions_of(topic) or 0)]
         # a share that nobody else holds any more is as good as owned: it need not move twice
@@ -91,10 +51,13 @@ class Group:
             number: (member.owned & member.target) | (member.target - self.owners.keys())
             for number, member in self.members.items()
         }
-        shares = balance({n: m.topics for n, m in self.members.items()}, partitions, current)
+        shares = assign(
+            partitions, self.members, current, lambda number, partition: partition.topic in self.members[number].topics
+        )
         for number, member in self.members.items():
-            if member.target != shares[number] or member.owned != shares[number]:
-                member.target = shares[number]
+            share = set(shares[number])
+            if member.target != share or member.owned != share:
+                member.target = share
                 member.wake()
 
     def release(self, member: Member, partitions: Iterable[TopicPartition]) -> None:

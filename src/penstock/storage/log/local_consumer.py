@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Container, Iterable, Mapping
 from typing import Literal, Protocol
 
-from penstock._ext.record.segment import RecordPack
+from penstock._ext.record.segment import RecordPack, find_active
 from penstock.core.logging import get_logger
 from penstock.storage.log.base import (
     EARLIEST,
@@ -69,19 +69,14 @@ class Watchers:
         of_topic = self._of.get(topic)
         if of_topic is None:
             return False
-        return any(
-            not (place.is_paused and place.is_queued) for number in partitions for place in of_topic.get(number, ())
-        )
+        return bool(find_active(of_topic, partitions))
 
     def wake(self, topic: str, partitions: Iterable[int]) -> None:
         of_topic = self._of.get(topic)
         if of_topic is None:
             return
-        for number in partitions:
-            for place in of_topic.get(number, ()):
-                # one that is paused and in the queue has nothing to learn
-                if not (place.is_paused and place.is_queued):
-                    place.consumer.look_at(place)
+        for place in find_active(of_topic, partitions):
+            place.consumer.look_at(place)
 
 
 class LocalSource(Protocol):
@@ -412,7 +407,7 @@ class LocalConsumer:
         if offset in {EARLIEST, LATEST}:
             return marks.first if offset == EARLIEST else marks.end
         if offset < 0:
-            raise ValueError(f"{offset} is no offset")
+            raise ValueError(f"{offset} is not an offset")
         return offset
 
     async def seek_to_time(self, partition: TopicPartition, timestamp_ms: int) -> int:
@@ -432,7 +427,7 @@ class LocalConsumer:
             offsets = {partition: Committed(self._locate(place)[0]) for partition, place in self._places.items()}
         for partition, committed in offsets.items():
             if committed.offset < 0:
-                raise ValueError(f"{committed.offset} of {partition} is no offset")
+                raise ValueError(f"{committed.offset} of {partition} is not an offset")
         self._check_held(offsets)
         if offsets:
             await self._source.commit(self._group, offsets)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 
 from penstock._ext.record.segment import PackRun, RecordPack
+from penstock.core.clock import now_ms
 from penstock.storage.log.base import (
     LATEST,
     Appended,
@@ -26,7 +27,7 @@ from penstock.storage.log.base import (
 from penstock.storage.log.groups import GroupCoordinator
 from penstock.storage.log.local_consumer import LocalConsumer, Watchers
 from penstock.storage.log.sending import append_each, send
-from penstock.storage.log.topics import TopicConfig, now_ms
+from penstock.storage.log.topics import TopicConfig
 
 MIB = 1_048_576
 Names = list[str]  # within a class that has a method `list`
@@ -113,6 +114,11 @@ Waiting = tuple[str, int, RecordPack, OnAppended | None]
 
 class MemoryLog:
     """See Log in base.py."""
+
+    is_shared = False
+    has_files = False
+    is_durable = False
+    is_remote = False
 
     def __init__(
         self, max_topic_bytes: int = 64 * MIB, max_pending_bytes: int = 64 * MIB, max_poll_interval: float = 300.0
@@ -362,7 +368,7 @@ class MemoryAdmin:
         return None  # nobody removes anything here but this log itself, and it can hold
 
     async def set_limits(self, topic: str, limits: Limits) -> None:
-        raise LogError(f"topic {topic!r}: this log is told with hold() what it keeps")
+        raise LogError(f"topic {topic!r}: hold() decides what this log keeps")
 
     def size(self, topic: str) -> int | None:
         kept = self._log.topics.get(topic)

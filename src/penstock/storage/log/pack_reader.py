@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from penstock._ext.record.segment import RecordPack
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
+from penstock.core.tasks import TaskSet
 from penstock.storage.log.base import (
     Committed,
     Consumer,
@@ -30,7 +31,7 @@ RETRY_SECONDS = 1.0
 PACKS_AT_ONCE = 40
 
 
-class Lane(Protocol):
+class PackTaker(Protocol):
     """Who is read for: a client's lane, or a group of a durable queue."""
 
     is_paused: bool
@@ -54,7 +55,7 @@ class Lane(Protocol):
     def offer(self, packs: list[RecordPack], /) -> bool: ...
 
 
-L = TypeVar("L", bound=Lane)
+L = TypeVar("L", bound=PackTaker)
 
 
 class PackReader(Generic[L]):
@@ -75,13 +76,13 @@ class PackReader(Generic[L]):
         self._limits: dict[TopicPartition, int] = {}  # nothing after these offsets is committed
         self._changed = asyncio.Event()
         self._is_shared = False
-        self._tasks: list[asyncio.Task[None]] = []
-        self._warnings = RateLimited(interval=10.0)
+        self._tasks = TaskSet()
+        self._warnings = Throttled(log, interval=10.0)
 
     def start(self) -> None:
         """The partitions are those of the lanes."""
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._follow()), loop.create_task(self._read())]
+        self._tasks.spawn(self._follow())
+        self._tasks.spawn(self._read())
 
     def start_shared(self, topic: str, on_assigned: OnPartitions, on_revoked: OnPartitions) -> None:
         """The partitions are this node's part of the topic, told to the caller, who has lanes for them or not."""
@@ -109,10 +110,7 @@ class PackReader(Generic[L]):
         return await self._consumer.watermarks(partition)
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=2.0)
+        await self._tasks.close(timeout=2.0)
         with contextlib.suppress(LogError, TimeoutError):
             async with asyncio.timeout(2.0):
                 await self._consumer.close()
@@ -173,12 +171,7 @@ class PackReader(Generic[L]):
             except TopicNotFound:
                 pass  # of a client that is gone with its topic
             except LogError as error:
-                self._warn("offsets of clients cannot be committed", error)
-
-    def _warn(self, what: str, error: LogError) -> None:
-        suppressed = self._warnings.try_pass(what)
-        if suppressed is not None:
-            log.warning(what, error=str(error), suppressed=suppressed)
+                self._warnings.warning("offsets of clients cannot be committed", error=str(error))
 
     async def _follow(self) -> None:
         """Makes the consumer's partitions those that are wanted; whatever changes meanwhile comes next."""
@@ -188,12 +181,12 @@ class PackReader(Generic[L]):
             try:
                 await self._apply()
             except LogError as error:
-                self._warn("topics of clients cannot be read yet", error)
+                self._warnings.warning("topics of clients cannot be read yet", error=str(error))
                 self._changed.set()
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _apply(self) -> None:
-        # A lane that was replaced by a new one starts anew: its partition is taken away and given again.
+        # A lane that was replaced by a new one starts over: its partition is taken away and given again.
         gone = [place for place in self._assigned if place not in self._lanes or place in self._wanted]
         if gone:
             self._assigned.difference_update(gone)
@@ -287,7 +280,7 @@ class PackReader(Generic[L]):
 
     async def _recover(self, error: LogError) -> None:
         """One topic that cannot be read must not keep the others from theirs."""
-        self._warn("a topic of a client cannot be read", error)
+        self._warnings.warning("a topic of a client cannot be read", error=str(error))
         if error.partition is not None and error.partition in self._lanes:
             lane = self._lanes[error.partition]
             self._wanted[error.partition] = lane.position

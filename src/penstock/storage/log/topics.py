@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -47,11 +46,7 @@ def _number(properties: Mapping[str, str], name: str, default: float, kind: Call
     try:
         return kind(properties[name]) if name in properties else default
     except ValueError:
-        raise ValueError(f"{name} {properties[name]!r} is no number") from None
-
-
-def now_ms() -> int:
-    return int(time.time() * 1000)
+        raise ValueError(f"{name} {properties[name]!r} is not a number") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +72,7 @@ class TopicConfig:
     def of(cls, topic: str, partitions: int, properties: Mapping[str, str] | None) -> TopicConfig:
         """Raises LogError when a value makes no sense. Properties of Kafka that mean nothing here are kept as text."""
         kept = dict(properties or {})
-        # the seeds' settings carry the number of partitions among the properties
+        # ThingsBoard's settings carry the number of partitions among the properties
         stated = kept.pop("partitions", None)
         try:
             if stated is not None and partitions == 1:

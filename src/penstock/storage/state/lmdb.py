@@ -24,7 +24,7 @@ from typing import Any
 
 import lmdb
 
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.storage.state.base import Change, OnRecord, OnStored, StoreError
 from penstock.storage.state.lmdb_kv import LmdbSpace, LmdbStore
 
@@ -56,7 +56,7 @@ def decode_pair(stored_key: bytes, stored_value: bytes) -> Pair:
 
 
 class LmdbStateStore:
-    """See StateStore in base.py. Made on the loop. A process opens a path once; another one is told who has it."""
+    """See StateStore in base.py. Made on the loop. A second process that opens a path gets an error."""
 
     def __init__(self, path: Path | str, loop: asyncio.AbstractEventLoop) -> None:
         self._path = Path(path)
@@ -69,7 +69,7 @@ class LmdbStateStore:
         self._is_scheduled = False
         self._pending = 0
         self._problem = ""
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
         self._probe: asyncio.TimerHandle | None = None
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="penstock-state", daemon=True)
@@ -150,11 +150,9 @@ class LmdbStateStore:
                 log.exception("an answer to a stored change failed")
 
     def _note(self, problem: str) -> None:
-        """Trouble is told, and looked at again until it is over, also when nobody stores anything."""
+        """Report trouble, and check again until it is over, also when nothing is stored."""
         if problem:
-            suppressed = self._warnings.try_pass("store")
-            if suppressed is not None:
-                log.error("state cannot be stored", error=problem, suppressed=suppressed)
+            self._warnings.error("state cannot be stored", error=problem)
             if self._probe is None and not self._is_closed:
                 self._probe = self._loop.call_later(PROBE_SECONDS, self._look_again)
         elif self._problem:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from penstock._ext.record.segment import RecordPack
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.storage.log.base import Appended, Log, LogError, read_state
 from penstock.storage.log.state_topics import STATE_PROPERTIES, make_state_topic
 from penstock.storage.state.base import Change, OnRecord, OnStored, StoreError
@@ -114,8 +114,8 @@ class StateLog:
     """See StateStore in base.py; the log is opened and closed by who made it. The tables are the topics' names,
     behind the prefix of the installation where there is one.
 
-    What the log refuses for a while is sent again, in its place; after PATIENCE_SECONDS the callers are told. The order
-    of changes holds within a table; a crash may find one table ahead of another by what was under way.
+    A write that the log refuses is retried in its place; after PATIENCE_SECONDS the callers get an error. The order of
+    changes holds within a table; after a crash one table may be ahead of another by the writes under way.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class StateLog:
         self._batch: _Batch | None = None
         self._pending = 0
         self._problem = ""
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
 
     async def load(self, table: str, on_record: OnRecord) -> int:
         """Waits for a log that cannot be reached."""
@@ -156,7 +156,7 @@ class StateLog:
             except LogError as error:
                 if not error.is_retryable:
                     raise StoreError(f"the state in {topic} cannot be read: {error}") from error
-                self._warn(f"the state in {topic} cannot be read: {error}")
+                self._warnings.warning(f"the state in {topic} cannot be read: {error}")
             await asyncio.sleep(RETRY_SECONDS)
         count = 0
         for key, value in newest.items():
@@ -197,13 +197,8 @@ class StateLog:
     def _on_stored(self, count: int, problem: str) -> None:
         self._pending -= count
         if problem:
-            self._warn(f"state cannot be stored: {problem}")
+            self._warnings.warning(f"state cannot be stored: {problem}")
         self._problem = problem
-
-    def _warn(self, message: str) -> None:
-        suppressed = self._warnings.try_pass(message)
-        if suppressed is not None:
-            log.warning(message, suppressed=suppressed)
 
     async def flush(self) -> None:
         done: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock._ext.record.segment import RecordPack
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.storage.log.base import EARLIEST, Consumer, Fetched, Log, LogError, TopicPartition
 from penstock.storage.log.state_topics import STATE_PROPERTIES, make_state_topic
 from penstock.storage.state.topic import MARKER
@@ -49,7 +49,7 @@ class StateTail:
         self._task: asyncio.Task[None] | None = None
         self._marks = 0
         self._waiting: dict[bytes, dict[str, asyncio.Future[None]]] = {}
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
 
     async def start(self, properties: Mapping[str, str] = STATE_PROPERTIES) -> None:
         """Returns when everything that is there has been read. Raises LogError."""
@@ -102,8 +102,7 @@ class StateTail:
                 for fetched in await consumer.poll(RECORDS_AT_ONCE, POLL_SECONDS):
                     self._read(fetched)
             except LogError as error:
-                if (suppressed := self._warnings.try_pass("read")) is not None:
-                    log.warning("the state of the cluster cannot be read", error=str(error), suppressed=suppressed)
+                self._warnings.warning("the state of the cluster cannot be read", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
     def _read(self, fetched: Fetched) -> None:

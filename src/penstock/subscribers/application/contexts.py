@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from penstock._ext.hub.connection import Lane
-from penstock.core.logging import RateLimited, get_logger
+from penstock._ext.application.lane import Lane
+from penstock.core.logging import Throttled, get_logger
 from penstock.core.ports import Scheduler
 from penstock.storage.state.base import Change, StateStore, StoreError
 
@@ -46,7 +46,7 @@ class Contexts:
         self._store = store
         self._scheduler = scheduler
         self._of: dict[bytes, bytes] = {}
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
         self._pending: dict[bytes, int] = {}  # keys with a value that is not durable yet
         self._waiting: dict[bytes, list[Callable[[], None]]] = {}
         self.saves = 0
@@ -173,9 +173,9 @@ class Contexts:
     def _retry_later(self, changes: list[Change], marks: list[tuple[Lane, int]] | None, error: StoreError) -> None:
         """What clients wait for is tried until it is stored; a newer context has then taken the place of an older."""
         self.failures += 1
-        suppressed = self._warnings.try_pass(type(error).__name__)
-        if suppressed is not None:
-            log.error("contexts of clients cannot be stored, deliveries wait", error=str(error), suppressed=suppressed)
+        self._warnings.error(
+            "contexts of clients cannot be stored, deliveries wait", per=type(error).__name__, error=str(error)
+        )
         self._scheduler.call_later(RETRY_SECONDS, self._store_again, changes, marks)
 
     def _store_again(self, changes: list[Change], marks: list[tuple[Lane, int]] | None) -> None:

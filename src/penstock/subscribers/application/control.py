@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
-from penstock._ext.hub.connection import Session, read_context
-from penstock._ext.wire.packets import split_share
+from penstock._ext.application.context import read_context
+from penstock._ext.hub.connection import Session
 from penstock.core.errors import ConflictError, NotFoundError
 from penstock.core.logging import get_logger
 from penstock.core.metrics import ClientSample, ShareSample
 from penstock.storage.log.base import Consumer, Log, LogError, TopicPartition, Watermarks
 from penstock.subscribers.application.delivery import ApplicationDelivery
 from penstock.subscribers.application.shared.shares import Share
+from penstock_schema.topic_filter import split_share
 
 log = get_logger("penstock.application")
 
@@ -28,12 +29,9 @@ ResetTo = Literal["begin", "end"] | int | datetime
 class ApplicationOverview:
     """What there is to say about each client. Ends of topics are asked of the log, so most of it is asynchronous."""
 
-    def __init__(
-        self, delivery: ApplicationDelivery, log_provider: Log, end_session: Callable[[Session], None]
-    ) -> None:
+    def __init__(self, delivery: ApplicationDelivery, log_provider: Log) -> None:
         self._delivery = delivery
         self._log = log_provider
-        self._end_session = end_session
         self._consumer: Consumer | None = None
         self._lags: dict[str, int] = {}
         self._share_lags: dict[bytes, int] = {}
@@ -54,78 +52,37 @@ class ApplicationOverview:
         entries = []
         for session in self._delivery.sessions():
             with contextlib.suppress(NotFoundError):  # its log was removed during the call
-                entries.append(await self._describe(session))
+                entries.append(await self.describe(session))
         return entries
 
     async def show(self, client_id: str) -> dict[str, Any]:
-        session = self._find(client_id)
-        entry = await self._describe(session)
+        session = self.find(client_id)
+        entry = await self.describe(session)
         context = self._delivery.context_of(session)
         entry["packet_ids"] = [] if context is None else read_context(context)["in_flight"]
         return entry
 
-    async def reset(self, client_id: str, to: ResetTo) -> dict[str, Any]:
-        session = self._find(client_id)
-        if session.connection is not None:
-            raise ConflictError(
-                f"the client {client_id!r} is connected, and what it has in flight would come again",
-                "Disconnect it first; it goes on from the new offset when it connects.",
-            )
-        assert session.feed is not None
-        place = TopicPartition(session.feed.topic, 0)
-        marks = await self._watermarks(place)
-        if to == "begin":
-            offset = marks.first
-        elif to == "end":
-            offset = marks.end
-        elif isinstance(to, datetime):
-            offset = await self._offset_of(place, to)
-        else:
-            offset = to if to >= 0 else marks.end + to
-        if not marks.first <= offset <= marks.end:
-            raise ConflictError(f"offset {offset} of {place.topic} is not within {marks.first} to {marks.end}")
-        self._delivery.move(session, offset)
-        log.info("an APPLICATION client was moved", client_id=client_id, offset=offset)
-        return await self._describe(session)
-
-    async def delete(self, client_id: str) -> dict[str, Any]:
-        session = self._delivery.find(client_id)
-        if session is None and await self._delivery.has_topic(client_id):
-            await self._delivery.remove_topic(client_id)  # of a session that ended, with remove_topics = "never"
-            return {"client_id": client_id, "topic": self._delivery.topic_name(client_id), "connected": False, "lag": 0}
-        session = self._find(client_id)
-        entry = await self._describe(session)
-        self._end_session(session)
-        await self._delivery.remove_topic(client_id)
-        return entry
-
-    async def _offset_of(self, place: TopicPartition, time: datetime) -> int:
-        consumer = self._log.consumer("")
-        try:
-            consumer.assign([place])
-            return await consumer.seek_to_time(place, round(time.timestamp() * 1000))
-        finally:
-            await consumer.close()
-
-    def _find(self, client_id: str) -> Session:
+    def find(self, client_id: str) -> Session:
+        """Raises NotFoundError if the client has no log."""
         session = self._delivery.find(client_id)
         if session is None:
             raise _not_found(client_id)
         return session
 
-    async def _watermarks(self, place: TopicPartition) -> Watermarks:
+    async def watermarks(self, place: TopicPartition) -> Watermarks:
+        """Raises LogError."""
         assert self._consumer is not None
         return await self._consumer.watermarks(place)
 
-    async def _describe(self, session: Session) -> dict[str, Any]:
+    async def describe(self, session: Session) -> dict[str, Any]:
         """Raises NotFoundError if the client has no log, or loses it during the call."""
         if session.feed is None:
             raise _not_found(session.client_id)
         topic = session.feed.topic
-        lanes = session.lanes_now
+        lanes = self._delivery.book.lanes_of(session)
         totals = self._delivery.book.totals_of(session)
         committed = self._delivery.committed_of(session)
-        end = (await self._watermarks(TopicPartition(topic, 0))).end
+        end = (await self.watermarks(TopicPartition(topic, 0))).end
         if session.feed is None:
             raise _not_found(session.client_id)
         self._lags[session.client_id] = max(0, end - committed)
@@ -162,7 +119,7 @@ class ApplicationOverview:
     async def _find_share_lag(self, share: Share) -> int:
         lag = 0
         for partition in sorted(share.partitions):
-            end = (await self._watermarks(TopicPartition(share.topic, partition))).end
+            end = (await self.watermarks(TopicPartition(share.topic, partition))).end
             lag += max(0, end - self._delivery.shared.committed_of(share, partition))
         self._share_lags[share.share_filter] = lag
         return lag
@@ -177,7 +134,7 @@ class ApplicationOverview:
                 if session.feed is None:
                     continue
                 try:
-                    end = (await self._watermarks(TopicPartition(session.feed.topic, 0))).end
+                    end = (await self.watermarks(TopicPartition(session.feed.topic, 0))).end
                     self._lags[session.client_id] = max(0, end - self._delivery.committed_of(session))
                 except LogError as error:
                     log.debug("the lag of a client is not known", client_id=session.client_id, error=str(error))
@@ -219,7 +176,7 @@ class ApplicationOverview:
             ClientSample(
                 session.client_id,
                 self._lags.get(session.client_id, 0),
-                sum(lane.in_flight for lane in session.lanes_now),
+                sum(lane.in_flight for lane in self._delivery.book.lanes_of(session)),
                 totals["retried"],
                 totals["expired"],
                 totals["skipped"],
@@ -239,6 +196,71 @@ class ApplicationOverview:
             )
             for share in self._delivery.shared.shares()
         ]
+
+
+class ApplicationControl:
+    """The commands of the operator; `end_session` ends a session and disconnects its client."""
+
+    def __init__(
+        self,
+        overview: ApplicationOverview,
+        delivery: ApplicationDelivery,
+        log_provider: Log,
+        end_session: Callable[[Session], None],
+    ) -> None:
+        self._overview = overview
+        self._delivery = delivery
+        self._log = log_provider
+        self._end_session = end_session
+
+    async def list(self) -> list[dict[str, Any]]:
+        return await self._overview.list()
+
+    async def show(self, client_id: str) -> dict[str, Any]:
+        return await self._overview.show(client_id)
+
+    async def reset(self, client_id: str, to: ResetTo) -> dict[str, Any]:
+        session = self._overview.find(client_id)
+        if session.connection is not None:
+            raise ConflictError(
+                f"the client {client_id!r} is connected, and what it has in flight would come again",
+                "Disconnect it first; it goes on from the new offset when it connects.",
+            )
+        assert session.feed is not None
+        place = TopicPartition(session.feed.topic, 0)
+        marks = await self._overview.watermarks(place)
+        if to == "begin":
+            offset = marks.first
+        elif to == "end":
+            offset = marks.end
+        elif isinstance(to, datetime):
+            offset = await self._offset_of(place, to)
+        else:
+            offset = to if to >= 0 else marks.end + to
+        if not marks.first <= offset <= marks.end:
+            raise ConflictError(f"offset {offset} of {place.topic} is not within {marks.first} to {marks.end}")
+        self._delivery.move(session, offset)
+        log.info("an APPLICATION client was moved", client_id=client_id, offset=offset)
+        return await self._overview.describe(session)
+
+    async def delete(self, client_id: str) -> dict[str, Any]:
+        session = self._delivery.find(client_id)
+        if session is None and await self._delivery.has_topic(client_id):
+            await self._delivery.remove_topic(client_id)  # of a session that ended, with remove_topics = "never"
+            return {"client_id": client_id, "topic": self._delivery.topic_name(client_id), "connected": False, "lag": 0}
+        session = self._overview.find(client_id)
+        entry = await self._overview.describe(session)
+        self._end_session(session)
+        await self._delivery.remove_topic(client_id)
+        return entry
+
+    async def _offset_of(self, place: TopicPartition, time: datetime) -> int:
+        consumer = self._log.consumer("")
+        try:
+            consumer.assign([place])
+            return await consumer.seek_to_time(place, round(time.timestamp() * 1000))
+        finally:
+            await consumer.close()
 
 
 def _not_found(client_id: str) -> NotFoundError:

@@ -12,18 +12,22 @@ What is shared among such clients is in shared/delivery.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
-from penstock._ext.hub.connection import Feed, Hub, Lane, Session, read_context, write_context
+from penstock._ext.application.context import read_context, write_context
+from penstock._ext.application.feed import Feed
+from penstock._ext.application.lane import Lane
+from penstock._ext.hub.connection import Hub, Session
 from penstock.core.errors import PenstockError
 from penstock.core.logging import get_logger
+from penstock.core.tasks import TaskSet
 from penstock.services.housekeeper import CLIENT, DELETED, JOIN, SHARE, Note, Task, Undecided, Use
 from penstock.settings.application import ApplicationSettings
 from penstock.storage.log.base import Consumer, Log, TopicNotFound, TopicPartition, parse_properties
 from penstock.storage.log.pack_reader import PackReader
 from penstock.subscribers.application.contexts import OWN, Contexts, make_key
+from penstock.subscribers.application.elsewhere import Elsewhere
 from penstock.subscribers.application.lane_book import LaneBook, Place
 from penstock.subscribers.application.names import ApplicationNames
 from penstock.subscribers.application.patience import patiently
@@ -47,14 +51,18 @@ class ApplicationDelivery:
         contexts: Contexts,
         names: ApplicationNames,
         settings: ApplicationSettings,
+        *,
+        elsewhere: Elsewhere,
+        note: Note,
     ) -> None:
+        """`note` writes down for the housekeeper what is left to be removed."""
         self._hub = hub
         self._log = log_provider
         self._names = names
         self.settings = settings
         self.contexts = contexts
         self._properties = parse_properties(settings.topic_properties)
-        self.book = LaneBook(hub, contexts, settings)
+        self.book = LaneBook(hub, contexts, settings, self._on_detach)
         self._reader = PackReader(log_provider.consumer(names.clients_group), settings.max_poll_records, self.book.save)
         self.shared = SharedDelivery(
             hub,
@@ -65,6 +73,8 @@ class ApplicationDelivery:
             book=self.book,
             find_session=self.find,
             has_session=self._has_session,
+            elsewhere=elsewhere,
+            note=note,
         )
         self.retained = RetainedAppends(log_provider, self._is_current, self.make_again)
         self._sessions: dict[str, Session] = {}  # with a feed, connected or not
@@ -73,25 +83,19 @@ class ApplicationDelivery:
         self._preparing: dict[str, int] = {}  # client ids whose topic is being made, and for how many connections
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._asking: dict[str, bool] = {}  # topics, while other brokers are asked: whether it may still go on
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSet()
         self._asker: Consumer | None = None
-        self.note: Note | None = None  # writes down for the housekeeper what is left to be removed
-        self.use_elsewhere: Callable[[Task], Awaitable[Use]] | None = None  # of what is to be removed, by other brokers
-        self.is_elsewhere: Callable[[str], bool] | None = None  # whether another broker has a session of the client
-        self.on_share: Callable[[bytes], None] | None = None  # told of every shared filter, whoever subscribes to it
+        self._elsewhere = elsewhere
+        self._note = note
 
     # ---- life ----
 
     async def start(self) -> None:
         """Reads the contexts; sessions are restored after it and clients connect after that."""
         await self.contexts.load()
-        flush_after = 1 if self.settings.write_and_flush else self.settings.buffered_messages
-        self._hub.deliver_packs(
-            self.book.on_lanes, self._on_detach, packs_in_flight=self.settings.packs_in_flight, flush_after=flush_after
-        )
         self._reader.start()
-        self.book.start()
-        self._spawn(self._finish_claims())
+        self.book.start(self.shared.denials.handle)
+        self._tasks.spawn(self._finish_claims())
 
     async def stop(self) -> None:
         self.retained.stop()
@@ -100,8 +104,7 @@ class ApplicationDelivery:
         await self._reader.stop()
         if self._asker is not None:
             await self._asker.close()
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -110,7 +113,7 @@ class ApplicationDelivery:
 
     def serves(self, client_id: str, client_type: str, expiry: int) -> bool:
         """Whether a client with these credentials and this session gets a topic of its own."""
-        return client_type == "application" and expiry > 0 and self._names.client_topic(client_id) is not None
+        return self._names.serves(client_id, client_type, expiry)
 
     def is_full(self, client_id: str) -> bool:
         limit = self.settings.max_clients
@@ -197,7 +200,7 @@ class ApplicationDelivery:
         topic = self._names.client_topic(session.client_id)
         assert topic is not None
         if session.feed is None:
-            session.feed = Feed(topic)
+            session.intake = Feed(topic)
         self._sessions[session.client_id] = session
         for topic_filter, options, identifier in self._hub.trie.subscriptions(session):
             self.subscribed(session, topic_filter, options, identifier)
@@ -240,7 +243,7 @@ class ApplicationDelivery:
     def _on_detach(self, session: Session) -> None:
         """Its connection goes; called by the session while its lanes are still there."""
         self.shared.detached(session)
-        for lane in session.lanes_now:
+        for lane in self.book.lanes_of(session):
             self.book.close(lane)
 
     async def _finish_claims(self) -> None:
@@ -282,12 +285,12 @@ class ApplicationDelivery:
         topic = self._names.client_topic(client_id)
         if topic is None or topic in self._removals or self._is_used(client_id):
             return
-        if self.is_elsewhere is not None and self.is_elsewhere(client_id):
+        if self._elsewhere.has_session(client_id):
             self._topics.pop(topic, None)
             return  # it has come back at another broker, which goes on with the topic
-        if self.note is not None and not is_noted:
-            self.note(kind, client_id, topic)  # should this broker not live to see the end of it
-        self._removals[topic] = self._spawn(self._remove(Task(CLIENT, client_id, topic)))
+        if not is_noted:
+            self._note(kind, client_id, topic)  # should this broker not live to see the end of it
+        self._removals[topic] = self._tasks.spawn(self._remove(Task(CLIENT, client_id, topic)))
 
     def _is_used(self, client_id: str) -> bool:
         return client_id in self._sessions or client_id in self._preparing
@@ -300,7 +303,7 @@ class ApplicationDelivery:
         try:
             await self._delete_unused(task)
         except (PenstockError, TimeoutError) as error:
-            if self.note is not None and self.use_elsewhere is not None:
+            if not self._elsewhere.is_alone:
                 log.debug("the topic of a client is left to the housekeeper", topic=task.topic, error=str(error))
                 return
             log.warning(
@@ -341,17 +344,16 @@ class ApplicationDelivery:
         await self._removed(task.topic)
         if self._is_used(task.name):
             return
-        removal = self._removals[task.topic] = self._spawn(self._delete_unused(task))
-        removal.add_done_callback(lambda done: done.cancelled() or done.exception())
+        removal = self._removals[task.topic] = self._tasks.spawn(self._delete_unused(task), is_awaited=True)
         await asyncio.shield(removal)
 
     async def _is_unused(self, task: Task) -> bool:
         """Whether nobody has the topic, of all brokers; until it is gone others wait for it."""
-        if self.use_elsewhere is None:
+        if self._elsewhere.is_alone:
             return True
         self._asking[task.topic] = True
         try:
-            use = await self.use_elsewhere(task)
+            use = await self._elsewhere.use_of(task)
         finally:
             may_go_on = self._asking.pop(task.topic)
         if not may_go_on:
@@ -405,7 +407,7 @@ class ApplicationDelivery:
             return False
         log.warning("the topic of a client was removed by somebody, it is made again", client_id=client_id, topic=topic)
         await self._log.admin.create(topic, 1, self._properties)
-        # Its offsets begin anew: what the context says is of the old one.
+        # Its offsets start at 0 again: what the context says is of the old one.
         session = self._sessions[client_id]
         lane = self.lane_of(session)
         if lane is not None:
@@ -420,8 +422,7 @@ class ApplicationDelivery:
     def subscribed(self, session: Session, topic_filter: bytes, options: int, identifier: int) -> None:
         if not topic_filter.startswith(b"$share/"):
             return
-        if self.on_share is not None:
-            self.on_share(topic_filter)
+        self._elsewhere.joined(topic_filter)
         if session.feed is not None:
             self.shared.subscribed(session, topic_filter, options, identifier)
 
@@ -450,12 +451,6 @@ class ApplicationDelivery:
         topic = self._names.client_topic(session.client_id)
         return make_key(OWN, session.client_id, topic or "", 0)
 
-    def _spawn(self, work: Any) -> asyncio.Task[Any]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     def is_ready(self, client_id: str) -> bool:
         """Whether the client's topic is known to be there."""
         topic = self._names.client_topic(client_id)
@@ -466,7 +461,7 @@ class ApplicationDelivery:
 
     def _has_session(self, client_id: str) -> bool:
         """Return whether the client has a session here or at another broker."""
-        return client_id in self._sessions or (self.is_elsewhere is not None and self.is_elsewhere(client_id))
+        return client_id in self._sessions or self._elsewhere.has_session(client_id)
 
     def find(self, client_id: str) -> Session | None:
         return self._sessions.get(client_id)
@@ -475,7 +470,7 @@ class ApplicationDelivery:
         return list(self._sessions.values())
 
     def lane_of(self, session: Session) -> Lane | None:
-        return next((lane for lane in session.lanes_now if not lane.is_shared), None)
+        return next((lane for lane in self.book.lanes_of(session) if not lane.is_shared), None)
 
     def context_of(self, session: Session) -> bytes | None:
         """As it is now, or as it was when the client left."""
@@ -498,10 +493,11 @@ class ApplicationDelivery:
 
     def release(self, session: Session) -> None:
         """The session goes on without a log of its own."""
-        for lane in session.lanes_now:
+        for lane in self.book.lanes_of(session):
             self.book.close(lane, keeps_context=False)
         self.ended(session)
-        session.feed = None
+        if session.feed is not None:
+            session.intake = None
 
     def topic_name(self, client_id: str) -> str | None:
         return self._names.client_topic(client_id)

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from penstock._ext.hub.connection import Hub, Lane, Session
+from penstock._ext.application.lane import ApplicationDesk, Lane
+from penstock._ext.hub.connection import Hub, Session
 from penstock.core.logging import get_logger
 from penstock.settings.application import ApplicationSettings
 from penstock.storage.log.pack_reader import PackReader
@@ -30,18 +31,28 @@ class Place:
 
 
 class LaneBook:
-    def __init__(self, hub: Hub, contexts: Contexts, settings: ApplicationSettings) -> None:
-        self._hub = hub
+    """`on_detach` is called when the connection of a session with lanes goes."""
+
+    def __init__(
+        self, hub: Hub, contexts: Contexts, settings: ApplicationSettings, on_detach: Callable[[Session], None]
+    ) -> None:
+        flush_after = 1 if settings.write_and_flush else settings.buffered_messages
+        self._desk = ApplicationDesk(
+            hub, self.on_lanes, on_detach, packs_in_flight=settings.packs_in_flight, flush_after=flush_after
+        )
         self._contexts = contexts
         self._settings = settings
         self._places: dict[Lane, Place] = {}
+        self._has_places = asyncio.Event()
         self._totals = dict.fromkeys(LIVE, 0)
         self._past: dict[str, dict[str, int]] = {}  # of lanes that are closed, by client
         self._uncommitted: dict[Lane, PackReader[Lane]] = {}
-        self.on_denied: Callable[[Lane], None] | None = None
+        self._on_denied: Callable[[Lane], None] = lambda lane: None
         self._ticker: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    def start(self, on_denied: Callable[[Lane], None]) -> None:
+        """`on_denied` is called with lanes that wait at a message the client may not read."""
+        self._on_denied = on_denied
         self._ticker = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
@@ -58,7 +69,8 @@ class LaneBook:
     def open(self, lane: Lane, place: Place) -> None:
         """The lane is the session's from here on: PUBRELs first, then its packs."""
         self._places[lane] = place
-        lane.session.add_lane(lane)
+        self._has_places.set()
+        self._desk.open(lane)
         # A PUBREL says that PUBREC came: it must be durable that it did.
         self._contexts.when_durable(place.key, lane.resume)
         place.reader.add(lane)
@@ -97,12 +109,15 @@ class LaneBook:
         for lane in lanes:
             # What was sent before the message is acknowledged first: nothing of it changes hands.
             is_denied = lane.is_stale or (lane.denied_topic is not None and not lane.packs)
-            if is_denied and lane in self._places and self.on_denied is not None:
-                self.on_denied(lane)
+            if is_denied and lane in self._places:
+                self._on_denied(lane)
 
     async def _run(self) -> None:
         count = 0
         while True:
+            if not self._places and not self._uncommitted:
+                self._has_places.clear()
+                await self._has_places.wait()
             await asyncio.sleep(SAVE_SECONDS)
             count += 1
             try:
@@ -113,7 +128,7 @@ class LaneBook:
                 log.exception("delivery to APPLICATION clients failed", error=repr(error))
 
     def _tick(self, count: int) -> None:
-        dirty = self._hub.take_dirty_lanes()
+        dirty = self._desk.take_dirty()
         self._store(dirty)
         for lane in dirty:
             if lane in self._places:
@@ -158,10 +173,14 @@ class LaneBook:
                 totals[name] += getattr(lane, name)
         return totals
 
+    def lanes_of(self, session: Session) -> list[Lane]:
+        """The open lanes of a session."""
+        return self._desk.lanes_of(session)
+
     def totals_of(self, session: Session) -> dict[str, int]:
         """Of one client's session since the broker started."""
         past = self._past.get(session.client_id, {})
-        return {name: past.get(name, 0) + sum(getattr(lane, name) for lane in session.lanes_now) for name in LIVE}
+        return {name: past.get(name, 0) + sum(getattr(lane, name) for lane in self.lanes_of(session)) for name in LIVE}
 
     def forget(self, client_ids: Iterable[str]) -> None:
         """Their sessions are over."""

@@ -35,7 +35,7 @@ _WILDCARDS = {b"+": b"slw", b"#": b"mlw"}
 
 
 class ApplicationNames:
-    """The names of one broker or cluster. `prefix` is that of all its queues (`queue.prefix`)."""
+    """The names of one broker or cluster. `prefix` is that of all its queues (`services.prefix`)."""
 
     def __init__(
         self, prefix: str = "", *, client_id_validation: bool = True, shared_topic_validation: bool = True
@@ -53,6 +53,10 @@ class ApplicationNames:
         if not self._hashes_clients and not _PLAIN_CLIENT.fullmatch(client_id):
             return None
         return self.client_topics + self._client_name(client_id)
+
+    def serves(self, client_id: str, client_type: str, expiry_interval: int) -> bool:
+        """Return whether a client with these credentials and this session has a topic of its own."""
+        return client_type == "application" and expiry_interval > 0 and self.client_topic(client_id) is not None
 
     def shared_topic(self, topic_filter: bytes) -> str | None:
         """Of a filter without its `$share/<name>/`. None where it has characters that no name can have and the settings

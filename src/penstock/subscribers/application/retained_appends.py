@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 
 from penstock._ext.hub.connection import Session
 from penstock._ext.record.segment import RecordPack
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
+from penstock.core.tasks import TaskSet
 from penstock.storage.log.base import Log, LogError, TopicNotFound
 
 log = get_logger("penstock.application")
@@ -36,9 +37,9 @@ class RetainedAppends:
         self._is_current = is_current
         self._make_again = make_again
         self._waiting: dict[str, Waiting] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._bytes = 0
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
 
     @property
     def is_full(self) -> bool:
@@ -56,18 +57,15 @@ class RetainedAppends:
             waiting.append((session, pack))
             return
         self._waiting[topic] = deque([(session, pack)])
-        task = asyncio.get_running_loop().create_task(self._append_all(topic))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(self._append_all(topic))
 
     async def done(self, topic: str) -> None:
         """Return when nothing is on its way into the topic."""
         while topic in self._waiting and self._tasks:
-            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            await self._tasks.wait_for_one()
 
     def stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
         lost = sum(pack.count for waiting in self._waiting.values() for _, pack in waiting)
         if lost:
             log.error("retained messages are lost for new subscriptions: the log did not take them", messages=lost)
@@ -109,9 +107,9 @@ class RetainedAppends:
             return True
 
     def _warn(self, topic: str, error: LogError) -> None:
-        suppressed = self._warnings.try_pass(type(error).__name__)
-        if suppressed is not None:
-            log.warning("retained messages wait for the log", topic=topic, error=str(error), suppressed=suppressed)
+        self._warnings.warning(
+            "retained messages wait for the log", per=type(error).__name__, topic=topic, error=str(error)
+        )
 
 
 def split(pack: RecordPack) -> list[RecordPack]:

@@ -10,18 +10,19 @@ While something waits in the store of a client, everything for it goes through t
 from __future__ import annotations
 
 import asyncio
-import time
 from array import array
 from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
-from penstock._ext.hub.connection import Hub, Round, Session, count_trimmed
+from penstock._ext.device.outlet import DeviceDesk, DeviceOutlet
+from penstock._ext.dispatch.desk import Round
+from penstock._ext.hub.connection import Hub, Session, count_trimmed
 from penstock._ext.record.envelope import encode_delivery
 from penstock._ext.record.segment import RecordPack
-from penstock._ext.wire.packets import split_share
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.clock import now_ms
+from penstock.core.logging import Throttled, get_logger
 from penstock.settings.redis import DeviceSettings
 from penstock.storage.state.base import StoreError
 from penstock.subscribers.device.groups import GroupDrains, group_of
@@ -37,6 +38,7 @@ from penstock.subscribers.device.store.base import (
     client_queue,
 )
 from penstock.subscribers.device.waiting import Backlog, Given, Held
+from penstock_schema.topic_filter import split_share
 
 log = get_logger("penstock.device")
 
@@ -46,11 +48,34 @@ QOS, RETAIN_AS_PUBLISHED = 3, 8  # of the options of a subscription
 FIRST_PAGE = 1_000
 
 
+class _Known:
+    """The sessions that may have something in the store."""
+
+    def __init__(self) -> None:
+        self._sessions: set[Session] = set()
+        self._added = asyncio.Event()
+
+    def __contains__(self, session: Session) -> bool:
+        return session in self._sessions
+
+    def add(self, session: Session) -> None:
+        self._sessions.add(session)
+        self._added.set()
+
+    def discard(self, session: Session) -> None:
+        self._sessions.discard(session)
+
+    async def wait(self) -> None:
+        """Return when there is one."""
+        if not self._sessions:
+            self._added.clear()
+            await self._added.wait()
+
+
 class DeviceDelivery:
     """All persistent DEVICE clients of this node. On the loop."""
 
     def __init__(self, hub: Hub, store: DeviceStore, settings: DeviceSettings) -> None:
-        self._hub = hub
         self._store = store
         self._settings = settings
         self._backlogs: dict[Session, Backlog] = {}
@@ -60,10 +85,11 @@ class DeviceDelivery:
         # Messages that were sent under one id and are stored under another: ids of those sessions that have any.
         self._renamed: dict[Session, dict[int, int]] = {}
         self._sweeper: asyncio.Task[None] | None = None
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
+        self._desk = DeviceDesk(hub, self._on_devices, self._on_detach, persist_after=settings.persist_after)
         self._drains = GroupDrains(hub, store, is_current=self._is_current, on_moved=self._step, on_error=self._warn)
         self._started_ms = 0
-        self._known: set[Session] = set()  # those that may have something in the store
+        self._known = _Known()
         self._sent_before: dict[str, int] = {}  # what came until then (ms) an earlier process may have sent
 
     # ---- life ----
@@ -71,8 +97,7 @@ class DeviceDelivery:
     async def start(self) -> None:
         """Raises StoreError."""
         await self._store.start()
-        self._started_ms = round(time.time() * 1000)
-        self._hub.store_devices(self._on_devices, self._on_detach, persist_after=self._settings.persist_after)
+        self._started_ms = now_ms()
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
 
     async def stop(self) -> None:
@@ -101,16 +126,18 @@ class DeviceDelivery:
         for session in sessions:
             if session.expiry_interval > 0:
                 # An APPLICATION may have been a DEVICE, and not have got everything that is stored.
-                session.via_log = session.feed is None
+                if session.feed is None:
+                    self._desk.of(session).open()
+                    count += 1
                 self._known.add(session)
-                count += session.via_log
                 self._sent_before[session.client_id] = connected_until(session.client_id) or self._started_ms
         return count
 
     def opened(self, session: Session, *, is_new: bool = False) -> None:
         """The session is there, CONNACK was not sent yet."""
-        session.via_log = True
-        session.live = False
+        outlet = self._desk.of(session)
+        outlet.open()
+        outlet.live = False
         self._known.add(session)
         if is_new:
             # Nothing of an earlier session of the client, though the store was away when that one ended
@@ -120,8 +147,9 @@ class DeviceDelivery:
     @staticmethod
     def becomes_application(session: Session) -> None:
         """Messages go to its own topic from now on; what is stored for it, it gets from here."""
-        session.via_log = False
-        session.live = False
+        for outlet in session.outlets_now:
+            if isinstance(outlet, DeviceOutlet):
+                outlet.close()
 
     def attached(self, session: Session, on_drained: Callable[[], None] | None = None) -> bool:
         """CONNACK was sent: what is stored comes first. Whether anything may be; `on_drained` is called when that is
@@ -130,7 +158,7 @@ class DeviceDelivery:
             return False
         if session.feed is not None and self._store.check() is not True:
             return False  # its own topic need not wait for a store that is away; it is looked at the next time
-        backlog = Backlog(session, client_queue(session.client_id), session.generation)
+        backlog = Backlog(self._desk.of(session), client_queue(session.client_id), session.generation)
         backlog.on_drained = None if session.feed is None else on_drained
         self._backlogs[session] = backlog
         if session.feed is not None:
@@ -155,9 +183,9 @@ class DeviceDelivery:
         if not found:
             return
         for backlog in found:
-            backlog.session.live = False
+            backlog.outlet.live = False
         # The store must know the packet ids of what is under way before it gives others to what comes from the groups.
-        self._hub.sweep_devices(waits=False)
+        self._desk.sweep(waits=False)
         self._store_sent()
         for backlog, groups in found.items():
             backlog.groups = groups
@@ -169,7 +197,7 @@ class DeviceDelivery:
         # QoS 0 members keep nothing: members with a higher QoS get the stored messages [MQTT-3.8.4-8].
         return [
             (name, encode_delivery(options & QOS, bool(options & RETAIN_AS_PUBLISHED), identifier))
-            for name, options, identifier in self._hub.trie.subscriptions(session)
+            for name, options, identifier in self._desk.hub.trie.subscriptions(session)
             if options & QOS and split_share(name)[0] is not None
         ]
 
@@ -194,7 +222,7 @@ class DeviceDelivery:
     def left(self, filters: Iterable[bytes]) -> None:
         """Somebody has left these, share groups among them; what is stored for a group goes with its last member."""
         shares = [one for one in filters if split_share(one)[0] is not None]
-        queues = [group_of(share) for share in shares if not self._hub.has_devices(share)]
+        queues = [group_of(share) for share in shares if not self._desk.is_in(share)]
         if queues:
             self._store.remove_all(queues, self._on_removed_all)
 
@@ -214,9 +242,11 @@ class DeviceDelivery:
 
     # ---- into the store ----
 
-    def give(self, dispatched: Round) -> None:
-        """What a round of dispatch has for the store."""
-        stashed, groups = self._hub.take_stashed()
+    def give(self, dispatched: Round | None) -> None:
+        """What a round of dispatch has for the store; None: the round failed, and all of it comes again."""
+        stashed, groups = self._desk.take_stashed()
+        if dispatched is None:
+            return
         given = []
         for session, pack, in_flight, sent in stashed:
             addition = Addition(client_queue(session.client_id), pack, in_flight + self._read_ids(session))
@@ -232,7 +262,7 @@ class DeviceDelivery:
         return b"" if backlog is None else array("H", backlog.packet_ids[backlog.at :]).tobytes()
 
     def _store_sent(self) -> None:
-        stashed, _ = self._hub.take_stashed()
+        stashed, _ = self._desk.take_stashed()
         self._add(
             [
                 Given(Addition(client_queue(session.client_id), pack), session, sent=sent)
@@ -353,7 +383,7 @@ class DeviceDelivery:
         def on_removed(results: Sequence[int | StoreError]) -> None:
             if not isinstance(results[0], StoreError):
                 self._store.statistics.trimmed += results[0]
-                count_trimmed(self._hub, item.session, results[0])
+                count_trimmed(self._desk.hub, item.session, results[0])
             held.is_busy = False
             self._go_on(queue)
 
@@ -362,7 +392,7 @@ class DeviceDelivery:
     def _added(self, item: Given, added: Added) -> None:
         self._waiting -= 1
         session = item.session
-        count_trimmed(self._hub, session, added.trimmed)
+        count_trimmed(self._desk.hub, session, added.trimmed)
         if item.dispatched is not None:
             item.dispatched.settle(item.addition.pack.count - item.sent)
         if session is not None and item.sent:
@@ -375,7 +405,7 @@ class DeviceDelivery:
         else:
             del self._adding[session]
         backlog = self._backlogs.get(session)
-        if backlog is not None and not session.live:
+        if backlog is not None and not backlog.outlet.live:
             backlog.is_last = False
             self._drain_groups(backlog)
             self._step(backlog)
@@ -383,7 +413,7 @@ class DeviceDelivery:
     def _sent_ones_stored(self, session: Session, pack: RecordPack, packet_ids: list[int], sent: int) -> None:
         sources: list[Any] = pack.keys()[:sent]
         asked = [source[PACKET_ID] for source in SOURCE.iter_unpack(b"".join(sources))]
-        session.stored(asked)
+        self._desk.of(session).stored(asked)
         # Where a message has its id still, that was acknowledged and could not be removed, the store gives another.
         renamed = {wanted: given for given, wanted in zip(packet_ids, asked, strict=False) if given not in (0, wanted)}
         if renamed:
@@ -397,9 +427,10 @@ class DeviceDelivery:
     async def _sweep(self) -> None:
         pause = max(self._settings.persist_after / 2, SHORTEST_SWEEP)
         while True:
+            await self._known.wait()
             await asyncio.sleep(pause)
             try:
-                self._hub.sweep_devices()
+                self._desk.sweep()
                 self._store_sent()
             except Exception as error:  # whatever it is, the others need the next round
                 log.exception("messages of clients could not be given to the store", error=repr(error))
@@ -419,13 +450,13 @@ class DeviceDelivery:
         if held is not None and held.must_clear:
             return
         dup_before = self._sent_before.get(session.client_id, 0)
-        backlog.at = session.send_stored(backlog.packet_ids, backlog.values, backlog.at, dup_before)
+        backlog.at = backlog.outlet.send_stored(backlog.packet_ids, backlog.values, backlog.at, dup_before)
         if backlog.at < len(backlog.packet_ids):
             return
         backlog.packet_ids, backlog.values, backlog.at = [], [], 0
         if backlog.is_last:
             if session not in self._adding and not backlog.moving:
-                session.live = True
+                backlog.outlet.live = True
                 self._sent_before.pop(session.client_id, None)
                 self._leave_to_its_topic(backlog, is_drained=True)
             return
@@ -445,7 +476,7 @@ class DeviceDelivery:
     def _leave_to_its_topic(self, backlog: Backlog, *, is_drained: bool) -> None:
         """Of an APPLICATION: it has what is stored, or must not wait for it any longer."""
         session = backlog.session
-        if session.feed is not None and is_drained and not session.ids_in_flight(is_stored=True):
+        if session.feed is not None and is_drained and not backlog.outlet.stored_ids():
             self._forget(session)  # else it is looked at once more, when the client comes back
         on_drained, backlog.on_drained = backlog.on_drained, None
         if on_drained is not None:
@@ -453,7 +484,7 @@ class DeviceDelivery:
 
     def _on_page(self, backlog: Backlog, page: Page | StoreError) -> None:
         if self._is_current(backlog):
-            self._settle([backlog.session])
+            self._settle([backlog.outlet])
         backlog.is_fetching = False
         if not isinstance(page, StoreError) and page.expired:
             backlog.session.count_expired(page.expired)  # also of a client that has gone: the store tells it once
@@ -465,7 +496,7 @@ class DeviceDelivery:
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self._step, backlog)
             return
         # What was acknowledged since the page was read, or is under way (and sent again with the rest of the window).
-        known = backlog.settled.union(array("H", backlog.session.ids_in_flight(is_stored=True)))
+        known = backlog.settled.union(array("H", backlog.outlet.stored_ids()))
         known.update(self._renamed.get(backlog.session, {}).values())
         fresh = [(one, value) for one, value in zip(page.packet_ids, page.values, strict=True) if one not in known]
         fresh.sort(key=lambda message: bool(message[1]))  # PUBRELs first [MQTT-4.4.0-1]
@@ -474,18 +505,19 @@ class DeviceDelivery:
         backlog.score, backlog.is_last = page.next_score, page.is_last and is_same
         self._step(backlog)
 
-    def _on_devices(self, sessions: list[Session]) -> None:
+    def _on_devices(self, outlets: list[DeviceOutlet]) -> None:
         """Once per loop iteration: stored messages were acknowledged, or clients can take more."""
-        self._settle(sessions)
-        for session in sessions:
-            backlog = self._backlogs.get(session)
-            if backlog is not None and not session.live:
+        self._settle(outlets)
+        for outlet in outlets:
+            backlog = self._backlogs.get(outlet.session)
+            if backlog is not None and not outlet.live:
                 self._step(backlog)
 
-    def _settle(self, sessions: list[Session]) -> None:
+    def _settle(self, outlets: list[DeviceOutlet]) -> None:
         removed: list[tuple[Queue, Sequence[int]]] = []
-        for session in sessions:
-            settled, released = session.take_settled()
+        for outlet in outlets:
+            session = outlet.session
+            settled, released = outlet.take_settled()
             queue = client_queue(session.client_id)
             backlog = self._backlogs.get(session)
             if settled:
@@ -520,13 +552,12 @@ class DeviceDelivery:
                 self._warn("QoS 2 messages wait for the store", results[0])
                 asyncio.get_running_loop().call_later(RETRY_SECONDS, self._release, session, queue, packet_ids)
             else:
-                session.send_pubrels(packet_ids)
+                self._desk.of(session).send_pubrels(packet_ids)
 
         self._store.release([(queue, packet_ids)], on_done)
 
     def _warn(self, what: str, error: StoreError) -> None:
-        if (suppressed := self._warnings.try_pass(what)) is not None:
-            log.error(what, error=str(error), suppressed=suppressed)
+        self._warnings.error(what, error=str(error))
 
     def counters(self) -> dict[str, int]:
         statistics = self._store.statistics
@@ -538,7 +569,7 @@ class DeviceDelivery:
             "device_store_failures": statistics.failed,
             "device_store_commits": statistics.commits,
             "device_waiting": self._waiting,
-            "device_backlogs": sum(not session.live for session in self._backlogs),
+            "device_backlogs": sum(not backlog.outlet.live for backlog in self._backlogs.values()),
         }
         if statistics.stored is not None:
             counters["device_stored_messages"] = statistics.stored

@@ -10,11 +10,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from penstock._ext.hub.connection import FOR_CLIENT, FOR_NOBODY, Hub, count_denied, count_trimmed, share_stored
-from penstock._ext.wire.packets import split_share
+from penstock._ext.device.outlet import FOR_CLIENT, FOR_NOBODY, share_stored
+from penstock._ext.hub.connection import Hub, count_denied, count_trimmed
 from penstock.storage.state.base import StoreError
 from penstock.subscribers.device.store.base import DeviceStore, Moved, Page, Queue, group_queue
 from penstock.subscribers.device.waiting import Backlog
+from penstock_schema.topic_filter import split_share
 
 RETRY_SECONDS = 0.5
 MOVED_AT_ONCE = 500

@@ -7,7 +7,9 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock._ext.hub.connection import Round, Session
+from penstock._ext.device.outlet import DeviceOutlet
+from penstock._ext.dispatch.desk import Round
+from penstock._ext.hub.connection import Session
 from penstock.subscribers.device.store.base import Addition, Queue
 
 
@@ -15,7 +17,7 @@ from penstock.subscribers.device.store.base import Addition, Queue
 class Backlog:
     """Messages that wait in the store for a connected client."""
 
-    session: Session
+    outlet: DeviceOutlet
     queue: Queue
     generation: int
     packet_ids: list[int] = field(default_factory=list)
@@ -30,6 +32,10 @@ class Backlog:
     # Shared filters, to be drained when nothing is on its way into the store, and how the client subscribed to each.
     groups: list[tuple[bytes, bytes]] = field(default_factory=list)
     settled: set[int] = field(default_factory=set)  # acknowledged since the page that comes was asked for
+
+    @property
+    def session(self) -> Session:
+        return self.outlet.session
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -82,12 +82,13 @@ class DataSubscription:
             errors_of=self.fetching.errors_of,
             is_taken=is_taken,
             on_table=Announcer(self.source),
+            on_needing_more=self.retention.look_now,
         )
         self.service, self._progress, self._stored = parts.service, parts.progress, parts.stored
-        parts.book.on_needing_more = self.retention.look_now
         self._is_first = (lambda: True) if node is None else (lambda: node.owns(CATALOGUE))
         catalogue = self.service.catalogue
-        self.dead_letters.names_of = lambda key: [one.name for one in catalogue.topics() if one.plan.key == key]
+        self.dead_letters.name_topics(lambda key: [one.name for one in catalogue.topics() if one.plan.key == key])
+        self._has_begun = asyncio.Event()
         self._starting: asyncio.Task[None] | None = None
         self.metrics = DataMetrics(self.source, self.fetching, self.dead_letters, parts, catalogue)
 
@@ -99,6 +100,7 @@ class DataSubscription:
         """Returns when it works, or when that takes long; then it goes on trying, and consumers are told to wait."""
         self.fetching.start()
         self._starting = asyncio.get_running_loop().create_task(self._start())
+        self._has_begun.set()
         await asyncio.wait([self._starting], timeout=START_SECONDS)
         if self._starting.done():
             self._starting.result()
@@ -118,6 +120,7 @@ class DataSubscription:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def until_started(self) -> None:
+        await self._has_begun.wait()
         if self._starting is not None:
             await asyncio.shield(self._starting)
 

@@ -1,7 +1,7 @@
 """Tables and query topics: durable, and the same at every node.
 
 A topic is stored with its statement, the tables it reads as they were, and its plan; a broker of another version makes
-the plan anew from the others. So thousands of topics are there again in a moment, and a topic's schema stays what it
+the plan from the others. So thousands of topics are there again in a moment, and a topic's schema stays what it
 was when it was made, whatever becomes of the tables.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.logging import get_logger
+from penstock.core.signal import Signal
 from penstock.storage.state.base import Change
 from penstock.subscribers.query.plan import Plan
 from penstock.subscribers.query.sql.reading_thread import in_thread
@@ -78,8 +79,8 @@ class Catalogue:
         self._tables: dict[str, TableRecord] = {}
         self._topics: dict[str, QueryTopic] = {}
         self._records: dict[str, TopicRecord] = {}
-        self.on_dropped: Callable[[str], None] = lambda _: None
-        self.on_reloaded: Callable[[str], None] = lambda _: None
+        self.on_dropped = Signal[[str]]()
+        self.on_reloaded = Signal[[str]]()
         stored.listen(TABLES, self._on_table)
         stored.listen(TOPICS, self._on_topic)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock._ext.record.segment import RecordPack
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.storage.log.base import Appended, Log, LogError, parse_properties
 from penstock.subscribers.query.plan import Plan
 
@@ -47,14 +47,17 @@ class DeadLetterLog:
         self._is_made = False
         self._waiting: list[RecordPack] = []
         self._pending = 0
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
         self.reported = 0
         self.lost = 0
-        # The names of the topics with a plan, by its key.
-        self.names_of: NamesOf = lambda key: ()
+        self._names_of: NamesOf = lambda key: ()
+
+    def name_topics(self, names_of: NamesOf) -> None:
+        """`names_of` returns the names of the topics with a plan, by its key."""
+        self._names_of = names_of
 
     def report(self, plan: Plan, partition: int, errors: Sequence[RowError]) -> None:
-        names = sorted(self.names_of(plan.key))
+        names = sorted(self._names_of(plan.key))
         room = MOST_PENDING - self._pending
         self.lost += max(0, len(errors) - room)
         pack = RecordPack()
@@ -103,9 +106,7 @@ class DeadLetterLog:
         self._log.producer.append(self._topic, 0, pack, on_done)
 
     def _warn(self, error: LogError) -> None:
-        suppressed = self._warnings.try_pass("dead letters")
-        if suppressed is not None:
-            log.warning("rows with errors cannot be reported", topic=self._topic, error=str(error))
+        self._warnings.warning("rows with errors cannot be reported", topic=self._topic, error=str(error))
 
     async def close(self) -> None:
         if self._making is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock._ext.record.segment import RecordPack
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.storage.log.base import Consumer, Fetched, LogError, OffsetOutOfRange
 from penstock.subscribers.query.feeds import Feed, FeedMemory, Lane
 from penstock.subscribers.query.plan import Plan
@@ -59,7 +59,7 @@ class LivePass:
         self._task: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
         self._by_query: dict[int, Feed] = {}
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
         self.feeds: dict[str, Feed] = {}
         self.positions: list[int] = []
         self._slice = SLICE_RECORDS
@@ -158,7 +158,7 @@ class LivePass:
                 await self._jump(consumer, error)
                 continue
             except LogError as error:
-                self._warn("the log cannot be read for data subscription", error)
+                self._warnings.warning("the log cannot be read for data subscription", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             for item in fetched:
@@ -214,9 +214,9 @@ class LivePass:
                 self._on_errors(self._by_query[query].plan, partition, errors)
 
     async def _jump(self, consumer: Consumer, error: OffsetOutOfRange) -> None:
-        """The log has lost what the pass stood at. Feeds begin anew, so their readers see that it is not there."""
+        """The log has lost what the pass stood at. Feeds start over, so their readers see that it is not there."""
         place = error.partition
-        self._warn("the log has lost records that were not evaluated", error)
+        self._warnings.warning("the log has lost records that were not evaluated", error=str(error))
         self.restarts += 1
         if place is None:
             await asyncio.sleep(RETRY_SECONDS)
@@ -224,7 +224,7 @@ class LivePass:
         try:
             await consumer.seek(place, error.end)
         except LogError as failed:
-            self._warn("the end of the log cannot be read", failed)
+            self._warnings.warning("the end of the log cannot be read", error=str(failed))
             await asyncio.sleep(RETRY_SECONDS)
             return
         self._begin_anew(place.partition, error.end)
@@ -233,8 +233,3 @@ class LivePass:
         self.positions[partition] = offset
         for feed in self.feeds.values():
             self._memory.forget(feed.lanes[partition], offset)
-
-    def _warn(self, what: str, error: LogError) -> None:
-        suppressed = self._warnings.try_pass(what)
-        if suppressed is not None:
-            log.warning(what, error=str(error), suppressed=suppressed)

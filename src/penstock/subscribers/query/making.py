@@ -16,7 +16,7 @@ from penstock.subscribers.query.execution import Infer, LocalExecutor, OnTable, 
 from penstock.subscribers.query.groups.coordinator import GroupCoordinator, Refusal
 from penstock.subscribers.query.groups.forwarding import ClusterCoordinator, ClusterExecutor
 from penstock.subscribers.query.groups.limits import GroupSettings
-from penstock.subscribers.query.groups.offsets import OffsetBook
+from penstock.subscribers.query.groups.offsets import OffsetBook, OnNeedingMore
 from penstock.subscribers.query.groups.peers import Peers
 from penstock.subscribers.query.plan import Plan
 from penstock.subscribers.query.ports import Coordinator, Fetcher, Identity, Progress, Source
@@ -57,6 +57,7 @@ def make_service(
     is_taken: Callable[[str], bool] = lambda _: False,
     errors_of: Callable[[Plan], int] = lambda _: 0,
     on_table: OnTable = announce_nothing,
+    on_needing_more: OnNeedingMore | None = None,
     clock: Callable[[], float] = time.monotonic,
     wall_clock: Callable[[], float] = time.time,
 ) -> Parts:
@@ -69,6 +70,7 @@ def make_service(
         wall_clock=wall_clock,
         node="" if neighbours is None else neighbours.name,
         is_mine=None if neighbours is None else neighbours.node.owns,
+        on_needing_more=on_needing_more,
     )
     refuse = _refusal_of(catalogue, privileges)
     local = GroupCoordinator(

@@ -11,7 +11,6 @@ A table over `plant/+/data` is announced at `$datasub/meta/plant/*/data`: a topi
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ import msgspec
 
 from penstock._ext.record import envelope
 from penstock._ext.record.segment import RecordPack
+from penstock.core.clock import now_ms
 from penstock.storage.log.base import LogError
 from penstock.subscribers.query.plan import Plan
 from penstock_client.errors import Unavailable
@@ -57,7 +57,7 @@ class Announcer:
 
     async def __call__(self, kind: str, table: TableDefinition, who: Identity) -> None:
         """Raises Unavailable if a partition of the log does not take the change."""
-        now = time.time_ns() // 1_000_000
+        now = now_ms()
         change = TableChange(kind, table.name, table.filter, table.to_sql(), who.user, now, uuid.uuid4().hex)
         topic = topic_of(table.filter)
         record = envelope.encode(topic, msgspec.json.encode(change), qos=1, received_at=now)

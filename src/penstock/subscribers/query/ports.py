@@ -8,11 +8,14 @@ front-ends ─▶ DataService (service.py) ─┬─▶ Catalogue, Privileges
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from penstock.access import base as access
+from penstock.access.base import Grant, Subject
+from penstock.core.signal import Signal
 from penstock_client import wire
 
 if TYPE_CHECKING:
@@ -27,6 +30,31 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
     address: str = ""  # of the other end of the connection, as shown by SHOW CONSUMERS
     is_operator: bool = False  # came with the token of the administration: may do everything
     surface: str = "data"  # data, mqtt or admin
+    # As in the identity that access control knows.
+    source: str = ""
+    groups: tuple[str, ...] = ()
+    grants: tuple[Grant, ...] | None = None
+    attributes: dict[str, str | int | float] = {}
+
+    @classmethod
+    def of(cls, subject: Subject, surface: str) -> Identity:
+        known = subject.identity
+        return cls(
+            known.user,
+            subject.client_id,
+            subject.address,
+            surface=surface,
+            source=known.source,
+            groups=known.groups,
+            grants=known.grants,
+            attributes=known.attributes,
+        )
+
+    @property
+    def subject(self) -> Subject:
+        """Whom the rules are about."""
+        known = access.Identity(self.user, self.source, self.groups, self.grants, attributes=self.attributes)
+        return Subject(known, self.client_id, self.address)
 
 
 class Source(Protocol):
@@ -65,7 +93,8 @@ class Coordinator(Protocol):
     """Consumer groups. Everything raises DataError: NotAMember, StaleEpoch, NotFound, NotAllowed, Unavailable,
     BadRequest. `on_changed` hears of each consumer, by its group and id, whose partitions are others than before."""
 
-    on_changed: Callable[[str, str], None]
+    @property
+    def on_changed(self) -> Signal[[str, str]]: ...
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...

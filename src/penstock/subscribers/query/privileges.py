@@ -10,12 +10,14 @@ Who has no right on a topic hears the same words whether it is there or not: nam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import msgspec
 
 from penstock._ext.match.acl import SUBSCRIBE, AclProgram, filter_covers, filters_intersect
+from penstock.access.base import Subject
+from penstock.core.signal import Signal
 from penstock.storage.state.base import Change
 from penstock.subscribers.query.ports import Identity
 from penstock.subscribers.query.stored import GRANTS, Stored
@@ -35,10 +37,9 @@ class Hidden(NotAllowed):
 class Access(Protocol):
     """The part of access control that is asked here."""
 
-    @property
-    def has_acl(self) -> bool: ...
-    def data_access(self, client_id: str, username: str | None, action: str, topic: str) -> bool | None: ...
-    def program_for(self, client_id: str, username: str | None) -> AclProgram | None: ...
+    def is_open_to(self, subject: Subject) -> bool: ...
+    def data_access(self, subject: Subject, action: str, topic: str) -> bool | None: ...
+    def program_for(self, subject: Subject) -> AclProgram | None: ...
 
 
 class Privileges:
@@ -47,14 +48,15 @@ class Privileges:
         self._stored = stored
         self._given: dict[tuple[str, str], Given] = {}
         # Hears which topic's privileges have changed, None for every one's.
-        self.on_changed: Callable[[str | None], None] = lambda _: None
+        self.on_changed = Signal[[str | None]]()
         stored.listen(GRANTS, self._on_change)
 
     def may(self, who: Identity, action: str, topic: str, owner: str | None = None) -> bool:
         """`owner`: of the topic, if it is there and has one."""
         if who.is_operator:
             return True
-        said = self._access.data_access(who.client_id, who.user, action, topic)
+        subject = who.subject
+        said = self._access.data_access(subject, action, topic)
         if said is not None:
             return said
         if who.user is not None:
@@ -64,7 +66,7 @@ class Privileges:
                 given = self._given.get((who.user, name), {}).get(action)
                 if given is not None:
                     return given
-        return not self._access.has_acl
+        return self._access.is_open_to(subject)
 
     def may_know(self, who: Identity, name: str, owner: str | None) -> bool:
         """Return whether SHOW lists a topic: its name and query reveal what messages contain."""
@@ -111,7 +113,7 @@ class Privileges:
 
     def may_read(self, who: Identity, topic_filter: str) -> bool:
         """Every message of it."""
-        program = None if who.is_operator else self._access.program_for(who.client_id, who.user)
+        program = None if who.is_operator else self._access.program_for(who.subject)
         return program is None or covers(program, topic_filter)
 
     def check_source(self, who: Identity, topic_filter: str) -> None:

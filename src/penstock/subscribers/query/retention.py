@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Mapping
 
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.clock import now_ms
+from penstock.core.logging import Throttled, get_logger
 from penstock.storage.log.base import Log, LogError, TopicPartition
 from penstock.subscribers.query.ports import Progress
 from penstock.subscribers.query.source import Source
@@ -28,7 +28,7 @@ class Retention:
         self._is_holding = is_holding
         self._held: dict[int, int] = {}
         self._task: asyncio.Task[None] | None = None
-        self._warnings = RateLimited(interval=60.0)
+        self._warnings = Throttled(log, interval=60.0)
         self._suspension: Suspension | None = None
         self._watched: tuple[Source, Progress] | None = None
         self._failures = 0
@@ -94,19 +94,16 @@ class Retention:
 
     def _complain(self, error: Exception) -> None:
         self._failures += 1
-        suppressed = self._warnings.try_pass("retention")
-        if suppressed is not None:
-            log.warning(
-                "the log cannot be told what groups need: a consumer may fall behind what it keeps",
-                error=str(error),
-                suppressed=suppressed,
-            )
+        self._warnings.warning(
+            "the log cannot be told what groups need: a consumer may fall behind what it keeps",
+            error=str(error),
+        )
 
     async def _look(self, source: Source, progress: Progress) -> None:
         if self._suspension is None:
             await self.apply(await source.partitions(), progress.needed())
         else:
-            await self._suspension.look(progress.needed(), int(time.time() * 1_000))
+            await self._suspension.look(progress.needed(), now_ms())
 
     async def apply(self, partitions: list[int], needed: Mapping[int, int]) -> None:
         for number in partitions:

@@ -57,10 +57,10 @@ class DataService:
             "times": self._times,
             "leave": coordinator.leave,
         }
-        catalogue.on_dropped = coordinator.topic_dropped
-        catalogue.on_reloaded = coordinator.topic_reloaded
-        privileges.on_changed = coordinator.access_changed
-        coordinator.on_changed = fetcher.wake
+        catalogue.on_dropped.listen(coordinator.topic_dropped)
+        catalogue.on_reloaded.listen(coordinator.topic_reloaded)
+        privileges.on_changed.listen(coordinator.access_changed)
+        coordinator.on_changed.listen(fetcher.wake)
 
     async def start(self) -> None:
         """Everything is as it was left. Raises StoreError, LogError."""
@@ -107,7 +107,7 @@ class DataService:
 
     async def _subscribe(self, who: Identity, params: wire.Subscribe) -> wire.Assignment:
         if ":" in params.consumer and who.surface == "data":
-            raise BadRequest("the id of a consumer is the one that an answer has brought")
+            raise BadRequest("unknown consumer id: use the one returned by subscribe")
         return await self.coordinator.subscribe(who, params)
 
     async def _fetch(self, who: Identity, params: wire.Fetch) -> wire.Fetched:

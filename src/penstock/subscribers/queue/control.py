@@ -230,7 +230,7 @@ class QueueControl:
         return {**describe(queue), "removed": removed}
 
     async def delete_group(self, name: str, group_name: str) -> dict[str, Any]:
-        """The group forgets where it was; the entry as it was. A client that subscribes makes it anew."""
+        """The group forgets where it was; the entry as it was. A client that subscribes creates a new one."""
         group = self.find_group(name, group_name)
         if group.consumers:
             raise ConflictError(

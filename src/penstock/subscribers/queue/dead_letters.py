@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from penstock._ext.queue.pending import MAX_DELIVERIES, REJECTED
-from penstock._ext.record.envelope import Envelope, encode
+from penstock._ext.record.envelope import Envelope, encode, encode_properties
 from penstock._ext.record.segment import Record
-from penstock._ext.wire.packets import encode_publish_properties
 from penstock.subscribers.queue.names import (
     DLQ_DELIVERIES,
     DLQ_GROUP,
@@ -61,7 +60,7 @@ def dead_letter(
         client_id=message.client_id,
         username=message.username,
         received_at=message.received_at,
-        props=encode_publish_properties(
+        props=encode_properties(
             payload_format=message.payload_format,
             content_type=message.content_type,
             response_topic=message.response_topic,

@@ -161,7 +161,7 @@ def configured(settings: Settings) -> list[QueueDefinition]:
         except QueueError as error:
             raise SettingsError(error.message, error.hint) from None
         definitions.append(definition)
-    if not definitions and settings.queue_manager.default_queue:
+    if not definitions and settings.durable_queues.default_queue:
         definitions.append(QueueDefinition(name=DEFAULT_QUEUE, topics=(ALL_QUEUES,), origin="config"))
     return definitions
 

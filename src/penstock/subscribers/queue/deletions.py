@@ -137,7 +137,7 @@ class Deletions:
 
     def _free(self, name: str) -> None:
         self._under_way.pop(name, None)
-        self._manager.hub.bindings.bump()  # publishers who were refused meanwhile would be for ever
+        self._manager.hub.queues.bindings.bump()  # publishers who were refused meanwhile would be for ever
         if (wanted := self._wanted.pop(name, None)) is not None:
             self._manager.spawn(self._make(wanted))  # later: it waits for the turn that the deletion still has
 

@@ -1,7 +1,7 @@
 """Creates queues when a client publishes or subscribes to an unknown name.
 
-`queue_manager.auto_create` says whether such a queue is durable, ephemeral, or refused. The definition of a durable one
-is stored before its log is created, and therefore before the first publisher or consumer gets an answer.
+`durable_queues.auto_create` says whether such a queue is durable, ephemeral, or refused. The definition of a durable
+one is stored before its log is created, and therefore before the first publisher or consumer gets an answer.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock._ext.hub.connection import QUEUE_LIMIT, QUEUE_OFF, answer_text
-from penstock._ext.wire.packets import Reason
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
+from penstock.core.refusal import Refusal, Refused
 from penstock.storage.log.base import LogUnavailable
 from penstock.storage.state.base import StoreError
 from penstock.subscribers.queue.definitions import QueueDefinition, encode, on_first_use
@@ -31,7 +31,7 @@ class FirstUse:
     def __init__(self, manager: QueueManager) -> None:
         self._manager = manager
         self._names: set[str] = set()
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
 
     def opened(self, queue: Queue) -> None:
         """Count a queue that was opened, if it was created on first use."""
@@ -51,14 +51,12 @@ class FirstUse:
         if settings.auto_create == "off":
             return QUEUE_OFF
         if len(self._names) >= settings.max_auto_queues or len(manager.queues) >= settings.max_queues:
-            if (suppressed := self._warnings.try_pass("limit")) is not None:
-                log.warning(
-                    "queue not created: limit of automatically created queues reached",
-                    queue=name,
-                    created=len(self._names),
-                    queues=len(manager.queues),
-                    suppressed=suppressed,
-                )
+            self._warnings.warning(
+                "queue not created: limit of automatically created queues reached",
+                queue=name,
+                created=len(self._names),
+                queues=len(manager.queues),
+            )
             return QUEUE_LIMIT
         queue = manager.open(configured or on_first_use(name, durable=settings.auto_create == "durable"))
         queue.is_stored = not queue.definition.durable
@@ -68,13 +66,13 @@ class FirstUse:
         log.info("queue created on first use", queue=name, durable=queue.definition.durable)
         return queue
 
-    def refusal(self, answer: int) -> tuple[int, str]:
-        """Return the reason code and words for a subscriber."""
+    def refused(self, answer: int) -> Refused:
+        """Return the refusal for a consumer."""
         if answer == QUEUE_LIMIT:
-            return int(Reason.QUOTA_EXCEEDED), answer_text(QUEUE_LIMIT)
+            return Refused(Refusal.QUOTA_EXCEEDED, answer_text(QUEUE_LIMIT))
         if answer == QUEUE_OFF:
-            return int(Reason.TOPIC_FILTER_INVALID), answer_text(QUEUE_OFF)
-        return int(Reason.QUOTA_EXCEEDED), "there is no such queue, and one cannot be created now"
+            return Refused(Refusal.NOT_FOUND, answer_text(QUEUE_OFF))
+        return Refused(Refusal.QUOTA_EXCEEDED, "there is no such queue, and one cannot be created now")
 
     async def is_ready(self, queue: Queue) -> bool:
         """Store the definition if necessary and return whether it is durable: another node may serve the queue, and has

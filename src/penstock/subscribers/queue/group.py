@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from penstock._ext.hub.connection import QueueConsumer, QueueGroup, Session
+from penstock._ext.hub.connection import QueueConsumer, QueueGroup
 from penstock._ext.queue.pending import CLAIMED, DEAD, HELD, READY, WAITING
 from penstock._ext.record.segment import RecordPack
 from penstock.core.logging import get_logger
@@ -15,6 +15,7 @@ from penstock.core.ports import Timer
 from penstock.storage.log.base import LogError
 from penstock.storage.state.base import StoreError
 from penstock.subscribers.queue.abandoned import Life, longer
+from penstock.subscribers.queue.consumer import Client, Outlet
 from penstock.subscribers.queue.rights import RELAYED_BY, identity_of
 from penstock.subscribers.queue.state import StoredGroup
 
@@ -65,16 +66,17 @@ class Lane:
 class Member:
     """A consumer of the group."""
 
-    __slots__ = ("core", "since")
+    __slots__ = ("client", "core", "since")
 
-    def __init__(self, core: QueueConsumer) -> None:
+    def __init__(self, client: Client, core: QueueConsumer) -> None:
+        self.client = client
         self.core = core
         self.since = time.time()
 
     @property
     def client_id(self) -> str:
         """Of a consumer at another node with the name of that node."""
-        client_id, relayed, node = self.core.session.client_id.partition(RELAYED_BY)
+        client_id, relayed, node = self.client.client_id.partition(RELAYED_BY)
         return f"{client_id} at {node}" if relayed else client_id
 
     @property
@@ -166,7 +168,7 @@ class Group:
     @property
     def is_used(self) -> bool:
         """Whether one of its consumers is connected."""
-        return any(member.core.session.connection is not None for member in self.members)
+        return any(member.client.connected for member in self.members)
 
     @property
     def unused_since(self) -> float:
@@ -178,10 +180,9 @@ class Group:
         """Return the messages the group has yet to settle, read or not (classic queues)."""
         return self.core.unsettled
 
-    def note_use(self, leaving: Session | None = None) -> None:
+    def note_use(self, leaving: Client | None = None) -> None:
         """Update the idle time after a consumer has joined, connected or left, or before `leaving` leaves."""
-        sessions = [member.core.session for member in self.members]
-        if any(session.connection is not None and session is not leaving for session in sessions):
+        if any(member.client.connected and member.client is not leaving for member in self.members):
             since = 0.0
         else:
             since = self.idle_since or time.time()
@@ -279,25 +280,16 @@ class Group:
 
     # ---- members ----
 
-    def join(
-        self, session: Session, *, qos: int, prefetch: int, identifier: int, settles_by_ack: bool, is_lasting: bool
-    ) -> Member:
+    def join(self, client: Client, outlet: Outlet, *, credit: int) -> Member:
         self.last_used = time.time()
         if not self.members:
             if self.is_stream:
                 self.core.seek(self.core.committed)  # what lies between is read again
             self._start_reading()
-        core = QueueConsumer(
-            self.core,
-            session,
-            qos=qos,
-            prefetch=prefetch,
-            identifier=identifier,
-            settles_by_ack=settles_by_ack,
-            number=self._lasting_number(session.client_id) if is_lasting else 0,
-        )
-        core.is_owner = self.made_by == identity_of(session)
-        member = Member(core)
+        number = self._lasting_number(client.client_id) if client.expiry_interval else 0
+        core = outlet.make_consumer(self.core, credit=credit, number=number)
+        core.is_owner = self.made_by == identity_of(client)
+        member = Member(client, core)
         self.members.append(member)
         core.join()
         self.review()

@@ -10,18 +10,20 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from penstock._ext.hub.connection import DurableQueue, Hub, QueueGroup, Session
-from penstock._ext.wire.packets import Reason
+from penstock._ext.hub.connection import DurableQueue, Hub, QueueGroup
 from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler
+from penstock.core.refusal import Refusal, Refused
+from penstock.core.tasks import TaskSet
 from penstock.services.node import ClusterNode
-from penstock.settings.queues import QueueManagerSettings
+from penstock.settings.queues import DurableQueueSettings
 from penstock.storage.log.base import Consumer, Log, LogError
 from penstock.storage.log.waiting import until_available
 from penstock.storage.state.base import StateStore, StoreError
 from penstock.subscribers.queue import state as names
-from penstock.subscribers.queue.abandoned import client_left
+from penstock.subscribers.queue.abandoned import Life, client_left
 from penstock.subscribers.queue.ages import Ages
+from penstock.subscribers.queue.consumer import Client, ConsumerTerms, LastingConsumers, Outlet
 from penstock.subscribers.queue.dead_letters import REASONS
 from penstock.subscribers.queue.definitions import QueueDefinition, QueueError, changed, decode, decode_ending
 from penstock.subscribers.queue.deletions import Deletions
@@ -30,22 +32,19 @@ from penstock.subscribers.queue.figures import Figures
 from penstock.subscribers.queue.first_use import FirstUse
 from penstock.subscribers.queue.following import Follower
 from penstock.subscribers.queue.memberships import (
-    MOST_PREFETCH,
     QOS_0,
     Membership,
     Memberships,
-    read_life,
-    read_properties,
-    refuse_kind,
+    check_kind,
 )
-from penstock.subscribers.queue.names import Address, is_dead_letters, parse_publish, parse_subscription
+from penstock.subscribers.queue.names import Address, is_dead_letters, parse_publish
 from penstock.subscribers.queue.ownership import Ownership
 from penstock.subscribers.queue.positions import parse_position, resolve
 from penstock.subscribers.queue.queue import Queue
 from penstock.subscribers.queue.readers import Readers
-from penstock.subscribers.queue.relays import Relays
-from penstock.subscribers.queue.returning import FindSession, Returning
-from penstock.subscribers.queue.rights import apply_rights, identity_of, refuse_move
+from penstock.subscribers.queue.remote import MakeRemote, NoRemoteQueues
+from penstock.subscribers.queue.returning import FindClient, Returning
+from penstock.subscribers.queue.rights import apply_rights, check_move, identity_of
 from penstock.subscribers.queue.state import QueueState, member_key
 from penstock.subscribers.queue.upkeep import Upkeep
 from penstock.subscribers.queue.writing import DefinitionWriter
@@ -54,9 +53,12 @@ log = get_logger("penstock.queues")
 
 LOOKED_AT_ONCE = 50
 
+OnBuried = Callable[[str, str, str], None]
+"""Called with the queue, the topic and the reason of a message that is a dead letter now."""
 
-def _unable(session: Session) -> int:
-    return int(Reason.IMPLEMENTATION_SPECIFIC_ERROR) if session.version == 5 else 0x80
+
+def ignore_buried(queue: str, topic: str, reason: str) -> None:
+    """Where no events are recorded."""
 
 
 class QueueManager:
@@ -68,18 +70,22 @@ class QueueManager:
         store: StateStore,
         scheduler: Scheduler,
         *,
-        settings: QueueManagerSettings,
+        settings: DurableQueueSettings,
         definitions: Iterable[QueueDefinition] = (),
         prefix: str = "",
+        lasting: LastingConsumers,
         node: ClusterNode | None = None,
+        remote: MakeRemote = NoRemoteQueues,
+        on_buried: OnBuried = ignore_buried,
     ) -> None:
-        """`node` says which queues' consumers this broker serves; None: it is alone."""
+        """`node` says which queues' consumers this broker serves; None: it is alone. `remote` makes the port to queues
+        that other nodes serve; `lasting` knows the consumers of sessions, `on_buried` is called for dead letters."""
         self.hub = hub
         self.scheduler = scheduler
         self.settings = settings
         self.prefix = prefix
         self._node = node
-        self.relays = None if node is None else Relays(self, node)
+        self.remote = remote(self)
         self.ownership = Ownership(self, node)
         self.queues: dict[str, Queue] = {}
         self.state = QueueState(store, scheduler)
@@ -92,7 +98,7 @@ class QueueManager:
         self._lookers: dict[int, Consumer] = {}
         self.ages = Ages()
         self._memberships = Memberships()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self.upkeep = Upkeep(self)
         self.first_use = FirstUse(self)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -102,8 +108,8 @@ class QueueManager:
         if node is not None:
             self._follower = Follower(self, log_provider, node, prefix)
         self.definitions = DefinitionWriter(self, self._follower)
-        self._returning = Returning(self, self._follower)
-        self.on_buried: Callable[[str, str, str], None] | None = None
+        self._returning = Returning(self, self._follower, lasting)
+        self._on_buried = on_buried
 
     @property
     def is_alone(self) -> bool:
@@ -145,7 +151,7 @@ class QueueManager:
         for definition in self._configured.values():
             await self.configure(definition)
         # Groups that are restored may want something at once; publishers come later.
-        self.hub.serve_queues(None, self._on_queues, self._on_detach)
+        self.hub.queues.serve(None, self._on_queues, self._on_detach)
         known = [queue for queue in self.queues.values() if queue.topic in topics]
         for at in range(0, len(known), LOOKED_AT_ONCE):
             making = (partial(queue.make, is_there=True) for queue in known[at : at + LOOKED_AT_ONCE])
@@ -158,8 +164,7 @@ class QueueManager:
         for queue in self.queues.values():
             for group in queue.groups.values():
                 group.serve()  # dead letters that were not buried yet
-        on_relay = None if self.relays is None else self.relays.settle
-        self.hub.serve_queues(self._find_queue, self._on_queues, self._on_detach, on_relay)
+        self.hub.queues.serve(self._find_queue, self._on_queues, self._on_detach, self.remote.on_settlement)
         self.definitions.is_started = True
         if self._follower is not None:
             self.spawn(self._follower.run())
@@ -187,9 +192,9 @@ class QueueManager:
             except LogError as error:
                 log.error("a queue keeps its stored definition", queue=definition.name, error=str(error))
 
-    async def reload(self, definitions: Iterable[QueueDefinition], settings: QueueManagerSettings) -> None:
+    async def reload(self, definitions: Iterable[QueueDefinition], settings: DurableQueueSettings) -> None:
         self.settings = settings
-        self.hub.bindings.bump()  # publishers remember that their queue was not created: let them try again
+        self.hub.queues.bindings.bump()  # publishers remember that their queue was not created: let them try again
         self._configured = {definition.name: definition for definition in definitions}
         for definition in self._configured.values():
             await self.configure(definition)
@@ -197,17 +202,13 @@ class QueueManager:
     async def close(self) -> None:
         self.is_closing = True
         self.upkeep.stop()
-        if self.relays is not None:
-            self.relays.close_all(self._memberships)
+        self.remote.close_all()
         mine = [queue for queue in self.queues.values() if queue.is_current]
         for queue in mine:
             for group in queue.groups.values():
                 if group.is_stream:
                     group.auto_commit()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.close()
         if self._follower is not None:
             await self._follower.stop()
         for readers in self._readers.values():
@@ -223,9 +224,7 @@ class QueueManager:
         await self._ephemeral_log.close()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(work)
 
     # ---- queues ----
 
@@ -251,9 +250,9 @@ class QueueManager:
         return queue
 
     def _bind(self, queue: Queue) -> None:
-        self.hub.unbind_queue(queue.core)
+        self.hub.queues.unbind(queue.core)
         for binding in queue.definition.bindings:
-            self.hub.bind_queue(queue.core, binding.encode())
+            self.hub.queues.bind(queue.core, binding.encode())
 
     def find(self, name: str) -> Queue:
         queue = self.queues.get(name)
@@ -295,11 +294,10 @@ class QueueManager:
         """It is there no more; its log and its state are another's to remove."""
         del self.queues[queue.name]
         self.first_use.gone(queue)
-        self.hub.unbind_queue(queue.core)
+        self.hub.queues.unbind(queue.core)
         for membership in self._memberships:
             membership.members = [pair for pair in membership.members if pair[0].queue is not queue]
-            if self.relays is not None:
-                self.relays.follow(membership)
+            self.remote.follow(membership)
         for group in queue.groups.values():
             group.is_removed = True  # what its consumers give back is not stored any more
             self.figures.keep_group(group)
@@ -342,99 +340,96 @@ class QueueManager:
 
     def tell_buried(self, queue: str, letters: Iterable[tuple[bytes, int]]) -> None:
         """Messages, by topic and reason, are dead letters now."""
-        if self.on_buried is not None:
-            for topic, reason in letters:
-                self.on_buried(queue, topic.decode(errors="replace"), REASONS[reason])
+        for topic, reason in letters:
+            self._on_buried(queue, topic.decode(errors="replace"), REASONS[reason])
 
     def _on_queues(self, groups: list[QueueGroup]) -> None:
         for core in groups:
             core.owner.serve()
 
-    def _on_detach(self, session: Session) -> None:
+    def _on_detach(self, client: Client) -> None:
         """A client without a session gives back what it has; a persistent one has until the visibility timeout."""
-        if session.expiry_interval == 0:
-            self.ended(session)
+        if client.expiry_interval == 0:
+            self.ended(client)
             return
-        for membership in self._memberships.of(session.client_id):
+        for membership in self._memberships.of(client.client_id):
             for group, _ in membership.members:
-                group.note_use(leaving=session)
+                group.note_use(leaving=client)
 
     # ---- subscriptions ----
 
-    async def subscribe(
+    async def consume(
         self,
-        session: Session,
-        topic_filter: str,
+        client: Client,
+        name: str,
+        address: Address,
         *,
-        qos: int,
-        identifier: int,
-        properties: Iterable[tuple[str, str]] = (),
-        receive_maximum: int = MOST_PREFETCH,
-        is_relayed: bool = False,
-    ) -> tuple[int, str]:
-        """The client becomes a consumer; the QoS granted, or the reason code of the refusal and its words.
-        `is_relayed`: it is another node, for a client of its own, and only of queues that are served here."""
+        terms: ConsumerTerms,
+        outlet: Outlet,
+        relayed_life: Life | None = None,
+    ) -> None:
+        """Make the client a consumer; raises Refused. `name` tells the consumers of a client apart: a second one with
+        the same name replaces the first. `relayed_life`: the client is another node, for a client of its own, and
+        consumes only queues that are served here."""
         try:
-            address = parse_subscription(topic_filter)
-            record, position = read_properties(session, properties, qos, identifier, receive_maximum)
-            if position:
-                parse_position(position)
+            if terms.position:
+                parse_position(terms.position)
         except ValueError as error:
-            log.info("a subscription to a queue is refused", client_id=session.client_id, error=str(error))
-            return int(Reason.TOPIC_FILTER_INVALID), str(error)
-        if not is_relayed and not self.is_there(address):
+            log.info("a consumer of a queue is refused", client_id=client.client_id, error=str(error))
+            raise Refused(Refusal.INVALID_ARGUMENT, str(error)) from None
+        membership = Membership(client, name, address, terms, outlet, relayed_life, terms.position)
+        if not membership.is_relayed and not self.is_there(address):
             made = self.first_use.make(address.queue, self._configured.get(address.queue))
             if isinstance(made, int):
-                membership = Membership(session, topic_filter, address, record, position, [])
-                return self._await_dead_letters(membership, made)
+                self._await_dead_letters(membership, made)
+                return
             if not await self.first_use.is_ready(made):
-                return int(Reason.UNSPECIFIED_ERROR), "the queue cannot be created now"
-        unable = _unable(session)
-        if not await self.ownership.joined():
-            return unable, "this node has not joined the cluster yet"
-        life = read_life(properties) if is_relayed else "named"
-        membership = Membership(session, topic_filter, address, record, position, [], is_relayed, life)
-        queues = self.queues_for(membership)
-        here = [queue for queue in queues if self.ownership.owns(queue)]
-        kinds: set[str] = {queue.definition.type for queue in queues}
-        if (refusal := refuse_kind(membership, kinds, unable) or refuse_move(membership, here)) is not None:
-            return refusal
-        if is_relayed and not here and not address.spans_queues:
-            return unable, "it is served by another node now"
-        if not await self.ownership.serve(here):
-            return unable, "the queue is being handed to another node: try again"
-        self.unsubscribe(session, topic_filter, forget=False)
+                raise Refused(Refusal.UNAVAILABLE, "the queue cannot be created now")
+        here = await self._check(membership)
+        self.unsubscribe(client, name, forget=False)
         self._memberships.add(membership)
         try:
             for queue in here:
                 await self.join(membership, queue)
-            refusal = None if self.relays is None else await self.relays.open(membership)
+            await self.remote.open(membership)
         except LogError as error:
-            log.warning("a queue cannot be consumed now", client_id=session.client_id, error=str(error))
-            self.unsubscribe(session, topic_filter)
-            return int(Reason.UNSPECIFIED_ERROR), "the queue cannot be consumed now"
-        if refusal is not None:
-            log.info("a queue of another node cannot be consumed", client_id=session.client_id, error=refusal[1])
-            self.unsubscribe(session, topic_filter)
-            return refusal
+            log.warning("a queue cannot be consumed now", client_id=client.client_id, error=str(error))
+            self.unsubscribe(client, name)
+            raise Refused(Refusal.UNAVAILABLE, "the queue cannot be consumed now") from None
+        except Refused as refused:
+            log.info("a queue of another node cannot be consumed", client_id=client.client_id, error=str(refused))
+            self.unsubscribe(client, name)
+            raise
         self._store_member(membership)
-        return qos, ""
 
-    def _await_dead_letters(self, membership: Membership, answer: int) -> tuple[int, str]:
+    async def _check(self, membership: Membership) -> list[Queue]:
+        """Return the queues of a new membership that are served here; raises Refused."""
+        if not await self.ownership.joined():
+            raise Refused(Refusal.IN_USE, "this node has not joined the cluster yet")
+        queues = self.queues_for(membership)
+        here = [queue for queue in queues if self.ownership.owns(queue)]
+        check_kind(membership, {queue.definition.type for queue in queues})
+        check_move(membership, here)
+        if membership.is_relayed and not here and not membership.address.spans_queues:
+            raise Refused(Refusal.IN_USE, "it is served by another node now")
+        if not await self.ownership.serve(here):
+            raise Refused(Refusal.IN_USE, "the queue is being handed to another node: try again")
+        return here
+
+    def _await_dead_letters(self, membership: Membership, answer: int) -> None:
         """Dead letters may be waited for before there are any; other queues that are not there are refused."""
-        queue, qos = membership.address.queue, membership.record.qos
+        queue = membership.address.queue
         if not is_dead_letters(queue) or queue.removeprefix("$dlq/") not in self.queues:
-            return self.first_use.refusal(answer)
-        if qos == 0:
-            return _unable(membership.session), QOS_0
+            raise self.first_use.refused(answer)
+        if not membership.terms.settles:
+            raise Refused(Refusal.NOT_SUPPORTED, QOS_0)
         self._memberships.add(membership)
         self._store_member(membership)
-        return qos, ""
 
     def _store_member(self, membership: Membership) -> None:
-        session = membership.session
-        if session.expiry_interval:
-            key = member_key(session.client_id, membership.topic_filter)
+        client = membership.client
+        if client.expiry_interval:
+            key = member_key(client.client_id, membership.name)
             self.state.store([(names.MEMBERS, key, msgspec.json.encode(membership.record))])
 
     def queues_for(self, membership: Membership) -> list[Queue]:
@@ -455,12 +450,12 @@ class QueueManager:
     def is_member(self, membership: Membership) -> bool:
         return self._memberships.has(membership)
 
-    def memberships_of(self, session: Session) -> list[Membership]:
-        return [membership for membership in self._memberships.of(session.client_id) if membership.session is session]
+    def memberships_of(self, client: Client) -> list[Membership]:
+        return [membership for membership in self._memberships.of(client.client_id) if membership.client is client]
 
     async def join(self, membership: Membership, queue: Queue) -> None:
         await queue.make()
-        record, session = membership.record, membership.session
+        terms, client = membership.terms, membership.client
         start = None
         if membership.position and queue.core.is_stream:
             position = parse_position(membership.position)
@@ -473,22 +468,14 @@ class QueueManager:
             membership.group_name,
             membership.address.filter,
             start=start,
-            auto_commit=record.auto_commit if may_move else None,
-            made_by=identity_of(session),
+            auto_commit=terms.auto_commit if may_move else None,
+            made_by=identity_of(client),
             life=membership.life,
         )
         if start is not None and may_move and queue.name not in membership.placed:
             await group.seek(start)
         membership.placed.add(queue.name)
-        member = group.join(
-            session,
-            qos=record.qos,
-            prefetch=record.prefetch,
-            identifier=record.identifier,
-            settles_by_ack=record.settles_by_ack,
-            is_lasting=session.expiry_interval > 0,
-        )
-        membership.members.append((group, member))
+        membership.members.append((group, group.join(client, membership.outlet, credit=terms.credit)))
 
     async def join_late(self, queue: Queue) -> None:
         """Those who consume all queues, or waited for this one."""
@@ -496,64 +483,62 @@ class QueueManager:
             if membership.waits_for(queue):
                 await self.ownership.follow(membership, [queue])
 
-    def unsubscribe(self, session: Session, topic_filter: str, *, forget: bool = True) -> None:
-        membership = self._memberships.remove(session.client_id, topic_filter)
+    def unsubscribe(self, client: Client, name: str, *, forget: bool = True) -> None:
+        membership = self._memberships.remove(client.client_id, name)
         if membership is None:
             return
-        if self.relays is not None:
-            self.relays.close(membership, has_left=forget)
+        self.remote.close(membership, has_left=forget)
         for group, member in membership.members:
             group.leave(member)
             if forget and not membership.is_relayed:
-                client_left(group, is_assigned=session.is_assigned)
-        if forget and session.expiry_interval:
-            self.state.store([(names.MEMBERS, member_key(session.client_id, topic_filter), None)])
+                client_left(group, is_assigned=client.is_assigned)
+        if forget and client.expiry_interval:
+            self.state.store([(names.MEMBERS, member_key(client.client_id, name), None)])
 
-    def ended(self, session: Session) -> None:
+    def ended(self, client: Client) -> None:
         """Its subscriptions are gone with it."""
-        for membership in self.memberships_of(session):
-            self.unsubscribe(session, membership.topic_filter)
+        for membership in self.memberships_of(client):
+            self.unsubscribe(client, membership.name)
 
-    def withdraw(self, session: Session, topic_filter: str) -> None:
-        """As `unsubscribe`, of this session only: another one of the client may have subscribed since."""
-        for membership in self._memberships.of(session.client_id):
-            if membership.session is session and membership.topic_filter == topic_filter:
-                self.unsubscribe(session, topic_filter)
+    def withdraw(self, client: Client, name: str) -> None:
+        """As `unsubscribe`, of this client only: another one with the same id may have subscribed since."""
+        if any(membership.name == name for membership in self.memberships_of(client)):
+            self.unsubscribe(client, name)
 
     async def apply_rights(self, memberships: Iterable[Membership] | None = None) -> None:
         await apply_rights(self, self._memberships if memberships is None else memberships)
 
-    def attached(self, session: Session, receive_maximum: int) -> None:
-        """A client is back, perhaps with another version of MQTT, or with other rights."""
-        if session.acl is not None:
-            self.spawn(self.apply_rights(self._memberships.of(session.client_id)))
-        for membership in self._memberships.of(session.client_id):
+    def attached(self, client: Client, credit: int) -> None:
+        """A client is back, perhaps with other rights; it takes `credit` messages at a time now."""
+        if client.acl is not None:
+            self.spawn(self.apply_rights(self._memberships.of(client.client_id)))
+        for membership in self._memberships.of(client.client_id):
             if membership.has_lost:
                 membership.has_lost = False
                 self.spawn(self.ownership.follow(membership, self.queues_for(membership)))
             for group, member in membership.members:
                 group.review()
                 group.note_use()
-                member.core.settles_by_ack = membership.record.settles_by_ack or session.version != 5
+                membership.outlet.attached(member.core)
                 if not group.is_stream:
-                    member.core.prefetch = min(membership.record.prefetch, max(receive_maximum, 1))
-            if self.relays is not None:
-                self.relays.close(membership)
+                    member.core.prefetch = min(membership.terms.credit, max(credit, 1))
+            if self._node is not None:
+                self.remote.close(membership)
                 self.spawn(self.ownership.follow(membership, ()))
         if self._node is not None:
-            self.spawn(self._returning.take_up(session))
+            self.spawn(self._returning.take_up(client))
 
-    def let_go(self, session: Session) -> None:
+    def let_go(self, client: Client) -> None:
         """The client and its session are at another node now; what it asked for is known there."""
-        for membership in self.memberships_of(session):
-            self.unsubscribe(session, membership.topic_filter, forget=False)
+        for membership in self.memberships_of(client):
+            self.unsubscribe(client, membership.name, forget=False)
 
-    async def restore_members(self, find_session: FindSession) -> None:
-        await self._returning.restore(find_session)
+    async def restore_members(self, find_client: FindClient) -> None:
+        await self._returning.restore(find_client)
 
-    async def consume(self, membership: Membership) -> None:
-        """A subscription that was granted before."""
-        self.unsubscribe(membership.session, membership.topic_filter, forget=False)
+    async def resume(self, membership: Membership) -> None:
+        """Take up a consumer that was granted before."""
+        self.unsubscribe(membership.client, membership.name, forget=False)
         self._memberships.add(membership)
         if self._node is None or await self._node.joined(0):  # else with all others, when it has
             await self.ownership.follow(membership, self.queues_for(membership))
@@ -564,4 +549,4 @@ class QueueManager:
     # ---- figures ----
 
     def counters(self) -> dict[str, int | float]:
-        return self.figures.read(self.queues) | ({} if self.relays is None else self.relays.counters())
+        return self.figures.read(self.queues) | self.remote.counters()

@@ -19,6 +19,8 @@ import hashlib
 import re
 from typing import NamedTuple
 
+from penstock_schema.topic_filter import matches_levels
+
 ROOT = "$queue"
 LOG_PREFIX = "tbmq.queue."
 DLQ_PREFIX = "$dlq"
@@ -56,7 +58,7 @@ class Address(NamedTuple):
 
 
 def topic_of(queue: str, prefix: str = "") -> str:
-    """The log of a queue. `prefix` is that of all topics of this broker or cluster (`queue.prefix`)."""
+    """The log of a queue. `prefix` is that of all topics of this broker or cluster (`services.prefix`)."""
     before = f"{prefix}.{LOG_PREFIX}" if prefix else LOG_PREFIX
     if is_dead_letters(queue):
         before, queue = before + _DLQ_LOG, queue[len(_DLQ) :]
@@ -141,16 +143,8 @@ def key_of(queue: str, topic: str) -> str:
 
 
 def matches(topic_filter: str, key: str) -> bool:
-    """As in MQTT: `a/#` matches `a`, `+` an empty level too. No filter is all keys."""
-    if not topic_filter:
-        return True
-    wanted, levels = topic_filter.split("/"), key.split("/")
-    for place, level in enumerate(wanted):
-        if level == "#":
-            return True
-        if place == len(levels) or level not in ("+", levels[place]):
-            return False
-    return len(wanted) == len(levels)
+    """Return whether a routing key matches; an empty filter matches all keys."""
+    return not topic_filter or matches_levels(topic_filter, key)
 
 
 def verb_of(key: str) -> str:

@@ -126,15 +126,12 @@ class Ownership:
 
     async def follow(self, membership: Membership, queues: Iterable[Queue]) -> None:
         """The client consumes these queues where they are served."""
-        relays = self._manager.relays
-        if relays is not None:
-            relays.follow(membership)
+        self._manager.remote.follow(membership)
         for queue in queues:
             if not membership.has_joined(queue) and self.owns(queue) and await self.serve([queue]):
                 await self._manager.join(membership, queue)
-        connection = membership.session.connection
-        if membership.is_relayed and not membership.members and not membership.address.spans_queues and connection:
-            connection.shutdown("the queue is served by another node now")
+        if membership.is_relayed and not membership.members and not membership.address.spans_queues:
+            membership.outlet.moved()
 
     # ---- limits, where publishers and consumers are at different nodes ----
 

@@ -16,6 +16,7 @@ from penstock._ext.hub.connection import DurableQueue
 from penstock._ext.queue.pending import MAX_DELIVERIES
 from penstock._ext.record.envelope import EnvelopeError, decode
 from penstock._ext.record.segment import Record, RecordPack
+from penstock.core.clock import now_ms
 from penstock.core.logging import get_logger
 from penstock.core.ports import Scheduler
 from penstock.storage.log.base import Appended, Log, LogError, LogUnavailable, TopicNotFound, TopicPartition
@@ -97,9 +98,6 @@ class Queue:
         for group in self.groups.values():
             group.configure()
         self._name_primary()
-
-    def now_ms(self) -> int:
-        return int(time.time() * 1000)
 
     @property
     def scheduler(self) -> Scheduler:
@@ -522,7 +520,7 @@ class Queue:
             records.update((record.offset, record) for record in pack)
         pack = RecordPack()
         address = self.definition.dead_letter_topic
-        now_ms = self.now_ms()
+        now = now_ms()
         buried: list[tuple[bytes, int]] = []
         expired: list[int] = []
         for offset, reason, deliveries in dead:
@@ -531,7 +529,7 @@ class Queue:
                 continue  # retention has removed it, or an operator
             try:
                 message = decode(record.value)
-                if reason == MAX_DELIVERIES and 0 < message.expires_at <= now_ms:
+                if reason == MAX_DELIVERIES and 0 < message.expires_at <= now:
                     expired.append(offset)  # with its last consumer: no dead letter
                     continue
                 key, value = dead_letter(
@@ -543,11 +541,11 @@ class Queue:
                     deliveries=deliveries,
                     reason=reason,
                     client_reason=group.core.reasons.get(offset),
-                    now_ms=now_ms,
+                    now_ms=now,
                 )
             except EnvelopeError:
                 continue
-            pack.append(value, key=key, timestamp=now_ms)
+            pack.append(value, key=key, timestamp=now)
             buried.append((record.key or b"", reason))
         if pack.count:
             target = await self._dead_letter_queue()

@@ -6,7 +6,7 @@ from penstock.storage.log.base import Log
 from penstock.storage.log.pack_reader import PackReader
 from penstock.subscribers.queue.group import Lane
 
-# What bounds a read is its bytes: a part of a pack has to be put together anew, record by record.
+# What bounds a read is its bytes: a part of a pack has to be rebuilt, record by record.
 RECORDS_AT_ONCE = 10_000
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock._ext.record.envelope import EnvelopeError, decode
 from penstock._ext.record.segment import Record
+from penstock.core.clock import now_ms
 from penstock.storage.log.base import EARLIEST, TopicPartition
 from penstock.subscribers.queue.sizes import Sizes
 
@@ -61,22 +62,22 @@ async def _account(queue: Queue, sizes: Sizes) -> None:
 
 async def _first_alive(queue: Queue, at: int) -> int:
     """Return the offset of the first message from `at` on that has not expired."""
-    now_ms = queue.now_ms()
+    now = now_ms()
     while at < queue.end:
         packs = await queue.read(at, min(READ_AT_ONCE, queue.end - at))
         if not packs:
             return at
         for pack in packs:
             for record in pack:
-                if record.offset >= at and not _is_expired(record, now_ms):
+                if record.offset >= at and not _is_expired(record, now):
                     return record.offset
             at = max(at, pack.next_offset)
     return at
 
 
-def _is_expired(record: Record, now_ms: int) -> bool:
+def _is_expired(record: Record, now: int) -> bool:
     try:
-        return record.value is not None and 0 < decode(record.value).expires_at <= now_ms
+        return record.value is not None and 0 < decode(record.value).expires_at <= now
     except EnvelopeError:
         return False  # whoever reads it is told of the damage
 
@@ -86,6 +87,6 @@ async def _first_younger(queue: Queue, seconds: float) -> int:
     consumer = queue.log.consumer(group="")
     try:
         await consumer.add({place: EARLIEST})
-        return await consumer.seek_to_time(place, queue.now_ms() - int(seconds * 1000))
+        return await consumer.seek_to_time(place, now_ms() - int(seconds * 1000))
     finally:
         await consumer.close()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from penstock._ext.hub.connection import Session
 from penstock._ext.match.acl import AclProgram
-from penstock._ext.wire.packets import Reason
+from penstock.core.refusal import Refusal, Refused
 from penstock.subscribers.queue.names import ROOT, Address, parse_subscription
 
 if TYPE_CHECKING:
+    from penstock.subscribers.queue.consumer import Client
     from penstock.subscribers.queue.manager import QueueManager
     from penstock.subscribers.queue.memberships import Membership
     from penstock.subscribers.queue.queue import Queue
@@ -19,11 +19,11 @@ NOT_MOVED = "x-stream-offset moves a group of another user, and this client may 
 RELAYED_BY = "\0"  # between a client id, which cannot have it, and the node that relays
 
 
-def identity_of(session: Session) -> str:
+def identity_of(client: Client) -> str:
     """Return the user of a client, or its client id if it has no user name."""
-    if session.username is not None:
-        return f"user {session.username}"
-    return f"client {session.client_id.partition(RELAYED_BY)[0]}"
+    if client.username is not None:
+        return f"user {client.username}"
+    return f"client {client.client_id.partition(RELAYED_BY)[0]}"
 
 
 def delivered_filter(queue: str, key_filter: str) -> str:
@@ -50,13 +50,10 @@ def may_have_all(acl: AclProgram | None, queue: str, address: Address) -> bool:
     return acl is None or acl.may_receive_all(delivered_filter(queue, address.filter).encode())
 
 
-def refuse_move(membership: Membership, queues: Iterable[Queue]) -> tuple[int, str] | None:
-    """Return reason code and words if a subscription asks for a place in a stream that it may not move its group to."""
-    if not membership.position:
-        return None
-    if all(membership.may_move(queue) for queue in queues if queue.core.is_stream):
-        return None
-    return int(Reason.NOT_AUTHORIZED if membership.session.version == 5 else 0x80), NOT_MOVED
+def check_move(membership: Membership, queues: Iterable[Queue]) -> None:
+    """Raise Refused if a consumer asks for a place in a stream that it may not move its group to."""
+    if membership.position and not all(membership.may_move(queue) for queue in queues if queue.core.is_stream):
+        raise Refused(Refusal.NOT_AUTHORISED, NOT_MOVED)
 
 
 async def apply_rights(manager: QueueManager, memberships: Iterable[Membership]) -> None:

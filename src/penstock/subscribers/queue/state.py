@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from penstock._ext.hub.connection import QueueGroup
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.core.ports import Scheduler
 from penstock.storage.state.base import Change, StateStore, StoreError
 from penstock.subscribers.queue.removed import RemovedOffsets
@@ -87,7 +87,7 @@ class QueueState:
     def __init__(self, store: StateStore, scheduler: Scheduler) -> None:
         self._store = store
         self._scheduler = scheduler
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
 
     def save(self, groups: Iterable[QueueGroup], on_done: OnSaved | None = None) -> None:
         """One commit for all of them; `on_done` hears whether it worked at once, the groups when it has worked."""
@@ -135,9 +135,7 @@ class QueueState:
             for group, mark in marks:
                 group.stored(mark)
             return
-        suppressed = self._warnings.try_pass("state")
-        if suppressed is not None:
-            log.error("the state of queues cannot be stored now", error=str(error), suppressed=suppressed)
+        self._warnings.error("the state of queues cannot be stored now", error=str(error))
         self._scheduler.call_later(RETRY_SECONDS, self._write, changes, marks)
 
     def store(self, changes: Iterable[Change]) -> None:

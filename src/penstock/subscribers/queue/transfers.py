@@ -13,9 +13,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock._ext.record.envelope import Envelope, EnvelopeError, decode, encode
+from penstock._ext.record.envelope import Envelope, EnvelopeError, decode, encode, encode_properties
 from penstock._ext.record.segment import Record, RecordPack
-from penstock._ext.wire.packets import encode_publish_properties
 from penstock.core.errors import ConflictError, NotFoundError, UsageError
 from penstock.core.logging import get_logger
 from penstock.core.payloads import show_payload
@@ -280,7 +279,7 @@ def _revive(queue: Queue, publish: Envelope, topic: str, now: int) -> bytes:
         username=publish.username,
         received_at=publish.received_at,
         expires_at=_expiry(now, queue.definition.limits.message_ttl),
-        props=encode_publish_properties(
+        props=encode_properties(
             payload_format=publish.payload_format,
             content_type=publish.content_type,
             response_topic=publish.response_topic,
@@ -351,7 +350,7 @@ def _properties(document: Mapping[str, Any]) -> bytes:
     ):
         raise UsageError('user_properties is a list of pairs: [["name", "value"]]')
     try:
-        return encode_publish_properties(
+        return encode_properties(
             content_type=_text(document, "content_type") or None,
             response_topic=_text(document, "response_topic") or None,
             user_properties=[(name, value) for name, value in pairs] or None,

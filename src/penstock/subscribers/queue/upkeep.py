@@ -85,7 +85,7 @@ class Upkeep:
                 if queue.has_ended(now):
                     lost += await self._end(queue)
                 elif manager.serves(queue):
-                    if manager.relays is not None and queue.is_made:
+                    if not manager.is_alone and queue.is_made:
                         await queue.look()  # others have published to it
                     expire_groups(manager, queue)
                     await enforce_retention(queue)

@@ -48,7 +48,7 @@ class DefinitionWriter:
             self._check_free(name)
             manager.deletions.check_free(name)
             if len(manager.queues) >= manager.settings.max_queues:
-                raise QueueError(f"there are {len(manager.queues)} queues, as many as queue_manager.max_queues allows")
+                raise QueueError(f"there are {len(manager.queues)} queues, as many as durable_queues.max_queues allows")
             if definition.durable:
                 await self._store(definition, "created")
                 if name in manager.queues:

@@ -168,8 +168,12 @@ def test_what_is_degraded_is_named_and_keeps_nobody_away():
     state: dict[str, Any] = {"log": "a partition cannot be read"}
 
     async def test() -> None:
-        server = AdminServer(AdminSettings(address="127.0.0.1:0"), {"listeners": lambda: True}, dict)
-        server.lesser_checks = {"log": lambda: state["log"]}
+        server = AdminServer(
+            AdminSettings(address="127.0.0.1:0"),
+            {"listeners": lambda: True},
+            dict,
+            lesser_checks={"log": lambda: state["log"]},
+        )
         await server.start()
         try:
             status, _, body = await get(server, "/readyz")

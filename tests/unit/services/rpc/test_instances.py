@@ -13,16 +13,16 @@ from penstock.services.rpc.instances import InstanceCalls
 from penstock.services.rpc.responder import Handler
 from penstock.services.rpc.settings import RequestSettings, ResponderSettings
 from penstock.services.rpc.wire import Request
-from penstock.services.settings import parse_settings
 from penstock.storage.log.memory import MemoryLog
 from tests.support.machine.waiting import until
+from tests.support.worlds.service_settings import services
 
 PROPERTIES = {"tbmq.client.session.responses": "retention.ms:60000"}
-SETTINGS = parse_settings({"prefix": "p", "topic-properties": PROPERTIES})
+SETTINGS = services({"prefix": "p", "topic_properties": PROPERTIES})
 
 
 def calls_of(log: MemoryLog, name: str, handler: Handler | None = None) -> InstanceCalls:
-    node = ClusterNode(log, SETTINGS, name, asyncio.get_running_loop(), is_clustered=False)
+    node = ClusterNode(log, SETTINGS, name, asyncio.get_running_loop())
 
     async def answer(request: Request) -> bytes:
         if request.data == b"bad":

@@ -15,7 +15,7 @@ from penstock.services.rpc.instances import InstanceCalls
 from penstock.services.rpc.services import new_caller, new_responder
 from penstock.services.rpc.settings import RequestSettings, ResponderSettings
 from penstock.services.rpc.wire import Request
-from penstock.services.settings import QueueSettings
+from penstock.settings.services import ServiceSettings
 from penstock.storage.log.memory import MemoryLog
 from tests.support.worlds.memory_log import with_memory_log
 from tests.unit.services.test_queues import new_factory
@@ -65,7 +65,7 @@ def test_calls_between_instances_have_the_limits_of_their_channel(monkeypatch: p
         return request.data
 
     async def scenario(log: MemoryLog) -> None:
-        node = ClusterNode(log, QueueSettings(), "a", asyncio.get_running_loop(), is_clustered=False)
+        node = ClusterNode(log, ServiceSettings(), "a", asyncio.get_running_loop())
         calls = InstanceCalls(log, node.queues.calls("sessions"), answer)
         await calls.start()
         first = calls.ask("a", b"1", 30)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import random
 import shutil
@@ -52,10 +54,13 @@ class _WatchedThread:
 
 
 class Disk:
-    """Notes what each file held when it was synced last."""
+    """Notes what each file held when it was synced last, and what the disk refused. Like Linux it does not try that
+    again, and reports the failure once to every descriptor that was open then."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._synced: dict[int, bytes] = {}
+        self._dropped: dict[int, set[int]] = {}  # positions of blocks that were refused and not written since
+        self._to_report: set[tuple[int, int]] = set()  # descriptor, number of its file
         self._kept: list[BinaryIO] = []
         self._lock = threading.Lock()  # nothing is synced while the power goes
         patch.setattr(os, "fsync", self._sync)
@@ -66,10 +71,22 @@ class Disk:
             # the compiled function calls fdatasync where nobody can watch it
             *others, sync = arguments
             written, failure = write_packs(fd, *others, False)
+            self._on_write(fd, others[0], written)
             if sync and not failure:
-                os.fdatasync(fd)
+                try:
+                    os.fdatasync(fd)
+                except OSError as error:
+                    failure = error.errno or -1
             return written, failure
 
+        pwrite = os.pwrite
+
+        def write(fd: int, data: bytes, position: int) -> int:
+            written = pwrite(fd, data, position)
+            self._on_write(fd, position, written)
+            return written
+
+        patch.setattr(os, "pwrite", write)
         patch.setattr(topic_writer, "write_packs", write_and_sync)
         patch.setattr(commit_thread, "DiskThread", _WatchedThread)
 
@@ -78,10 +95,44 @@ class Disk:
         with self._lock:
             if path.is_dir():
                 return
-            number = os.fstat(fd).st_ino
-            if number not in self._synced:
-                self._kept.append(path.open("rb"))  # as long as it is open no other file gets its number
-            self._synced[number] = path.read_bytes()
+            number = self._watch(fd)
+            if (fd, number) in self._to_report:
+                self._to_report.remove((fd, number))
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            current, before = path.read_bytes(), self._synced.get(number, b"")
+            stored = bytearray(current)
+            for start in self._dropped.get(number, ()):
+                size = len(current[start : start + BLOCK])
+                stored[start : start + size] = before[start : start + size].ljust(size, b"\0")
+            self._synced[number] = bytes(stored)
+
+    def _on_write(self, fd: int, position: int, size: int) -> None:
+        first = position // BLOCK * BLOCK
+        with self._lock:
+            self._dropped.get(os.fstat(fd).st_ino, set()).difference_update(range(first, position + size, BLOCK))
+
+    def refuse(self, fd: int) -> None:
+        """A sync of the file fails."""
+        with self._lock:
+            number = self._watch(fd)
+            current, before = Path(f"/proc/self/fd/{fd}").read_bytes(), self._synced[number]
+            self._dropped.setdefault(number, set()).update(
+                start
+                for start in range(0, len(current), BLOCK)
+                if current[start : start + BLOCK] != before[start : start + BLOCK]
+            )
+            for name in os.listdir("/proc/self/fd"):
+                with contextlib.suppress(OSError):
+                    if int(name) != fd and os.fstat(int(name)).st_ino == number:
+                        self._to_report.add((int(name), number))
+
+    def _watch(self, fd: int) -> int:
+        number = os.fstat(fd).st_ino
+        if number not in self._synced:
+            path = Path(f"/proc/self/fd/{fd}")
+            self._kept.append(path.open("rb"))  # as long as it is open no other file gets its number
+            self._synced[number] = b""
+        return number
 
     def close(self) -> None:
         for file in self._kept:

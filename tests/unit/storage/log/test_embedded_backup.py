@@ -14,10 +14,9 @@ import pytest
 
 import penstock
 from penstock._ext.record.segment import RecordPack
-from penstock.storage.log.base import LogDamaged
+from penstock.storage.log.base import LogDamaged, TopicCut
 from penstock.storage.log.embedded import EmbeddedLog, files
 from penstock.storage.log.embedded.backup import CutTooOld, Staging
-from penstock.storage.log.embedded.topic_writer import TopicCut
 from penstock.storage.log.embedded.verify import verify_segment, verify_topic
 from penstock.storage.state.lmdb_copy import Snapshots, check_environment, find_environments
 from penstock.storage.state.lmdb_kv import LmdbStore

@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock._ext.record.segment import OffsetTable, RecordPack
+from penstock.core.clock import now_ms
 from penstock.storage.log.embedded.compaction import CleanSegment, CompactionPlan, compact, packs_of, swap_in
 from penstock.storage.log.embedded.segments import Segment, SegmentStart
-from penstock.storage.log.topics import TopicConfig, now_ms
+from penstock.storage.log.topics import TopicConfig
 
 PARTITIONS = 2
 OLD, YOUNG = 1, 2**50

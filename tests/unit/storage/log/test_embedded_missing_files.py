@@ -9,11 +9,11 @@ import pytest
 import uvloop
 
 from penstock.__main__ import main
+from penstock.core.clock import now_ms
 from penstock.storage.log.base import LogDamaged, TopicPartition
 from penstock.storage.log.embedded import files, open_reader, repair_topic
 from penstock.storage.log.embedded.recovery import recover_topic
 from penstock.storage.log.embedded.verify import verify_topic
-from penstock.storage.log.topics import now_ms
 from tests.support.worlds.embedded import keyed, number_of, numbered, opened, read_all, segments_of, topic_directory
 
 
@@ -140,7 +140,7 @@ def test_a_description_that_is_missing(
     assert "topic.json" in capsys.readouterr().out
     assert main(["log", "repair", "--data-dir", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert "t: topic.json made anew, 2 partitions" in printed
+    assert "t: topic.json rebuilt, 2 partitions" in printed
     assert "properties are not known" in printed
     assert [path.read_bytes() for path in segments_of(tmp_path, "t")] == before
     numbers = list(range(packs // 2 * 20))

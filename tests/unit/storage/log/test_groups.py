@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.storage.log.base import TopicPartition
-from penstock.storage.log.groups import GroupCoordinator, Member, balance
+from penstock.storage.log.groups import GroupCoordinator, Member
 
 TOPICS = {"a": 5, "b": 3, "c": 1}
 
@@ -17,40 +17,6 @@ def partitions_of(topic: str) -> int | None:
 
 def all_of(*topics: str) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for topic in topics for number in range(TOPICS[topic])]
-
-
-SUBSCRIPTIONS = st.dictionaries(
-    st.integers(0, 6), st.frozensets(st.sampled_from(sorted(TOPICS)), min_size=1), min_size=1, max_size=6
-)
-
-
-@given(SUBSCRIPTIONS, st.data())
-def test_every_partition_has_one_owner_and_shares_are_even(topics_of, data) -> None:
-    everything = all_of(*TOPICS)
-    holders = [data.draw(st.integers(0, 6)) for _ in everything]
-    current = {n: {p for p, holder in zip(everything, holders, strict=True) if holder == n} for n in range(7)}
-    shares = balance(topics_of, everything, current)
-    given_out = [partition for share in shares.values() for partition in share]
-    wanted = {topic for topics in topics_of.values() for topic in topics}
-    assert sorted(given_out) == sorted(p for p in everything if p.topic in wanted)
-    for member, share in shares.items():
-        assert {partition.topic for partition in share} <= topics_of[member]
-        for other, larger in shares.items():
-            movable = [p for p in larger if p.topic in topics_of[member]]
-            assert not movable or len(larger) - len(share) < 2, (member, other)
-
-
-@given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 40))
-def test_only_what_must_moves(before: int, after: int, count: int) -> None:
-    partitions = [TopicPartition("t", number) for number in range(count)]
-    topics = frozenset({"t"})
-    old = balance(dict.fromkeys(range(before), topics), partitions, {})
-    new = balance(dict.fromkeys(range(after), topics), partitions, old)
-    stayed = sum(len(old[n] & new[n]) for n in range(min(before, after)))
-    if after >= before:
-        assert stayed == sum(len(share) for share in (new[n] for n in range(before)))
-    else:
-        assert stayed == sum(len(old[n]) for n in range(after))
 
 
 class Crowd:

@@ -16,7 +16,7 @@ from penstock.storage.log.base import TopicPartition
 from penstock.storage.log.kafka import KafkaLog, KafkaSettings
 from penstock.storage.log.kafka.consumer import KafkaConsumer
 from penstock.storage.log.kafka.recreation import MOST_AT_ONCE, Recreations
-from penstock.storage.log.kafka.shelf import Place
+from penstock.storage.log.kafka.shelf import ShelfPartition
 from tests.support.servers.kafka_cluster import KafkaCluster
 
 SECONDS = 60.0
@@ -116,14 +116,14 @@ class FakeIds:
 class FakeReader:
     is_subscribed = False
 
-    def __init__(self, *places: Place) -> None:
+    def __init__(self, *places: ShelfPartition) -> None:
         self._places = list(places)
         self.sought: list[TopicPartition] = []
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[ShelfPartition]:
         return self._places
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: ShelfPartition) -> bool:
         return place in self._places
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -132,7 +132,7 @@ class FakeReader:
 
 def test_who_has_moved_it_since_knows_where_to_read() -> None:
     """As our own clients do, whose topics are deleted and made again when they end and come back."""
-    ids, place = FakeIds(), Place(TopicPartition("t", 0), 7, move=1)
+    ids, place = FakeIds(), ShelfPartition(TopicPartition("t", 0), 7, move=1)
     reader, recreations = FakeReader(place), Recreations(ids)
 
     async def scenario() -> None:
@@ -143,7 +143,7 @@ def test_who_has_moved_it_since_knows_where_to_read() -> None:
         ids.ids["t"] = "third"
         await recreations.look([reader])
         assert reader.sought == [place.partition]
-        reader._places = [Place(TopicPartition("t", 0), 7, move=3)]  # removed, and added again
+        reader._places = [ShelfPartition(TopicPartition("t", 0), 7, move=3)]  # removed, and added again
         ids.ids["t"] = "fourth"
         await recreations.look([reader])
         assert len(reader.sought) == 1
@@ -153,7 +153,10 @@ def test_who_has_moved_it_since_knows_where_to_read() -> None:
 
 
 def test_of_the_log_of_all_messages_it_is_said_who_does_not_get_what(caplog: pytest.LogCaptureFixture) -> None:
-    ids, reader = FakeIds(), FakeReader(Place(TopicPartition("t", 0), 7, 1), Place(TopicPartition("all", 0), 7, 1))
+    ids, reader = (
+        FakeIds(),
+        FakeReader(ShelfPartition(TopicPartition("t", 0), 7, 1), ShelfPartition(TopicPartition("all", 0), 7, 1)),
+    )
     recreations = Recreations(ids, "all")
 
     async def scenario() -> None:
@@ -169,7 +172,9 @@ def test_of_the_log_of_all_messages_it_is_said_who_does_not_get_what(caplog: pyt
 
 def test_of_many_topics_a_few_are_asked_for_at_a_time_and_all_of_them_in_turn() -> None:
     ids = FakeIds()
-    reader = FakeReader(*(Place(TopicPartition(f"t{number:04}", 0), 0, 1) for number in range(3 * MOST_AT_ONCE)))
+    reader = FakeReader(
+        *(ShelfPartition(TopicPartition(f"t{number:04}", 0), 0, 1) for number in range(3 * MOST_AT_ONCE))
+    )
     recreations = Recreations(ids)
 
     async def scenario() -> None:

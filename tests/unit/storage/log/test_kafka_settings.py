@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from penstock.core.errors import SettingsError
-from penstock.settings.kafka import from_queue
-from penstock.storage.log.kafka import ENVIRONMENT_ALIASES, KafkaLog, KafkaSettings
+from penstock.settings.aliases import KAFKA_NAMES, current
+from penstock.storage.log.kafka import KafkaLog, KafkaSettings
 from penstock.storage.log.kafka.clients import check_clients
 from penstock.storage.log.kafka.inspect import inspect
 from penstock.storage.log.kafka.settings import (
@@ -25,7 +25,7 @@ def test_the_seeds_defaults() -> None:
     consumer = consumer_config(KafkaSettings(), "group", None, KafkaSettings().auto_offset_reset)
     assert producer["acks"] == "all"
     assert producer["enable.idempotence"] is True
-    assert producer["batch.size"] == 1_000_000  # the seed: 16384
+    assert producer["batch.size"] == 1_000_000  # ThingsBoard: 16384
     assert producer["linger.ms"] == 1
     assert producer["compression.type"] == "none"
     assert producer["message.max.bytes"] == 1_048_576
@@ -46,7 +46,7 @@ def test_the_seeds_defaults() -> None:
 
 def test_the_seeds_size_of_a_batch_can_be_had() -> None:
     assert producer_config(KafkaSettings(batch_size=16_384))["batch.size"] == 16_384
-    assert from_queue("batch.size", 16_384) == ("kafka.batch_size", 16_384)
+    assert current("queue.kafka.batch.size", 16_384) == ("kafka.batch_size", 16_384)
 
 
 def test_retries_bound_only_the_producer_that_is_not_idempotent() -> None:
@@ -150,7 +150,7 @@ def test_topic_properties_by_name_and_by_beginning() -> None:
 
 
 def test_every_alias_of_the_environment_is_a_setting() -> None:
-    assert set(ENVIRONMENT_ALIASES.values()) <= {field.name for field in msgspec.structs.fields(KafkaSettings)}
+    assert set(KAFKA_NAMES.values()) <= {f"kafka.{field.name}" for field in msgspec.structs.fields(KafkaSettings)}
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from penstock._ext.hub.connection import Hub, Lane, Session
+from penstock._ext.application.lane import ApplicationDesk, Lane
+from penstock._ext.hub.connection import Hub, Session
 from penstock._ext.record.segment import RecordPack
+from penstock.core.logging import Throttled
 from penstock.storage.log import pack_reader as module
 from penstock.storage.log.base import LogUnavailable, TopicPartition
 from penstock.storage.log.memory import MemoryLog
@@ -20,7 +22,7 @@ class Stage:
     def __init__(self, log: MemoryLog, max_records: int) -> None:
         self.log = log
         self.hub = Hub(asyncio.get_running_loop())
-        self.hub.deliver_packs(self.on_lanes, lambda session: None, packs_in_flight=2)
+        self.desk = ApplicationDesk(self.hub, self.on_lanes, lambda session: None, packs_in_flight=2)
         self.max_records = max_records
         self.reader = PackReader(log.consumer("group"), max_records, self.save)
         self.clients: dict[str, LaneClient] = {}
@@ -40,7 +42,7 @@ class Stage:
         session = Session(self.hub, name)
         self.clients[name] = LaneClient(self.hub, session)
         lane = Lane(session, topic or f"app.{name}", pack_size=self.max_records)
-        session.add_lane(lane)
+        self.desk.open(lane)
         return lane
 
     async def fill(self, name: str, count: int, first: int = 0) -> None:
@@ -217,7 +219,7 @@ def test_one_lane_that_breaks_does_not_end_the_reading() -> None:
     async def scenario(stage: Stage) -> None:
         await stage.log.admin.create("app.good")
         await stage.log.admin.create("app.bad")
-        stage.hub.deliver_packs(stage.on_lanes, lambda session: None, packs_in_flight=1_000)
+        stage.desk.packs_in_flight = 1_000
         bad = stage.lane("bad")
         stage.reader.add(bad)
         for _ in range(14):  # more than there are packet ids, and the client acknowledges nothing
@@ -268,7 +270,7 @@ def test_shared_partitions_wait_for_a_lane() -> None:
             session = Session(stage.hub, "a")
             stage.clients["a"] = LaneClient(stage.hub, session)
             lane = Lane(session, "shared", 1, is_shared=True)
-            session.add_lane(lane)
+            stage.desk.open(lane)
             lane.start_at(1)
             await asyncio.sleep(0.02)
             assert lane.position == 1
@@ -291,7 +293,7 @@ def test_a_reader_without_a_group_commits_nothing(monkeypatch: pytest.MonkeyPatc
 
     async def scenario(stage: Stage) -> None:
         warnings: list[str] = []
-        monkeypatch.setattr(PackReader, "_warn", lambda reader, what, error: warnings.append(f"{what}: {error}"))
+        monkeypatch.setattr(Throttled, "warning", lambda _, what, error: warnings.append(f"{what}: {error}"))
         await stage.log.admin.create("app.a")
         pool: ReaderPool[Lane] = ReaderPool(lambda: stage.log.consumer(""), 10, stage.save)
         lane = stage.lane("a")

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock._ext.hub.connection import read_context, write_context
+from penstock._ext.application.context import read_context, write_context
 from penstock.services.housekeeper import CLIENT, DELETED, SHARE, Task, Undecided, Use
 from penstock.storage.log.base import LogError, LogUnavailable
 from penstock.storage.state.memory import MemoryStateStore
@@ -100,14 +100,14 @@ def test_a_client_that_gives_up_while_its_topic_is_made_leaves_nothing(setting: 
     async def scenario(node: Node) -> None:
         await node.applications.prepare(None, "a", "application", 100, False)
         assert TOPIC in node.log.topics
-        node.applications.given_up("a")
+        node.kinds.given_up("a")
         if setting == "never":
             await asyncio.sleep(0.05)
             assert TOPIC in node.log.topics
             return
         await node.until(lambda: TOPIC not in node.log.topics)
         client = await node.connect("a")
-        node.applications.given_up("a")  # another connection of the client, which came too late
+        node.kinds.given_up("a")  # another connection of the client, which came too late
         await node.subscribe(client, b"t")
         await node.publish("t", [1])
         assert await Reader(client).until(1) == [1]
@@ -154,7 +154,7 @@ def test_a_topic_that_cannot_be_removed_now(comes_back: str, monkeypatch: pytest
         if comes_back == "here":
             await node.connect("a")
         elif comes_back == "elsewhere":
-            node.delivery.is_elsewhere = lambda client_id: client_id == "a"
+            node.others.clients.add("a")
         if comes_back == "nowhere":
             await node.until(lambda: TOPIC not in node.log.topics)
         else:
@@ -177,7 +177,7 @@ def test_a_topic_that_was_left_behind(use: Use) -> None:
             return use
 
         await node.log.admin.create(TOPIC)
-        node.delivery.use_elsewhere = use_elsewhere
+        node.others.ask = use_elsewhere
         await node.delivery.tidy(LEFT)
         assert (TOPIC in node.log.topics) is (use is not Use.NONE)
         await node.delivery.tidy(LEFT)  # a task may come twice
@@ -209,7 +209,7 @@ def test_a_client_that_comes_while_its_topic_is_looked_at_waits() -> None:
             return Use.NONE
 
         await node.log.admin.create(TOPIC)
-        node.delivery.use_elsewhere = use_elsewhere
+        node.others.ask = use_elsewhere
         tidying = asyncio.ensure_future(node.delivery.tidy(LEFT))
         await asked.wait()
         connecting = asyncio.ensure_future(node.connect("a"))
@@ -231,7 +231,7 @@ def test_what_cannot_be_decided_stays_and_is_tried_again() -> None:
             raise Undecided("a broker does not answer")
 
         await node.log.admin.create(TOPIC)
-        node.delivery.use_elsewhere = use_elsewhere
+        node.others.ask = use_elsewhere
         with pytest.raises(Undecided):
             await node.delivery.tidy(LEFT)
         assert TOPIC in node.log.topics
@@ -281,8 +281,8 @@ def test_a_session_ends_while_another_broker_may_have_the_client(use: Use | None
             return use
 
         noted: list[tuple[str, str, str]] = []
-        node.delivery.note = lambda *task: noted.append(task)
-        node.delivery.use_elsewhere = use_elsewhere
+        node.noted = noted
+        node.others.ask = use_elsewhere
         client = await node.connect("a")
         node.end(client.session)
         await node.delivery.removed("a")
@@ -295,7 +295,7 @@ def test_a_session_ends_while_another_broker_may_have_the_client(use: Use | None
 def test_the_end_of_a_session_is_noted_for_the_housekeeper_once() -> None:
     async def scenario(node: Node) -> None:
         noted: list[tuple[str, str, str]] = []
-        node.delivery.note = lambda *task: noted.append(task)
+        node.noted = noted
         client = await node.connect("a")
         node.end(client.session)
         await node.until(lambda: TOPIC not in node.log.topics)

@@ -1,4 +1,4 @@
-"""Names of the topics and groups of APPLICATION clients: those of the seed, and never one for two."""
+"""Names of the topics and groups of APPLICATION clients: those of TBMQ, and never one for two."""
 
 import hashlib
 import re

@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
-from penstock._ext.hub.connection import Hub, Lane, Session, read_context
+from penstock._ext.application.context import read_context
+from penstock._ext.application.lane import ApplicationDesk, Lane
+from penstock._ext.hub.connection import Hub, Session
 from penstock.storage.state.memory import MemoryStateStore
 from penstock.subscribers.application.contexts import (
     CLAIMED,
@@ -34,7 +36,7 @@ class Stage:
         self.session = Session(self.hub, "client")
         self.client = LaneClient(self.hub, self.session, turn=self.loop.turn)
         self.lane = Lane(self.session, TOPIC)
-        self.session.add_lane(self.lane)
+        ApplicationDesk(self.hub, lambda lanes: None, lambda session: None).open(self.lane)
 
     def save(self, prefix: bytes = b"") -> None:
         self.contexts.save([(KEY, prefix, self.lane)])

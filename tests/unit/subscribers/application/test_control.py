@@ -61,20 +61,20 @@ def test_a_client_that_loses_its_log_meanwhile_is_not_found() -> None:
     async def scenario(node: Node) -> None:
         client = await client_with(node, 3)
         overview = node.applications.overview
-        watermarks = overview._watermarks
+        watermarks = overview.watermarks
         feed = client.session.feed
 
         async def slowly(place: TopicPartition) -> Watermarks:
             found = await watermarks(place)
-            client.session.feed = None
+            client.session.intake = None
             return found
 
-        overview._watermarks = slowly  # type: ignore[method-assign]
+        overview.watermarks = slowly  # type: ignore[method-assign]
         with pytest.raises(NotFoundError):
             await overview.show("a")
-        client.session.feed = feed
+        client.session.intake = feed
         assert await overview.list() == []
-        client.session.feed = feed
+        client.session.intake = feed
 
     run(scenario)
 
@@ -92,7 +92,7 @@ def test_of_a_client_that_is_away() -> None:
 
 def test_unknown_clients() -> None:
     async def scenario(node: Node) -> None:
-        overview = node.applications.overview
+        overview = node.applications.control
         for call in (overview.show("x"), overview.reset("x", "end"), overview.delete("x")):
             with pytest.raises(NotFoundError, match="'x'"):
                 await call
@@ -107,7 +107,7 @@ def test_reset(to: ResetTo, left: int) -> None:
     async def scenario(node: Node) -> None:
         client = await client_with(node, 10, 6)
         client.lose()
-        entry = await node.applications.overview.reset("a", to)
+        entry = await node.applications.control.reset("a", to)
         assert entry["lag"] == left
         reader = Reader(await node.connect("a"))
         await reader.until(left)
@@ -123,7 +123,7 @@ def test_reset_to_where_nothing_is(to: int) -> None:
         client = await client_with(node, 10)
         client.lose()
         with pytest.raises(ConflictError, match="not within"):
-            await node.applications.overview.reset("a", to)
+            await node.applications.control.reset("a", to)
         assert (await node.applications.overview.show("a"))["committed_offset"] == 0
 
     run(scenario)
@@ -133,7 +133,7 @@ def test_reset_of_a_connected_client() -> None:
     async def scenario(node: Node) -> None:
         await client_with(node, 2)
         with pytest.raises(ConflictError, match="connected"):
-            await node.applications.overview.reset("a", "end")
+            await node.applications.control.reset("a", "end")
 
     run(scenario)
 
@@ -142,7 +142,7 @@ def test_reset_of_a_connected_client() -> None:
 def test_delete(setting: str) -> None:
     async def scenario(node: Node) -> None:
         await client_with(node, 3)
-        entry = await node.applications.overview.delete("a")
+        entry = await node.applications.control.delete("a")
         assert (entry["client_id"], entry["lag"]) == ("a", 3)
         assert TOPIC not in node.log.topics
         assert await node.applications.overview.list() == []
@@ -255,7 +255,7 @@ def test_counters_of_a_client_last_as_long_as_its_session(monkeypatch: pytest.Mo
 def test_given_up_messages_are_counted() -> None:
     async def scenario(node: Node) -> None:
         client = await client_with(node, 3)
-        (lane,) = client.session.lanes_now
+        (lane,) = client.session.outlets_now
         await asyncio.sleep(0.02)
         node.hub.tick()
         lane.sweep(1, 0, 0, True)

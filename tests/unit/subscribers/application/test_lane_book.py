@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock._ext.hub.connection import Hub, Lane, Session, read_context
+from penstock._ext.application.context import read_context
+from penstock._ext.application.lane import Lane
+from penstock._ext.hub.connection import Hub, Session
 from penstock.settings.application import ApplicationSettings
 from penstock.storage.log.base import Committed, TopicPartition
 from penstock.storage.log.memory import MemoryLog
@@ -37,8 +39,7 @@ class Stage:
         self.hub = Hub(self.loop)
         self.store = MemoryStateStore()
         self.contexts = Contexts(self.store, self.loop)
-        self.book = LaneBook(self.hub, self.contexts, ApplicationSettings(**settings))
-        self.hub.deliver_packs(self.book.on_lanes, lambda session: None)
+        self.book = LaneBook(self.hub, self.contexts, ApplicationSettings(**settings), lambda session: None)
         self.reader = PackReader(log.consumer("group"), 10, self.book.save)
 
     async def open(self, name: str, *, version: int = 4, prefix: bytes = b"") -> tuple[LaneClient, Lane, bytes]:
@@ -64,7 +65,7 @@ def run(scenario: Callable[[Stage], Awaitable[None]], **settings: Any) -> None:
         log = MemoryLog()
         await log.start()
         stage = Stage(log, **settings)
-        stage.book.start()
+        stage.book.start(lambda lane: None)
         stage.reader.start()
         try:
             async with asyncio.timeout(60):
@@ -122,7 +123,7 @@ def test_closing_stores_the_last_context() -> None:
         assert stored is not None
         assert read_context(stored[1:])["in_flight"] == [(0, 1, 3, "planned")]
         assert len(stage.book) == 0
-        assert client.session.lanes_now == []
+        assert client.session.outlets_now == []
 
     run(scenario)
 
@@ -213,5 +214,26 @@ def test_an_error_of_our_own_does_not_end_the_rounds() -> None:
         lane.offer([make_pack([b"garbage"], 1)])
         await stage.until(lambda: stage.stored(key) is not None)
         assert client.is_open
+
+    run(scenario)
+
+
+def test_the_book_sleeps_while_it_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker without APPLICATION clients is not woken for them."""
+    monkeypatch.setattr("penstock.subscribers.application.lane_book.SAVE_SECONDS", 0.01)
+    ticks: list[int] = []
+    monkeypatch.setattr(LaneBook, "_tick", lambda _book, count: ticks.append(count))
+
+    async def scenario(stage: Stage) -> None:
+        await asyncio.sleep(0.2)
+        assert not ticks
+        _, lane, _ = await stage.open("a")
+        await stage.until(lambda: len(ticks) > 2)
+        stage.book.close(lane)
+        await stage.until(lambda: not stage.book._uncommitted)
+        await asyncio.sleep(0.1)
+        count = len(ticks)
+        await asyncio.sleep(0.2)
+        assert len(ticks) == count
 
     run(scenario)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock._ext.hub.connection import write_context
+from penstock._ext.application.context import write_context
 from penstock.services.housekeeper import SHARE, Task, Use
 from penstock.storage.log.base import Committed, TopicPartition
 from penstock.storage.state.memory import MemoryStateStore
@@ -50,9 +50,9 @@ def test_a_share_begins_again_after_another_broker_has_ended_it(way: str) -> Non
             node.delivery.moved_away(session)
             node.hub.trie.unsubscribe(session, FILTER)
         else:
-            node.delivery.shared.is_elsewhere = lambda share_filter: True
+            node.others.has_shares = True
             node.unsubscribe(reader.client, FILTER)
-            node.delivery.shared.is_elsewhere = None
+            node.others.has_shares = False
         await other_broker_removes_it(node)
         await gets_everything(node, "b")
 
@@ -203,8 +203,8 @@ def test_with_members_elsewhere_it_is_written_down_that_a_share_may_go(way: str)
     async def scenario(node: Node) -> None:
         shared = node.delivery.shared
         noted: list[tuple[str, str, str]] = []
-        shared.removals.note = lambda *task: noted.append(task)
-        shared.is_elsewhere = lambda share_filter: True
+        node.noted = noted
+        node.others.has_shares = True
         if way == "leaves":
             client = await join(node, "a")
             await settled(node, 1)
@@ -229,7 +229,7 @@ def test_a_topic_that_another_broker_removed_is_made_again(way: str) -> None:
 
     async def scenario(node: Node) -> None:
         shared = node.delivery.shared
-        shared.is_elsewhere = lambda share_filter: True
+        node.others.has_shares = True
         if way == "released":
             assert shared.reserve(FILTER)
             await shared.make(FILTER)
@@ -263,7 +263,7 @@ def test_a_share_is_prepared_while_the_last_member_of_another_group_goes(way: st
                 if way == "moves away":
                     node.delivery.moved_away(first.session)
                 else:
-                    shared.is_elsewhere = lambda share_filter: True
+                    node.others.has_shares = True
                     node.unsubscribe(first, FILTER)
             await begin(share_filter)
 
@@ -291,8 +291,8 @@ def test_what_is_in_use_elsewhere_stays_when_the_last_one_here_leaves(use: Use) 
             return use
 
         shared = node.delivery.shared
-        shared.removals.use_elsewhere = use_elsewhere
-        shared.is_elsewhere = lambda share_filter: True
+        node.others.ask = use_elsewhere
+        node.others.has_shares = True
         client = await join(node, "a")
         await settled(node, 1)
         node.unsubscribe(client, FILTER)

@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from penstock._ext.hub.connection import read_context, write_context
+from penstock._ext.application.context import read_context, write_context
 from penstock.services.housekeeper import JOIN, SHARE, Task, Undecided, Use
 from penstock.storage.log.base import LogUnavailable
 from penstock.storage.state.memory import MemoryStateStore
@@ -368,7 +368,7 @@ def test_the_topic_stays_while_another_group_reads_it_at_another_broker() -> Non
             return Use.TOPIC
 
         shared = node.delivery.shared
-        shared.removals.use_elsewhere = use_elsewhere
+        node.others.ask = use_elsewhere
         client = await join(node, "a")
         await settled(node, 2)
         node.unsubscribe(client, FILTER)
@@ -392,7 +392,7 @@ def test_what_a_share_left_behind(use: Use) -> None:
 
         node.log.admin.delete_group = delete_group
         await node.log.admin.create(TOPIC, 2)
-        node.delivery.shared.removals.use_elsewhere = use_elsewhere
+        node.others.ask = use_elsewhere
         await node.delivery.tidy(Task(SHARE, FILTER.decode(), TOPIC))
         assert (TOPIC in node.log.topics) is (use > Use.NONE)
         assert bool(deleted) is (use < Use.ALL)
@@ -419,8 +419,8 @@ def test_the_last_member_leaves_while_another_broker_gets_one(way: str) -> None:
             raise AssertionError(group)
 
         noted: list[tuple[str, str, str]] = []
-        removals.note = lambda *task: noted.append(task)
-        removals.use_elsewhere = use_elsewhere
+        node.noted = noted
+        node.others.ask = use_elsewhere
         client = await join(node, "a")
         await settled(node, 2)
         node.log.admin.delete_group = delete_group
@@ -466,7 +466,7 @@ def test_a_share_that_moves_to_another_broker_stays_until_it_is_there(monkeypatc
         async def use_elsewhere(task: Task) -> Use:
             return Use.NONE
 
-        node.delivery.shared.removals.use_elsewhere = use_elsewhere
+        node.others.ask = use_elsewhere
         client = await join(node, "a")
         await settled(node, 2)
         node.delivery.moved_away(client.session)

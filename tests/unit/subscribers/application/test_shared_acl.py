@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock._ext.hub.connection import read_context
+from penstock._ext.application.context import read_context
 from penstock._ext.match.acl import RECEIVE, AclProgram
 from penstock.subscribers.application.contexts import OFFERED
 from tests.support.brokers.app_node import Node, Reader, restart, run

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock._ext.hub.connection import read_context, write_context
+from penstock._ext.application.context import read_context, write_context
 from penstock.storage.log.base import Committed, TopicPartition
 from penstock.storage.state.base import Change, OnStored
 from penstock.storage.state.memory import MemoryStateStore
@@ -18,7 +18,7 @@ from penstock.subscribers.application.shared.begin import ShareBegins
 from penstock.subscribers.application.shared.contexts import claim_key
 from penstock.subscribers.application.shared.returns import RETURNED
 from penstock.subscribers.application.shared.shares import Share
-from tests.support.brokers.app_node import EXPIRY, Node, Reader, restart, run
+from tests.support.brokers.app_node import Node, Reader, restart, run
 from tests.support.worlds.lanes import PUBREC, PUBREL, LaneClient
 from tests.unit.subscribers.application.test_shared import FILTER, GROUP, TOPIC, join, owners, sent, settled
 
@@ -202,12 +202,12 @@ def test_a_client_that_is_not_attached_yet_gets_nothing_of_a_share() -> None:
 
     async def then(node: Node, had: dict[str, list[tuple[int, int, bool]]]) -> None:
         session = node.sessions["b"]
-        node.applications.opened(session, EXPIRY, present=True)
+        node.kinds.opened(session, is_present=True)
         client = LaneClient(node.hub, session)
         first = Reader(await node.connect("a"))
         await first.until(10)
         await node.until(lambda: set(owners(node).values()) == {"a"})
-        node.applications.attached(session)
+        node.kinds.attached(session)
         second = Reader(client)
         await node.publish("s", range(20, 40), qos=2)
         await node.until(lambda: len(first.look()) + len(second.look()) == 40)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock._ext.hub.connection import read_context
+from penstock._ext.application.context import read_context
 from penstock.services.housekeeper import CLIENT, Task, Undecided, Use
 from penstock.subscribers.application.contexts import TABLE
 from tests.support.brokers.app_node import Node, run
@@ -28,7 +28,7 @@ def test_a_client_that_comes_back_elsewhere_while_its_topic_is_looked_at_keeps_i
             return Use.NONE
 
         await node.log.admin.create(TOPIC)
-        node.delivery.use_elsewhere = use_elsewhere
+        node.others.ask = use_elsewhere
         tidying = asyncio.ensure_future(node.delivery.tidy(LEFT))
         await asked.wait()
         async with asyncio.timeout(30):

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from penstock._ext.hub.connection import Feed
+from penstock._ext.application.feed import Feed
 from penstock._ext.record.envelope import encode, encode_delivery
 from penstock._ext.record.segment import RecordPack
+from penstock.core.clock import now_ms
 from penstock.settings.redis import DeviceSettings
-from penstock.storage.log.topics import now_ms
 from penstock.subscribers.device import delivery as module
 from penstock.subscribers.device.store.base import (
     Addition,
@@ -328,7 +328,7 @@ def test_an_application_does_not_wait_for_a_store_that_fails(tmp_path: Path) -> 
         node.publish(b"stored")
         await node.until(lambda: node.is_settled)
         session = node.sessions["a"]
-        session.feed = Feed("its topic")
+        session.intake = Feed("its topic")
         node.delivery.becomes_application(session)
         node.store.failing = {"fetch"}
         client = LaneClient(node.hub, session)
@@ -353,9 +353,34 @@ def test_a_client_may_get_a_message_and_leave_within_one_millisecond(
     async def scenario(node: DeviceNode) -> None:
         client = await subscribed(node, "a")
         value = encode("t", b"x", 1, received_at=received_at) + encode_delivery(1, False)
-        assert client.session.send_stored([7], [value], 0, 1_000) == 1
+        assert client.session.intake.send_stored([7], [value], 0, 1_000) == 1
         found: list[bool] = []
         await node.until(lambda: bool(found.extend(packet.dup for packet in client.take()) or found))
         assert found == [dup]
+
+    run(tmp_path, scenario)
+
+
+def test_nothing_is_swept_without_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker without DEVICE clients is not woken for them."""
+    sweeps: list[int] = []
+    real = module.DeviceDelivery._store_sent
+
+    def counted(delivery: module.DeviceDelivery) -> None:
+        sweeps.append(1)
+        real(delivery)
+
+    monkeypatch.setattr(module.DeviceDelivery, "_store_sent", counted)
+
+    async def scenario(node: DeviceNode) -> None:
+        await asyncio.sleep(0.2)
+        assert not sweeps
+        client = await subscribed(node, "device")
+        await node.until(lambda: len(sweeps) > 2)
+        node.end(client.session)
+        await asyncio.sleep(0.1)
+        count = len(sweeps)
+        await asyncio.sleep(0.2)
+        assert len(sweeps) == count
 
     run(tmp_path, scenario)

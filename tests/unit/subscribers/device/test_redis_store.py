@@ -23,7 +23,7 @@ from penstock.subscribers.device.store.base import (
     result_of,
 )
 from penstock.subscribers.device.store.redis import RedisDeviceStore, errors, topology
-from penstock.subscribers.device.store.redis.connection import Connection, Endpoint
+from penstock.subscribers.device.store.redis.connection import Endpoint, RedisConnection
 from penstock.subscribers.device.store.redis.keys import KeyMaker
 from penstock.subscribers.device.store.redis.store import read_scripts
 from tests.contract.device_providers import CLIENT, Caller, opened, run
@@ -359,13 +359,13 @@ def test_two_nodes_store_for_one_client() -> None:
 def test_the_commands_of_an_iteration_leave_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """One write for all of them, however many clients they are for."""
     writes: list[int] = []
-    flush = Connection._flush
+    flush = RedisConnection._flush
 
-    def counted(connection: Connection) -> None:
+    def counted(connection: RedisConnection) -> None:
         writes.append(1)
         flush(connection)
 
-    monkeypatch.setattr(Connection, "_flush", counted)
+    monkeypatch.setattr(RedisConnection, "_flush", counted)
     with own_redis() as server:
 
         async def test() -> None:

@@ -392,7 +392,7 @@ def test_retention_hears_at_once_of_what_is_needed_anew() -> None:
         async def note() -> None:
             told.append(world.parts.progress.needed())
 
-        world.parts.book.on_needing_more = note
+        world.parts.book._on_needing_more = note
         await world.make_topics("hot")
         world.source.write(10)
         first = await world.ready((await world.join("hot", auto_offset_reset="earliest")).consumer)

@@ -13,10 +13,10 @@ import pytest
 
 from penstock._ext.record.envelope import encode
 from penstock._ext.record.segment import RecordPack
+from penstock.core.clock import now_ms
 from penstock.settings.datasub import DataSubscriptionSettings
 from penstock.storage.log.base import TopicPartition
 from penstock.storage.log.memory import MemoryLog
-from penstock.storage.log.topics import now_ms
 from penstock.subscribers.query.catalogue import QueryTopic
 from penstock.subscribers.query.dead_letters import DeadLetter, DeadLetterLog
 from penstock.subscribers.query.fetching import Fetching
@@ -321,7 +321,7 @@ def test_replay_gives_one_moment_at_a_time_and_how_long_it_was_after_the_last() 
 def test_errors_of_rows_are_counted_and_reported() -> None:
     async def scenario(world: World) -> None:
         plan = plan_of(on_error="dead-letter")
-        world.dead_letters.names_of = lambda key: ["b", "a"] if key == plan.key else []
+        world.dead_letters.name_topics(lambda key: ["b", "a"] if key == plan.key else [])
         await world.publish(1, "x", 3)
         assert values(await world.fetch(plan)) == [1, 3]
         waiting = asyncio.create_task(world.fetch(plan, 3))

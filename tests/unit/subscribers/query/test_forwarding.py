@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from penstock.services.node import ClusterNode
-from penstock.services.settings import parse_settings
+from penstock.settings.cluster import ClusterSettings
 from penstock.storage.log.memory import MemoryLog
 from penstock.storage.state.topic import StateLog
 from penstock.subscribers.query.groups.forwarding import ClusterCoordinator
@@ -18,8 +18,10 @@ from penstock.subscribers.query.service import DataService
 from penstock_client import wire
 from penstock_client.errors import AlreadyExists, BadRequest, NotAMember, NotFound, SqlError, StaleEpoch
 from tests.support.worlds.datasub_world import ALICE, MemorySource, NoRows, Rules, numbers
+from tests.support.worlds.service_settings import services
 
-SETTINGS = parse_settings({"cluster": {"heartbeat_interval": 0.1, "member_timeout": 1.0}, "prefix": "p"})
+SETTINGS = services(prefix="p")
+CLUSTER = ClusterSettings(heartbeat_interval=0.1, member_timeout=1.0)
 TOPIC = 'CREATE TOPIC {} AS SELECT ts FROM "sensors/#"'
 
 
@@ -29,7 +31,7 @@ class Node:
     def __init__(self, log: MemoryLog, name: str, source: MemorySource) -> None:
         loop = asyncio.get_running_loop()
         self.name = name
-        self.node = ClusterNode(log, SETTINGS, name, loop, is_clustered=True)
+        self.node = ClusterNode(log, SETTINGS, name, loop, cluster=CLUSTER)
         neighbours = Neighbours(log, self.node, name, "p")
         self.store = StateLog(log, topic_of=lambda table: f"p.{table}")
         self.fetcher = NoRows()
@@ -45,8 +47,7 @@ class Node:
     async def kill(self) -> None:
         """Without a farewell to the cluster or to the groups."""
         assert self.node._by_log is not None
-        for task in self.node._by_log._tasks:
-            task.cancel()
+        self.node._by_log._tasks.cancel()
         await self.service.stop()
 
     async def join(self, group: str, *topics: str) -> wire.Assignment:

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.core.errors import ConflictError, NotFoundError, UsageError
-from penstock.settings.queues import QueueManagerSettings
+from penstock.settings.queues import DurableQueueSettings
 from penstock.subscribers.queue.definitions import BadDefinitionError, QueueDefinition, QueueError
 from tests.support.worlds.queue_world import in_world
 
@@ -70,7 +70,7 @@ def test_made_once_and_only_with_good_settings():
             await world.control.create({"name": "one-too-many"})
         assert set(world.queues) == {"orders", "auto"}
 
-    in_world(work, QueueManagerSettings(max_queues=2))
+    in_world(work, DurableQueueSettings(max_queues=2))
 
 
 def test_a_change_keeps_the_rest():

@@ -1,11 +1,11 @@
-"""What a queue can be: defaults of the seed, mistakes named, what an edit may change, little memory each."""
+"""What a queue can be: defaults of FluxMQ, mistakes named, what an edit may change, little memory each."""
 
 import tracemalloc
 
 import msgspec
 import pytest
 
-from penstock.broker.app import check as check_app
+from penstock.broker.check import check as check_app
 from penstock.core.errors import SettingsError, UsageError
 from penstock.settings import diff, is_live, load_settings
 from penstock.subscribers.queue.definitions import (
@@ -27,7 +27,7 @@ from penstock.subscribers.queue.definitions import (
 )
 
 SEED = """
-[queue_manager]
+[durable_queues]
 auto_commit_interval = "5s"
 
 [[queues]]
@@ -85,7 +85,7 @@ def load(tmp_path, monkeypatch):
 def test_the_seeds_example_is_all_defaults_but_its_retention(load):
     settings = load(SEED).settings
     orders, events = configured(settings)
-    assert settings.queue_manager.auto_commit_interval == 5.0
+    assert settings.durable_queues.auto_commit_interval == 5.0
     assert orders.retention.max_age == 7 * 86_400
     plain = QueueDefinition(name="orders", topics=("$queue/orders/#",), retention=orders.retention, origin="config")
     assert orders == plain
@@ -115,12 +115,12 @@ def test_a_queue_from_the_environment_and_flags(load):
         ),
         ("[[queues]]\nname = 'a'\ntype = 'quorum'", r'use one of "classic", "stream"'),
         ("[[queues]]\nname = 'a'\ntopics = 'a/#,b'", None),
-        ("[[queues]]\nname = 'a'\ntopics = [1]", "use a list of texts"),
+        ("[[queues]]\nname = 'a'\ntopics = [1]", "use a list of strings"),
         ("[[queues]]\ntype = 'stream'", r"queues\.0\.name is missing"),
         ("[[queues]]\nname = 'a'\n[[queues]]\nname = 'a'", r":4: queues\.1\.name = 'a' is the name of queue 0 too"),
         ("[[queues]]\nname = 'a/b'", "use one topic level"),
         ("[[queues]]\nname = 'a'\ntopics = ['$queue/#/a']", "# stands alone in the last level"),
-        ("[queue_manager]\nauto_commit = 1", "did you mean queue_manager.auto_commit_interval"),
+        ("[durable_queues]\nauto_commit = 1", "did you mean durable_queues.auto_commit_interval"),
         ("[[queue]]\nname = 'a'", r"write \[queue\]"),
     ],
 )
@@ -136,7 +136,7 @@ def test_without_queues_there_is_the_reserved_one(load):
     assert configured(load("").settings) == [
         QueueDefinition(name="mqtt", topics=("$queue/#",), origin="config"),
     ]
-    assert configured(load("[queue_manager]\ndefault_queue = false").settings) == []
+    assert configured(load("[durable_queues]\ndefault_queue = false").settings) == []
     assert [queue.name for queue in configured(load(SEED).settings)] == ["orders", "events"]
 
 
@@ -203,7 +203,7 @@ def test_a_table_of_a_command_is_read_like_the_file():
         ({"name": "a", "origin": "auto"}, "'origin' is no setting of a queue"),
         ({"name": "a", "retry": {"speed": 1}}, r"'retry\.speed' is no setting"),
         ({"name": "a", "durable": "perhaps"}, "use true or false"),
-        ({"name": 7}, "use a text"),
+        ({"name": 7}, "use a string"),
         ({"name": "a", "limits": 7}, "'limits' is no setting"),
         ({}, "use one topic level"),
     ):

@@ -11,7 +11,8 @@ import pytest
 
 from penstock._ext.hub.connection import Hub
 from penstock.core.errors import NotFoundError
-from penstock.settings.queues import QueueManagerSettings
+from penstock.mqtt.queue_consumers import MqttConsumers
+from penstock.settings.queues import DurableQueueSettings
 from penstock.storage.log.base import LogUnavailable
 from penstock.storage.log.memory import MemoryLog
 from penstock.storage.state.base import StoreError
@@ -156,10 +157,10 @@ def test_publishers_who_were_refused_meanwhile_are_not_refused_for_ever() -> Non
         delete = world.log.admin.delete
         world.log.admin.delete = away  # type: ignore[method-assign]
         await world.control.delete("orders")
-        before = world.hub.bindings.version
+        before = world.hub.queues.bindings.version
         world.log.admin.delete = delete  # type: ignore[method-assign]
         await until(lambda: "orders" not in world.manager.deletions)
-        assert world.hub.bindings.version > before
+        assert world.hub.queues.bindings.version > before
 
     in_world(work)
 
@@ -169,8 +170,18 @@ async def started(
     log: MemoryLog, store: MemoryStateStore, *definitions: QueueDefinition
 ) -> AsyncIterator[QueueManager]:
     loop = asyncio.get_running_loop()
-    settings = QueueManagerSettings()
-    manager = QueueManager(Hub(loop), log, MemoryLog(), store, loop, settings=settings, definitions=definitions)
+    settings = DurableQueueSettings()
+    hub = Hub(loop)
+    manager = QueueManager(
+        hub,
+        log,
+        MemoryLog(),
+        store,
+        loop,
+        settings=settings,
+        definitions=definitions,
+        lasting=MqttConsumers(hub.trie),
+    )
     await manager.start()
     try:
         yield manager

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 
 from penstock._ext.record.segment import RecordPack
 from penstock.services.node import ClusterNode
-from penstock.services.settings import parse_settings
 from penstock.storage.log.base import LogError
 from penstock.storage.log.memory import MemoryLog
 from penstock.subscribers.queue.definitions import QueueDefinition, encode, encode_ending
 from penstock.subscribers.queue.following import Follower
 from penstock.subscribers.queue.state import DEFINITIONS
 from tests.support.machine.waiting import until
+from tests.support.worlds.service_settings import services
 
-SETTINGS = parse_settings({"cluster.changes.processing-strategy": {"retries": 2, "pause-between-retries": 0.01}})
+SETTINGS = services({"changes.processing_strategy": {"retries": 2, "pause_between_retries": 0.01}})
 
 
 class Manager:
@@ -52,7 +52,7 @@ class World:
     def __init__(self, log: MemoryLog) -> None:
         self.log = log
         self.manager = Manager()
-        self.node = ClusterNode(log, SETTINGS, "a", asyncio.get_running_loop(), is_clustered=False)
+        self.node = ClusterNode(log, SETTINGS, "a", asyncio.get_running_loop())
         self.follower = Follower(self.manager, log, self.node, "")  # type: ignore[arg-type]
 
     async def write(self, name: str, value: bytes | None) -> None:

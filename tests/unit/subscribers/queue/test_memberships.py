@@ -5,16 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from penstock.subscribers.queue.memberships import MOST_PREFETCH, Membership, Memberships, read_properties
+from penstock.subscribers.queue.consumer import ConsumerTerms
+from penstock.subscribers.queue.memberships import Membership, Memberships
 from penstock.subscribers.queue.names import Address
-from penstock.subscribers.queue.state import MemberRecord
 
 
-def membership(client_id: str, topic_filter: str) -> Membership:
-    session: Any = SimpleNamespace(client_id=client_id, version=5)
-    return Membership(session, topic_filter, Address("q", ""), MemberRecord(), "", [])
+def membership(client_id: str, name: str) -> Membership:
+    client: Any = SimpleNamespace(client_id=client_id)
+    outlet: Any = None
+    return Membership(client, name, Address("q", ""), ConsumerTerms(), outlet)
 
 
 def test_by_client() -> None:
@@ -40,15 +39,5 @@ def test_those_who_leave_meanwhile_are_no_trouble() -> None:
     for number in range(3):
         memberships.add(membership(f"c{number}", "$queue/q"))
     for each in memberships:
-        memberships.remove(each.session.client_id, each.topic_filter)
+        memberships.remove(each.client.client_id, each.name)
     assert list(memberships) == []
-
-
-def test_what_a_subscription_asks_for() -> None:
-    session: Any = SimpleNamespace(client_id="c", version=5)
-    record, position = read_properties(session, [("prefetch", "7"), ("x-stream-offset", "first")], 1, 0, 20)
-    assert (record.prefetch, position) == (7, "first")
-    assert read_properties(session, [("prefetch", "99999999")], 1, 0, 20)[0].prefetch == MOST_PREFETCH
-    for pair in (("prefetch", "0"), ("prefetch", "many"), ("x-auto-commit", "perhaps")):
-        with pytest.raises(ValueError, match=pair[0]):
-            read_properties(session, [pair], 1, 0, 20)

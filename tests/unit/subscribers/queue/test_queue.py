@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from penstock._ext.hub.connection import QUEUE_OFF, DurableQueue, answer_text
-from penstock.settings.queues import QueueManagerSettings
+from penstock.core.refusal import Refusal, Refused
+from penstock.mqtt.queue_consumers import subscribe
+from penstock.settings.queues import DurableQueueSettings
 from penstock.storage.log.base import Appended, LogError, LogUnavailable
 from penstock.subscribers.queue.definitions import Limits, QueueDefinition, QueueError, Replication, Retention
 from penstock.subscribers.queue.retention import enforce_retention
@@ -123,7 +125,7 @@ def test_one_queue_that_cannot_be_tidied_is_not_the_end_of_tidying():
                     await asyncio.sleep(0.01)
             await good.append(record_of("$queue/good", b"next"))
 
-    in_world(work, QueueManagerSettings(retention_interval=0.05))
+    in_world(work, DurableQueueSettings(retention_interval=0.05))
 
 
 def test_what_has_expired_makes_room_where_nobody_reads():
@@ -183,18 +185,19 @@ def test_the_copies_of_a_queue_are_properties_of_its_topic():
 
 
 def test_queues_are_made_on_first_use_only_where_that_is_wanted():
-    """`queue_manager.auto_create = "off"`: publishing and subscribing make nothing."""
+    """`durable_queues.auto_create = "off"`: publishing and subscribing make nothing."""
 
     async def work(world: QueueWorld) -> None:
         await world.fill("there")
         session = world.open_session("c")
         for topic, is_there in ((b"$queue/there/k", True), (b"$queue/none/k", False)):
             assert isinstance(world.manager._find_queue(topic, False), DurableQueue) == is_there
-        reason, words = await world.manager.subscribe(session, "$queue/none", qos=1, identifier=0)
-        assert (reason, words) == (0x8F, answer_text(QUEUE_OFF))
+        with pytest.raises(Refused) as refused:
+            await subscribe(world.manager, session, "$queue/none", qos=1)
+        assert (refused.value.refusal, str(refused.value)) == (Refusal.NOT_FOUND, answer_text(QUEUE_OFF))
         assert list(world.queues) == ["there"]
 
-    in_world(work, QueueManagerSettings(auto_create="off"))
+    in_world(work, DurableQueueSettings(auto_create="off"))
 
 
 def test_a_change_of_what_the_log_does_reaches_the_log():

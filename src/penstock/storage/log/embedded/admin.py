@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from penstock._ext.record.segment import encode_tail
+from penstock.core.clock import now_ms
 from penstock.storage.log.base import (
     LATEST,
     Committed,
@@ -26,7 +27,7 @@ from penstock.storage.log.base import (
 from penstock.storage.log.embedded import files
 from penstock.storage.log.embedded.recovery import RecoveredTopic, remove_directory
 from penstock.storage.log.embedded.segments import Segment, SegmentStart
-from penstock.storage.log.topics import TopicConfig, now_ms
+from penstock.storage.log.topics import TopicConfig
 
 if TYPE_CHECKING:
     from penstock.storage.log.embedded.log import EmbeddedLog
@@ -163,7 +164,7 @@ class EmbeddedAdmin:
         return None  # nobody removes anything here but this log itself, and it can hold
 
     async def set_limits(self, topic: str, limits: Limits) -> None:
-        raise LogError(f"topic {topic!r}: this log is told with hold() what it keeps")
+        raise LogError(f"topic {topic!r}: hold() decides what this log keeps")
 
     def size(self, topic: str) -> int | None:
         view = self._log.views.get(topic)

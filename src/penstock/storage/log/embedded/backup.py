@@ -21,10 +21,9 @@ from types import TracebackType
 from typing import Self
 
 from penstock._ext.record.segment import encode_tail
-from penstock.storage.log.base import LogError
+from penstock.storage.log.base import LogError, TopicCut
 from penstock.storage.log.embedded import files, journal
 from penstock.storage.log.embedded.recovery import remove_directory
-from penstock.storage.log.embedded.topic_writer import TopicCut
 from penstock.storage.log.embedded.verify import OrderCheck, verify_segment
 
 HIDDEN = ".backup-"
@@ -56,7 +55,7 @@ class StagedTopic:
         return sum(segment.size for segment in self.segments)
 
     def verify(self) -> None:
-        """Compares all checksums. Raises LogDamaged that names the original."""
+        """Compares all checksums. Raise LogDamaged, which names the file that was copied."""
         order = OrderCheck(self.topic)
         last = len(self.segments) - 1
         for number, staged in enumerate(self.segments):

@@ -29,9 +29,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock._ext.record.segment import DiskThread
-from penstock.core.descriptors import descriptor_limit
+from penstock._ext.record.segment import DiskThread, Turns
 from penstock.core.logging import get_logger
+from penstock.core.process import descriptor_limit
 from penstock.storage.log.base import LogError, LogUnavailable
 from penstock.storage.log.embedded import files
 from penstock.storage.log.embedded.journal import Entry, Journal
@@ -76,43 +76,40 @@ Job = tuple[TopicWriter, Append] | Call
 
 @dataclass(eq=False, slots=True)
 class Single:
-    """A turn that the disk thread runs."""
+    """A turn of the disk thread that failed."""
 
     writer: TopicWriter
     started: float
-    failure: int = 0
+    failure: int
 
 
-class CommitThread:
+class CommitThread(Turns):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         on_commit: Callable[[Commit], None],
+        on_appended: Callable[[list[Append], str | None, float], None],
+        *,
         sync_always: bool,
         sync_interval: float,
         journal: Journal,
     ) -> None:
         self._loop = loop
+        self._on_appended = on_appended
         self._journal = journal
         self._on_commit = on_commit
         self._sync_always = sync_always
         self._sync_interval = sync_interval
         # state of the loop
-        self._waiting: list[Job] = []
-        self._is_busy = False
-        self._idle: asyncio.Future[None] | None = None
-        self._single: Single | None = None
+        self._waiting = []
+        self._collect_seconds = COLLECT_SECONDS
         self._disk = DiskThread()
         self._sync_timer: asyncio.TimerHandle | None = None
-        self._collect_timer: asyncio.TimerHandle | None = None
-        self.turns = 0
-        self.thread_wakes = 0
-        self.loop_wakes = 0
         # state of the turn
         self._queue: queue.SimpleQueue[list[Job] | Single | None] = queue.SimpleQueue()
         self._open: OrderedDict[TopicWriter, None] = OrderedDict()
         self._unsynced: set[TopicWriter] = set()
-        self._troubled: set[TopicWriter] = set()
+        self._troubled = set()
         self._syncers: ThreadPoolExecutor | None = None
         self._most_open = min(MOST_OPEN, max(16, descriptor_limit() // OPEN_SHARE))
         self._thread = threading.Thread(target=self._run, name="penstock-log", daemon=True)
@@ -122,18 +119,6 @@ class CommitThread:
         self._loop.add_reader(self._disk.event, self._on_event)
 
     # on the loop
-
-    def submit(self, jobs: list[Job]) -> None:
-        self._waiting += jobs
-        if not self._is_busy:
-            self._begin()
-        elif self._disk.expect():
-            self._loop.call_soon(self._on_written)
-
-    def collect(self) -> None:
-        """Finish the turn under way if it is done, or have the loop woken when it is."""
-        if self._disk.expect():
-            self._on_written()
 
     async def stop(self) -> None:
         """Finish everything that was submitted, then end the threads."""
@@ -152,69 +137,20 @@ class CommitThread:
         self._thread.join()
         self._disk.close()
 
-    def _begin(self) -> None:
-        jobs, self._waiting = self._waiting, []
-        self._is_busy = True
-        self.turns += 1
-        self.thread_wakes += 1
-        if not self._begin_single(jobs):
-            self._queue.put(jobs)
+    def _begin_others(self, jobs: list[Job]) -> None:
+        """Run the turn on the commit thread."""
+        self._queue.put(jobs)
 
-    def _begin_single(self, jobs: list[Job]) -> bool:
-        """Start the turn on the disk thread; False if the commit thread has to run it."""
-        started = time.monotonic()
-        appends: list[Append] = []
-        writer: TopicWriter | None = None
-        for job in jobs:
-            if isinstance(job, Call) or (writer is not None and job[0] is not writer):
-                return False
-            writer = job[0]
-            appends.append(job[1])
-        if writer is None or self._is_lazy(writer) or not writer.begin(appends, self._disk):
-            return False
-        self._single = Single(writer, started)
-        if self._collect_timer is None and all(append.is_quiet for append in appends):
-            self._collect_timer = self._loop.call_later(COLLECT_SECONDS, self._collect_late)
-        return True
-
-    def _collect_late(self) -> None:
-        self._collect_timer = None
-        self.collect()
-
-    def _on_event(self) -> None:
-        self.loop_wakes += 1
-        self._disk.reset()
-        self._on_written()
-
-    def _on_written(self) -> None:
-        failure, single = self._disk.take(), self._single
-        if failure is None or single is None:
-            return
-        self._single = None
-        if failure:
-            single.failure = failure
-            self.thread_wakes += 1
-            self._queue.put(single)
-            return
-        outcome = Outcome(single.writer.view)
-        single.writer.settle(outcome, is_synced=True, has_tail=True)
-        problem = self._find_problem() if self._troubled else None
-        self._on_turn(Commit([outcome], problem=problem, seconds=time.monotonic() - single.started))
+    def _fail_single(self, writer: TopicWriter, failure: int, started: float) -> None:
+        self._queue.put(Single(writer, started, failure))
 
     def _on_thread_turn(self, commit: Commit) -> None:
         self.loop_wakes += 1
-        self._on_turn(commit)
-
-    def _on_turn(self, commit: Commit) -> None:
-        """Finish a turn. The next one begins before callers hear of this one, so that the disk is not idle."""
-        self._is_busy = False
         if commit.is_unsynced and self._sync_timer is None:
             self._sync_timer = self._loop.call_later(self._sync_interval, self._sync_soon)
-        if self._waiting:
-            self._begin()
+        self._begin_next()
         self._on_commit(commit)
-        if self._idle is not None and not self._is_busy and not self._idle.done():
-            self._idle.set_result(None)
+        self._check_idle()
 
     def _sync_soon(self) -> None:
         self._sync_timer = None
@@ -378,6 +314,9 @@ class CommitThread:
 
     def _note(self, writer: TopicWriter) -> None:
         """Keeps account of who has files open and who is in trouble."""
+        if writer.has_lost_journaled:
+            writer.has_lost_journaled = False
+            self._journal.keep(writer.directory.name)
         if writer.problem is None:
             self._troubled.discard(writer)
         else:

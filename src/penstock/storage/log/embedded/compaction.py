@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock._ext.record.segment import HEADER_SIZE, OffsetTable, RecordPack, read_batches, scan_batches
+from penstock.core.clock import now_ms
 from penstock.storage.log.embedded import files
 from penstock.storage.log.embedded.recovery import WHY, damaged, map_file
 from penstock.storage.log.embedded.segments import Segment, SegmentStart, control_kind
 from penstock.storage.log.embedded.topic import TopicView
-from penstock.storage.log.topics import TopicConfig, now_ms
+from penstock.storage.log.topics import TopicConfig
 
 PAUSE = 0.0002
 RECORDS_AT_ONCE = 256
@@ -230,7 +231,7 @@ def _rewrite(plan: CompactionPlan, verdict: Verdict, building: list[CleanSegment
 
 
 def swap_in(old: list[Segment], new: list[Segment]) -> None:
-    """Gives the new files their names and removes the old ones. Blocks, in a thread. A crash in between is mended at
+    """Gives the new files their names and removes the old ones. Blocks, in a thread. A crash in between is repaired at
     the next start: a segment says which ones it covers."""
     for segment in new:
         target = segment.path.with_suffix(files.SEGMENT)
@@ -238,7 +239,7 @@ def swap_in(old: list[Segment], new: list[Segment]) -> None:
         segment.path.rename(target)
         segment.path = target
         files.sync_directory(target.parent)
-        with contextlib.suppress(OSError):  # it can always be made anew
+        with contextlib.suppress(OSError):  # it can always be rebuilt
             segment.index_path.write_bytes(segment.encode_index())
     names = {segment.sequence for segment in new}
     for segment in old:

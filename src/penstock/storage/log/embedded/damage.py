@@ -1,4 +1,4 @@
-"""Damage that readers of the running log have met. They stay before it; who watches the broker is told."""
+"""Damage that readers of the running log have met. They stop in front of it, and the broker reports it."""
 
 from __future__ import annotations
 

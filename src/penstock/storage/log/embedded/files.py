@@ -4,7 +4,7 @@
 <data_dir>/log/.journal-0, .journal-1        what segments may not have on the disk yet, see journal.py
 <data_dir>/log/<escaped topic>/topic.json    name, partitions, properties
                               /00…01.seg     batches of all partitions, in the order they were committed
-                              /00…01.idx     index of a closed segment; made anew when it is missing
+                              /00…01.idx     index of a closed segment; rebuilt when it is missing
                               /tail          how far the newest segment is known to be on the disk
 """
 
@@ -128,7 +128,7 @@ def _how_to_describe(directory: Path) -> str:
     topic = unescape_topic(directory.name)
     if escape_topic(topic) != directory.name:
         return "It says the topic's name, partitions and properties; restore it from a backup or write it by hand."
-    return f"`{repair_command(topic, directory)}` makes it anew, but for the properties; a backup has those too."
+    return f"`{repair_command(topic, directory)}` rebuilds it without its properties; restore those from a backup."
 
 
 def repair_command(topic: str, directory: Path) -> str:

@@ -7,6 +7,11 @@ full one are brought to the disk, the other one is written.
 
 After a crash `replay` puts the bytes back into the segments that lost them, before anybody looks at the segments.
 
+A round that the disk refused does not count, and its entries may have been rolled back. Its head is overwritten. If
+that does not reach the disk either, `replay` recognises such entries: a later entry or a batch in the segment has
+taken their place. A disk that has refused a segment once may have dropped earlier bytes of it without saying so again:
+a file that holds such bytes stays until the next start.
+
     file   "PSJ1", generation (8), CRC32C of both
     round  "PSJR", generation (8), entries (4), size of what follows (4), CRC32C of all but itself
     entry  size of the name (2), segment's sequence (8), its time of creation (8), position in it (8), size (4), name,
@@ -29,6 +34,7 @@ from penstock._ext.record.segment import crc32c, scan_batches
 from penstock.core.logging import get_logger
 from penstock.storage.log.embedded import files
 from penstock.storage.log.embedded.recovery import parse_start
+from penstock.storage.log.embedded.segments import SegmentStart
 
 log = get_logger("penstock.logs")
 
@@ -61,6 +67,7 @@ class Half:
         self.position = 0
         self.generation = 0
         self.is_broken = False
+        self.must_stay = False  # it may hold the only good copy, whatever the disk says from now on
         # segments that were not waited for since the file was begun
         self.unsynced: dict[tuple[str, int], None] = {}
         self.settling: Future[bool] | None = None
@@ -83,6 +90,12 @@ class Half:
         self.position = _FILE.size
         self.generation = generation
         self.unsynced = {}
+
+    def void_round(self) -> None:
+        """Without its head, the round at the position and what follows it are never put back."""
+        with contextlib.suppress(OSError):
+            os.pwrite(self.fd, bytes(_ROUND.size), self.position)
+            os.fdatasync(self.fd)
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -136,30 +149,40 @@ class Journal:
         self._halves[target].begin(generation)
         return self._halves[target]
 
-    @staticmethod
-    def _is_free(half: Half) -> bool:
-        """Whether its segments are on the disk: then it may be written anew."""
+    def _is_free(self, half: Half) -> bool:
+        """Whether its segments are on the disk: then it may be overwritten."""
         if half.is_broken or (half.settling is not None and not half.settling.done()):
             return False
         if half.settling is not None and not half.settling.result():
-            half.is_broken = True  # it holds the only good copy; the next start puts it back
+            self._keep_all()
+        if half.must_stay:
+            half.is_broken = True  # the next start puts back what it holds
             return False
         half.settling = None
         return True
 
+    def keep(self, topic: str) -> None:
+        """The disk has refused the topic's segment: what was not on it yet is only known to be here."""
+        for half in self._halves:
+            half.must_stay |= any(name == topic for name, _ in half.unsynced)
+
+    def _keep_all(self) -> None:
+        for half in self._halves:
+            half.must_stay |= bool(half.unsynced)
+
     def _give_up(self, error: OSError) -> None:
-        """What was written last may lie in the file or not, and must never be put back: the file goes, as soon as its
-        segments are on the disk by themselves."""
+        """Make the last round void, and do without the file as soon as its segments are on the disk by themselves."""
         half = self._halves[self._current]
         log.warning("the journal of the log cannot be written", file=str(half.path), why=os.strerror(error.errno or 0))
-        is_settled = _settle(self._root, list(half.unsynced))
+        half.void_round()
+        if not half.must_stay and not _settle(self._root, list(half.unsynced)):
+            self._keep_all()
         half.close()
         half.generation = half.position = 0
+        half.is_broken = half.must_stay
         half.unsynced = {}
-        half.is_broken = not is_settled
-        if is_settled:
-            with contextlib.suppress(OSError):
-                half.path.unlink(missing_ok=True)
+        if not half.is_broken:
+            _remove(half.path)
 
     def close(self) -> None:
         """Nothing is left to be put back, if the disk takes everything now."""
@@ -169,8 +192,13 @@ class Journal:
             is_free = self._is_free(half) and _settle(self._root, list(half.unsynced))
             half.close()
             if is_free:
-                with contextlib.suppress(OSError):
-                    half.path.unlink(missing_ok=True)
+                _remove(half.path)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
+        files.sync_directory(path.parent)
 
 
 def _encode(generation: int, entries: Sequence[Entry]) -> bytes:
@@ -255,49 +283,76 @@ def replay(root: Path) -> int:
     by_segment: dict[tuple[str, int, int], list[Entry]] = {}
     for _, entries in sorted(found, key=lambda pair: pair[0]):
         for entry in entries:
-            by_segment.setdefault((entry.topic, entry.sequence, entry.created_ms), []).append(entry)
-    mended = 0
+            earlier = by_segment.setdefault((entry.topic, entry.sequence, entry.created_ms), [])
+            while earlier and earlier[-1].position + len(earlier[-1].data) > entry.position:
+                earlier.pop()  # it was rolled back, and this one took its place
+            earlier.append(entry)
+    completed = 0
     for (topic, sequence, created_ms), entries in by_segment.items():
-        mended += _put_back(root / topic, sequence, created_ms, entries)
+        completed += _put_back(root / topic, sequence, created_ms, entries)
     for name in NAMES:
         (root / name).unlink(missing_ok=True)
     if found:
         files.sync_directory(root)
-    if mended:
-        log.warning("segments were completed from the journal", segments=mended)
-    return mended
+    if completed:
+        log.warning("segments were completed from the journal", segments=completed)
+    return completed
 
 
 def _put_back(directory: Path, sequence: int, created_ms: int, entries: list[Entry]) -> bool:
-    """Whether the segment had lost anything. A segment that has a successor was on the disk before that was begun."""
+    """Whether the segment had lost anything."""
     try:
-        if files.list_segments(directory)[-1:] != [sequence]:
-            return False
+        following = [number for number in files.list_segments(directory) if number > sequence]
+        next_start = _read_start(files.segment_path(directory, following[0])) if following else None
         fd = os.open(files.segment_path(directory, sequence), os.O_RDWR | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return False  # the topic was deleted
     try:
-        parsed = parse_start(memoryview(os.pread(fd, _START_READ, 0)))
-        if parsed is None or parsed[0].created_ms != created_ms:
-            return False  # damaged, or another topic of the same name
-        lost = sum(_put_back_entry(fd, entry) for entry in entries)
+        start = _parse_start(fd)
+        if start is None or start.created_ms != created_ms or start.covers_to:
+            return False  # damaged, another topic of the same name, or compacted, which needed it on the disk before
+        if following and next_start is None:
+            return False
+        ends = next_start.ends if next_start is not None else None
+        lost = sum(_put_back_entry(fd, entry, ends) for entry in entries)
         os.fsync(fd)
         return lost > 0
     finally:
         os.close(fd)
 
 
-def _put_back_entry(fd: int, entry: Entry) -> bool:
+def _read_start(path: Path) -> SegmentStart | None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return _parse_start(fd)
+    finally:
+        os.close(fd)
+
+
+def _parse_start(fd: int) -> SegmentStart | None:
+    parsed = parse_start(memoryview(os.pread(fd, _START_READ, 0)))
+    return parsed[0] if parsed is not None else None
+
+
+def _put_back_entry(fd: int, entry: Entry, ends: Sequence[int] | None) -> bool:
+    """`ends`: the offsets with which the next segment begins, if there is one."""
     there = os.pread(fd, len(entry.data), entry.position)
     has_lost = False
     for batch in scan_batches(entry.data, 0, False)[0]:
         piece = entry.data[batch.position : batch.position + batch.size]
-        found = there[batch.position : batch.position + batch.size]
-        if found == piece:
+        if there[batch.position : batch.position + batch.size] == piece:
             continue
-        if scan_batches(there, batch.position, True)[0]:
-            break  # something else was stored here since
+        is_rolled_back = ends is not None and batch.next_offset > ends[batch.partition]
+        if is_rolled_back or _has_batch(fd, entry.position + batch.position):
+            break  # something else was stored since
         has_lost = True
         if os.pwrite(fd, piece, entry.position + batch.position) < len(piece):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     return has_lost
+
+
+def _has_batch(fd: int, position: int) -> bool:
+    """Whether a sound batch of any size starts here."""
+    size = int.from_bytes(os.pread(fd, 8, position)[4:], "little")
+    left = os.fstat(fd).st_size - position
+    return 0 < size <= left and bool(scan_batches(os.pread(fd, size, position), 0, True)[0])

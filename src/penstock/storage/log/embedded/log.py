@@ -9,13 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock._ext.record.segment import RecentPacks, RecordPack
+from penstock._ext.record.segment import AppendCounts, RecentPacks, RecordPack, report_appended
 from penstock.core.logging import get_logger
 from penstock.storage.log.base import (
     Committed,
     LogDamaged,
     LogError,
     LogUnavailable,
+    TopicCut,
     TopicNotFound,
     TopicPartition,
     Watermarks,
@@ -32,7 +33,7 @@ from penstock.storage.log.embedded.reading import Load, Request, Windows, run_at
 from penstock.storage.log.embedded.recovery import RecoveredTopic, missing, recover_all
 from penstock.storage.log.embedded.segments import Segment
 from penstock.storage.log.embedded.topic import TopicView
-from penstock.storage.log.embedded.topic_writer import Append, Outcome, TopicCut, TopicWriter
+from penstock.storage.log.embedded.topic_writer import Append, Outcome, TopicWriter
 from penstock.storage.log.groups import GroupCoordinator
 from penstock.storage.log.local_consumer import LocalConsumer, Watchers
 
@@ -47,7 +48,12 @@ R = TypeVar("R")
 
 
 class EmbeddedLog:
-    """`store` keeps the groups' offsets (stores.lmdb_kv); who made it closes it after the log."""
+    """`store` keeps the groups' offsets (storage/state/lmdb_kv.py); its owner closes it after the log."""
+
+    is_shared = False
+    has_files = True
+    is_durable = True
+    is_remote = False
 
     def __init__(
         self,
@@ -76,7 +82,8 @@ class EmbeddedLog:
         self._windows = Windows()
         self._watchers = Watchers()
         self._consumers: set[LocalConsumer] = set()
-        self._producer = EmbeddedProducer(self, max_pending_bytes, linger_ms / 1000)
+        self._appends = AppendCounts()
+        self._producer = EmbeddedProducer(self, self._appends, max_pending_bytes, linger_ms / 1000)
         self._admin = EmbeddedAdmin(self)
         self.maintenance = Maintenance(self, maintenance_interval)
         self._problem: str | None = None
@@ -88,14 +95,6 @@ class EmbeddedLog:
         self._admins: ThreadPoolExecutor | None = None
         self._coordinator: GroupCoordinator | None = None
         self._journal: Journal | None = None
-        self._counters: dict[str, int | float] = {
-            "appended_records": 0,
-            "appended_bytes": 0,
-            "failed_appends": 0,
-            "commits": 0,
-            "commit_seconds": 0.0,
-            "disk_reads": 0,
-        }
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -118,7 +117,14 @@ class EmbeddedLog:
             self.add_topic(topic)
         self._coordinator = GroupCoordinator(self._partitions_of, loop.time, self._max_poll_interval)
         self._journal = Journal(self.root)
-        self._thread = CommitThread(loop, self._on_commit, self._sync_always, self._sync_interval, self._journal)
+        self._thread = CommitThread(
+            loop,
+            self._on_commit,
+            self._on_appended,
+            sync_always=self._sync_always,
+            sync_interval=self._sync_interval,
+            journal=self._journal,
+        )
         self._thread.start()
         self.offsets.start(loop)
         self.maintenance.start(loop)
@@ -178,8 +184,13 @@ class EmbeddedLog:
 
     def counters(self) -> dict[str, int | float]:
         return {
-            **self._counters,
-            "pending_bytes": self._producer.pending_bytes,
+            "appended_records": self._appends.records,
+            "appended_bytes": self._appends.bytes,
+            "failed_appends": self._appends.failed,
+            "commits": self._appends.commits,
+            "commit_seconds": self._appends.seconds,
+            "disk_reads": self._appends.disk_reads,
+            "pending_bytes": self._appends.pending_bytes,
             "cached_bytes": self._recent.bytes,
             "topics": len(self.views),
             "segments": sum(len(view.segments) for view in self.views.values()),
@@ -242,10 +253,16 @@ class EmbeddedLog:
         writers = list(self.writers.values())
         return await self.run(lambda _: [writer.cut() for writer in writers])
 
+    def _on_appended(self, appends: list[Append], problem: str | None, seconds: float) -> None:
+        """A commit of one topic, without a new segment, failures and calls."""
+        self._problem = problem
+        for append, error in report_appended(appends, self._appends, self._recent, seconds):
+            _log_failure(append, error)
+        for append in appends:
+            self._watchers.wake(append.view.name, append.partitions)
+        self._producer.flush()
+
     def _on_commit(self, commit: Commit) -> None:
-        self._problem = commit.problem
-        self._counters["commits"] += 1
-        self._counters["commit_seconds"] += commit.seconds
         appends: list[Append] = []
         for outcome in commit.outcomes:
             for step in outcome.steps:
@@ -256,33 +273,25 @@ class EmbeddedLog:
                 appends.append(step)
                 if step.error is None:
                     step.view.add_packs(step.position, step.partitions, step.packs)
-        for append in appends:
-            self._count(append)
-        for append in appends:
-            self._tell(append)
-        for append in appends:
-            if append.error is None:
-                self._watchers.wake(append.view.name, append.partitions)
+        self._report(appends, commit.problem, commit.seconds)
         for call in commit.calls:
             call.on_done(call.result)
         self._producer.flush()  # what was appended in answer to it need not wait for the next iteration
 
-    def _count(self, append: Append) -> None:
-        counters = self._counters
-        if append.error is None:
-            counters["appended_records"] += append.records
-            counters["appended_bytes"] += append.size
-        else:
-            counters["failed_appends"] += len(append.packs)
-        self._producer.pending_bytes -= append.size
-
-    @staticmethod
-    def _tell(append: Append) -> None:
-        try:
-            append.tell()
-        except Exception:
-            # the others of this commit must hear of it all the same
-            log.exception("who appended failed when told so", topic=append.view.name)
+    def _report(self, appends: list[Append], problem: str | None, seconds: float) -> None:
+        self._problem = problem
+        self._appends.commits += 1
+        self._appends.seconds += seconds
+        for append in appends:
+            self._appends.add(append)
+        for append in appends:
+            try:
+                append.tell()
+            except Exception as error:
+                _log_failure(append, error)  # the others of this commit must hear of it all the same
+        for append in appends:
+            if append.error is None:
+                self._watchers.wake(append.view.name, append.partitions)
 
     # what its consumers ask for
 
@@ -307,7 +316,7 @@ class EmbeddedLog:
         first = recent.first_offset
         if first is not None and offset >= first:
             return recent.read(offset, max_records, max_bytes)
-        self._counters["disk_reads"] += 1
+        self._appends.disk_reads += 1
         try:
             pack = run_at_once(view.reader.read(Request(partition.partition, offset, max_records, max_bytes)))
         except FileNotFoundError as error:
@@ -399,4 +408,8 @@ class EmbeddedLog:
         return await asyncio.get_running_loop().run_in_executor(self._admins, function, *arguments)
 
     def count_refused(self, packs: int = 1) -> None:
-        self._counters["failed_appends"] += packs
+        self._appends.failed += packs
+
+
+def _log_failure(append: Append, error: Exception) -> None:
+    log.error("who appended failed when told so", topic=append.view.name, error=repr(error), exc_info=error)

@@ -8,12 +8,13 @@ import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.clock import now_ms
+from penstock.core.logging import Throttled, get_logger
+from penstock.core.tasks import TaskSet
 from penstock.storage.log.base import LogError
 from penstock.storage.log.embedded.compaction import CompactionPlan, compact, swap_in
 from penstock.storage.log.embedded.segments import Segment
 from penstock.storage.log.embedded.topic import TopicView
-from penstock.storage.log.topics import now_ms
 
 if TYPE_CHECKING:
     from penstock.storage.log.embedded.log import EmbeddedLog
@@ -32,12 +33,12 @@ class Maintenance:
         self._log = owner
         self._interval = interval
         self._task: asyncio.Task[None] | None = None
-        self._jobs: set[asyncio.Task[None]] = set()
+        self._jobs = TaskSet()
         self.segments_removed = 0
         self.segments_held = 0  # in the last round: over a limit, and kept because somebody has not read them
         self.compactions = 0
         self.failures = 0
-        self._warnings = RateLimited(interval=WARNING_SECONDS)
+        self._warnings = Throttled(log, interval=WARNING_SECONDS)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._task = loop.create_task(self._run(), name="penstock-log-maintenance")
@@ -47,7 +48,7 @@ class Maintenance:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        await asyncio.gather(*self._jobs, return_exceptions=True)
+        await self._jobs.wait()
 
     async def _run(self) -> None:
         waited = 0.0
@@ -88,15 +89,14 @@ class Maintenance:
 
     @contextlib.contextmanager
     def _alone(self, view: TopicView, event: str) -> Iterator[None]:
-        """A failure is told and counted, and stays with its topic."""
+        """A failure is logged and counted, and affects its topic only."""
         try:
             yield
         except (LogError, OSError) as error:
             if view.is_deleted:
                 return
             self.failures += 1
-            if (suppressed := self._warnings.try_pass((view.name, event))) is not None:
-                log.warning(event, topic=view.name, why=str(error), suppressed=suppressed)
+            self._warnings.warning(event, per=(view.name, event), topic=view.name, why=str(error))
 
     async def roll(self, view: TopicView) -> None:
         """Closes the segment being written."""
@@ -149,12 +149,10 @@ class Maintenance:
         """Its index is written to a file, so that the next start need not walk it."""
         if segment is None:
             return
-        job = asyncio.get_running_loop().create_task(self._write_index(segment))
-        self._jobs.add(job)
-        job.add_done_callback(self._jobs.discard)
+        self._jobs.spawn(self._write_index(segment))
 
     async def _write_index(self, segment: Segment) -> None:
-        with contextlib.suppress(OSError):  # it can always be made anew
+        with contextlib.suppress(OSError):  # it can always be rebuilt
             await self._log.in_thread(_write_index, segment, segment.encode_index())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock._ext.record.segment import RecordPack, seal_packs
+from penstock._ext.record.segment import AppendCounts, RecordPack, seal_packs
 from penstock.storage.log.base import (
     Appended,
     LogError,
@@ -29,14 +29,18 @@ class EmbeddedProducer:
     largest_record = 0  # any
     gathers = True
 
-    def __init__(self, log: EmbeddedLog, max_pending_bytes: int, linger: float = 0.0) -> None:
+    def __init__(self, log: EmbeddedLog, counts: AppendCounts, max_pending_bytes: int, linger: float = 0.0) -> None:
         self._log = log
+        self._counts = counts
         self._max_pending_bytes = max_pending_bytes
         self._linger = linger
         self._collected: list[Job] = []
         self._flush_at_end = False
         self._timer: asyncio.TimerHandle | None = None
-        self.pending_bytes = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._counts.pending_bytes
 
     def append(
         self,
@@ -81,13 +85,13 @@ class EmbeddedProducer:
         writer = log.writers.get(topic)
         if writer is None or not 0 <= min(numbers) <= max(numbers) < len(writer.view.partitions):
             return TopicNotFound(f"there is no partition {max(numbers)} of a topic {topic!r}")
-        if self.pending_bytes + size > self._max_pending_bytes and self.pending_bytes:
+        if self._counts.pending_bytes + size > self._max_pending_bytes and self._counts.pending_bytes:
             reason = log.check()
             why = f": {reason}" if isinstance(reason, str) else ""
-            return LogUnavailable(f"{self.pending_bytes} bytes wait to be written{why}")
+            return LogUnavailable(f"{self._counts.pending_bytes} bytes wait to be written{why}")
         if not log.is_open:
             return LogUnavailable("the log is not open")
-        self.pending_bytes += size
+        self._counts.pending_bytes += size
         return writer, Append(writer.view, numbers, sealed, size, records)
 
     def _schedule(self, can_wait: bool) -> None:

@@ -1,9 +1,9 @@
 """Reads a topic's files from another process, while the broker writes, rolls, compacts and removes them.
 
 No lock is taken. Only what the broker knows to be on the disk is read (the file `tail` says how far that is). It is
-never changed after that, and neither is a segment that has a successor: what is not sound there is damage. What lies
-behind the tail is being written, and is not looked at. Files that go, or come anew under the same name, while they are
-read can look like damage for a moment: it is only called so when a fresh look at everything finds it again.
+never changed after that, and neither is a segment that has a successor: a wrong checksum there is damage. Bytes after
+the tail are being written, and are not read. Files that are removed or replaced while they are read can look like
+damage for a moment: it is only reported when a second look at everything finds it again.
 """
 
 from __future__ import annotations

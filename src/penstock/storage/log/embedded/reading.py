@@ -78,7 +78,7 @@ class Windows:
         return window
 
     def forget(self, window: Window) -> None:
-        """It is not sound: perhaps it was only read wrongly, or its file is mended meanwhile."""
+        """It is not sound: perhaps it was only read wrongly, or its file is repaired meanwhile."""
         with contextlib.suppress(ValueError):  # others may have pushed it out
             self._kept.remove(window)
 

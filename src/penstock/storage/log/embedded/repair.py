@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock._ext.record.segment import BatchInfo, encode_tail, find_batch, scan_batches
+from penstock.core.clock import now_ms
 from penstock.storage.log.base import LogDamaged, TopicNotFound
 from penstock.storage.log.embedded import files
 from penstock.storage.log.embedded.journal import replay
 from penstock.storage.log.embedded.recovery import find_gap, map_file, parse_start
 from penstock.storage.log.embedded.segments import TRUNCATE, SegmentStart, control_kind
-from penstock.storage.log.topics import TopicConfig, now_ms
+from penstock.storage.log.topics import TopicConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class RepairReport:
     # batches whose offsets went backwards: they were written twice, the first ones stay
     dropped_batches: int = 0
     missing_segments: int = 0
-    # of the description that was made anew
+    # of the description that was rebuilt
     described_partitions: int | None = None
 
     @property
@@ -265,7 +266,7 @@ def _guess_start(
 def _check_order(
     batches: list[BatchInfo], start: SegmentStart, ends: list[int] | None, report: RepairReport, is_damaged: bool
 ) -> tuple[list[BatchInfo], list[int]]:
-    """The batches that stay (without the start, which is written anew), and the offsets after them. What is missing
+    """The batches that stay (without the start, which is written again), and the offsets after them. What is missing
     between them is lost, unless nothing is damaged there: then compaction took it."""
     expected = list(ends) if ends is not None else list(start.ends)
     for partition, offset in enumerate(start.ends):

@@ -7,51 +7,31 @@ import errno
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from penstock._ext.record.segment import (
-    HEADER_SIZE,
-    DiskThread,
-    RecordPack,
+    PackAppend,
+    SegmentEnd,
     build_control,
     encode_packs,
     encode_tail,
-    place_packs,
     seal_packs,
     write_packs,
 )
-from penstock.storage.log.base import Appended, LogUnavailable, OnAllAppended, OnAppended, Packs
+from penstock.core.clock import now_ms
+from penstock.storage.log.base import Appended, LogUnavailable, OnAppended, Packs, TopicCut
 from penstock.storage.log.embedded import files
 from penstock.storage.log.embedded.journal import Entry
 from penstock.storage.log.embedded.recovery import RecoveredTopic
 from penstock.storage.log.embedded.segments import NO_PARTITION, PROBE, TRUNCATE, Segment, SegmentStart
 from penstock.storage.log.embedded.topic import TopicView
-from penstock.storage.log.topics import now_ms
 
 
-@dataclass(eq=False, slots=True)
-class Append:
-    """Packs of one topic that are written one after the other, into the same segment."""
-
-    view: TopicView
-    partitions: list[int]
-    packs: list[RecordPack]
-    size: int  # bytes of the records
-    records: int
-    on_done: OnAppended | None = None  # of a single pack
-    on_all_done: OnAllAppended | None = None
-    position: int = 0
-    error: LogUnavailable | None = None
-    is_quiet: bool = False  # nothing waits for the outcome
+class Append(PackAppend):
+    __slots__ = ()
 
     @classmethod
     def of(cls, view: TopicView, pairs: Packs, on_done: OnAppended | None = None) -> Append:
         return cls(view, *seal_packs(pairs), on_done)
-
-    @property
-    def file_size(self) -> int:
-        """Bytes in the segment."""
-        return self.size + HEADER_SIZE * len(self.packs)
 
     def tell(self) -> None:
         """Call back with the outcome."""
@@ -62,14 +42,6 @@ class Append:
             self.on_done(self.error or Appended(self.view.name, self.partitions[0], pack.base_offset, pack.count))
 
 
-class TopicCut(NamedTuple):
-    """How far a topic is written: so many bytes of this segment, and all of those before it."""
-
-    directory: str
-    sequence: int
-    position: int
-
-
 @dataclass(slots=True)
 class Outcome:
     """What the loop learns of one topic after a commit, in this order: packs, a new segment, packs …"""
@@ -78,7 +50,7 @@ class Outcome:
     steps: list[Append | Segment] = field(default_factory=list)
 
 
-class TopicWriter:
+class TopicWriter(SegmentEnd):
     def __init__(self, view: TopicView, recovered: RecoveredTopic) -> None:
         self.view = view
         self.directory: Path = recovered.directory
@@ -91,13 +63,11 @@ class TopicWriter:
         self._position = self._synced = last.size if last else 0
         self._is_empty = last is None or not last.records
         self._fd = self._tail_fd = -1
-        self._staged: list[Append] = []
+        self._staged = []
         # since the segment was begun: then only the journal is known to be on the disk
         self._has_been_journaled = False
-        self._has_surplus = False
-        # a failed fdatasync may have dropped acknowledged bytes (fsync = interval), and the next one does not say so
-        self._is_doubtful = False
-        self.problem: str | None = None
+        # a failed fdatasync may have dropped bytes that are only in the journal, and the next one does not say so
+        self.has_lost_journaled = False
 
     @property
     def is_open(self) -> bool:
@@ -128,37 +98,6 @@ class TopicWriter:
                 self._fail(appends[start + count :], outcome, 0)
                 return
             start += count
-
-    def begin(self, appends: list[Append], disk: DiskThread) -> bool:
-        """Start writing the packs on the disk thread; `settle` or `roll_back` must follow. Return False, with nothing
-        done, if a file must be opened, a segment started or a failure repaired first."""
-        is_sound = self._fd >= 0 and self.problem is None and not (self._has_surplus or self._is_doubtful)
-        size = 0
-        for append in appends:
-            size += append.file_size
-        if not is_sound or self._position + size > self.config.segment_bytes:
-            return False
-        end, numbers, packs = self._place(appends)
-        tail = encode_tail(self._sequence, end)
-        is_awaited = not all(append.is_quiet for append in appends)
-        disk.write(self._fd, self._position, self._synced, numbers, packs, self._tail_fd, tail, is_awaited)
-        self._position = end
-        return True
-
-    def _place(self, appends: list[Append]) -> tuple[int, list[int], list[RecordPack]]:
-        """Assign offsets and positions to the packs. Return the end of the last one, the partitions and the packs."""
-        position = self._position
-        numbers, packs = appends[0].partitions, appends[0].packs
-        if len(appends) > 1:
-            numbers = [number for append in appends for number in append.partitions]
-            packs = [pack for append in appends for pack in append.packs]
-        place_packs(numbers, packs, self._ends)
-        for append in appends:
-            append.position = position
-            position += append.file_size
-        self._staged += appends
-        self._is_empty = False
-        return position, numbers, packs
 
     def _write(self, appends: list[Append], outcome: Outcome, sync: bool, entries: list[Entry] | None) -> bool:
         position, numbers, packs = self._place(appends)
@@ -195,23 +134,31 @@ class TopicWriter:
             return error.errno or -1
         return 0
 
-    def settle(self, outcome: Outcome, *, is_synced: bool, is_journaled: bool = False, has_tail: bool = False) -> None:
-        """Make staged records visible to readers and report them to the appenders. `has_tail`: the tail is written."""
+    def settle(self, outcome: Outcome, *, is_synced: bool, is_journaled: bool = False) -> None:
+        """Make staged records visible to readers and report them to the appenders."""
         self.problem = None
         self._has_been_journaled |= is_journaled
         outcome.steps += self._staged
         self._staged = []
         if is_synced and not self._is_doubtful:
             self._synced = self._position
-            if not has_tail:
-                self._write_tail()
+            self._write_tail()
 
     def doubt(self) -> None:
         """The disk refused to take what counts already: nothing more of this segment is known to be on it."""
         self._is_doubtful = self._synced < self._position
 
+    def _doubt_journaled(self, end: int) -> None:
+        """Writing up to `end`, or the fdatasync after it, has failed. If the file is as long, it was the fdatasync."""
+        if self._has_been_journaled:
+            with contextlib.suppress(OSError):
+                if os.fstat(self._fd).st_size < end:
+                    return
+            self.has_lost_journaled = True
+
     def roll_back(self, outcome: Outcome, failure: int) -> None:
         """What was staged does not count: cut it off, so that it cannot come back either."""
+        self._doubt_journaled(self._position)
         failed, self._staged = self._staged, []
         for append in reversed(failed):
             for number, pack in zip(reversed(append.partitions), reversed(append.packs), strict=True):
@@ -325,6 +272,7 @@ class TopicWriter:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(self._fd)
         except OSError:
+            self._doubt_journaled(self._position + len(encoded))
             self.doubt()
             self._has_surplus = True
             self._try_cut()

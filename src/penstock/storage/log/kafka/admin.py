@@ -63,8 +63,11 @@ class KafkaAdmin:
         groups: GroupRequests,
         new_consumer: Callable[[str], Consumer],
         executor: Executor,
+        *,
+        on_changed: Callable[[str], None] = lambda topic: None,
     ) -> None:
-        """`new_consumer` opens a consumer of a group."""
+        """`new_consumer` opens a consumer of a group; `on_changed` is called for each topic that this process
+        changes."""
         self._settings = settings
         self._client = client
         self._groups = groups
@@ -74,8 +77,7 @@ class KafkaAdmin:
         self._names_until = 0.0
         self._new_until: dict[str, float] = {}  # topics that this process made a moment ago
         self._changes = TopicChanges(client, executor, self.metadata)
-        # Told of every topic that this process changes.
-        self.on_changed: Callable[[str], None] = lambda topic: None
+        self._on_changed = on_changed
 
     async def close(self) -> None:
         """Ends the client here. Left to the collector of garbage, which runs in any thread, it might be ended by a
@@ -169,7 +171,7 @@ class KafkaAdmin:
 
     async def truncate(self, partition: TopicPartition, before_offset: int) -> None:
         if before_offset < 0 and before_offset != LATEST:
-            raise ValueError(f"{before_offset} is no offset")
+            raise ValueError(f"{before_offset} is not an offset")
         asked = confluent_kafka.TopicPartition(partition.topic, partition.partition, before_offset)
         doing = f"truncate {partition.topic}[{partition.partition}]"
         try:
@@ -339,7 +341,7 @@ class KafkaAdmin:
 
     def _forget(self, topic: str) -> None:
         self._names = None
-        self.on_changed(topic)
+        self._on_changed(topic)
 
     async def _ask(self, doing: str, start: Callable[[], Future[Answer]]) -> Answer:
         """Sends a request; the answer comes from librdkafka's thread. The client may wait a little when it sends."""

@@ -33,7 +33,7 @@ from penstock.storage.log.base import (
 from penstock.storage.log.kafka.errors import is_passing, to_log_error
 from penstock.storage.log.kafka.health import Health
 from penstock.storage.log.kafka.questions import Questions, text
-from penstock.storage.log.kafka.shelf import LARGEST_FETCH, MOVES, Place, Shelf
+from penstock.storage.log.kafka.shelf import LARGEST_FETCH, MOVES, Shelf, ShelfPartition
 from penstock.storage.log.kafka.worker import Worker
 
 log = get_logger("penstock.logs.kafka")
@@ -232,10 +232,10 @@ class KafkaConsumer:
     def is_subscribed(self) -> bool:
         return self._is_subscribed
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[ShelfPartition]:
         return list(self._shelf.places.values())
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: ShelfPartition) -> bool:
         return self._shelf.places.get(place.partition) is place
 
     def assignment(self) -> list[TopicPartition]:
@@ -261,7 +261,7 @@ class KafkaConsumer:
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         place = self._shelf.find(partition)
         if offset < 0 and offset not in {EARLIEST, LATEST}:
-            raise ValueError(f"{offset} is no offset")
+            raise ValueError(f"{offset} is not an offset")
         self._shelf.forget(place)
         place.move = move = next(MOVES)
         found = await self._submit(f"seek in {text(partition)}", lambda: self._seek(partition, offset, move))
@@ -292,7 +292,7 @@ class KafkaConsumer:
             offsets = {one: Committed(position) for one, position in known.items() if position is not None}
         for partition, committed in offsets.items():
             if committed.offset < 0:
-                raise ValueError(f"{committed.offset} of {partition} is no offset")
+                raise ValueError(f"{committed.offset} of {partition} is not an offset")
         asked = {partition: (one.offset, one.metadata) for partition, one in offsets.items()}
         if asked:
             await self._submit("commit offsets", lambda: self._commit(asked))
@@ -374,7 +374,7 @@ class KafkaConsumer:
 
     def _replace_client(self) -> None:
         """librdkafka fails for good when its place in the group was given to another of the same instance id. That may
-        have been itself: after an outage it joins anew while an answer to its old self is still on its way."""
+        have been itself: after an outage it joins again while an answer to its old self is still on its way."""
         if time.monotonic() < self._next_replacement:
             raise LogUnavailable(f"the consumer of group {self._group!r} is out: {self._out}")
         log.error("kafka consumer failed for good and is replaced", group=self._group, reason=self._out)

@@ -61,6 +61,11 @@ MOST_NAMED = 10
 class KafkaLog:
     """See Log in base.py."""
 
+    is_shared = True
+    has_files = False
+    is_durable = True
+    is_remote = True
+
     def __init__(self, settings: KafkaSettings | None = None, *, copied_topic: str = "") -> None:
         """`copied_topic`: the one whose records are copied to others, with a little behind them. Raises SettingsError
         for properties that librdkafka does not know or take."""
@@ -79,13 +84,14 @@ class KafkaLog:
             groups = GroupRequests(lambda: AdminClient(quiet), self._executor)
             if (listener := self._listener(admin_statistics)) is not None:
                 config["stats_cb"] = listener
-            self._admin = KafkaAdmin(settings, AdminClient(config), groups, self.consumer, self._executor)
+            self._admin = KafkaAdmin(
+                settings, AdminClient(config), groups, self.consumer, self._executor, on_changed=self._forget_topic
+            )
             self._producer = KafkaProducer(settings, self._new_producer, self._admin.open, self._health, self._executor)
         except KafkaException as error:
             raise settings_error(error) from None
         self._producer.copied_topic = copied_topic
         self._patient: KafkaProducer | None = None  # made when it is asked for
-        self._admin.on_changed = self._forget_topic
         self._consumers: set[KafkaConsumer] = set()
         self._recreations = Recreations(self._admin, copied_topic)
         self._watch: asyncio.Task[None] | None = None

@@ -21,7 +21,9 @@ from confluent_kafka import KafkaError
 
 from penstock._ext.kafka.client import Delivery, PackProducer, find_odd
 from penstock._ext.record.segment import RecordPack
+from penstock.core.clock import now_ms
 from penstock.core.logging import get_logger
+from penstock.core.tasks import TaskSet
 from penstock.settings.kafka import KafkaSettings
 from penstock.storage.log.base import (
     Appended,
@@ -79,7 +81,7 @@ class KafkaProducer:
         self._is_closed = False
         self._partitions: dict[str, int] = {}
         self._unopened: dict[str, list[Delivery]] = {}
-        self._openings: set[asyncio.Task[None]] = set()
+        self._openings = TaskSet()
         self._under_way: dict[tuple[str, int], deque[Delivery]] = {}
         self._finished: list[Delivery] = []
         self._pending_bytes = 0
@@ -174,8 +176,7 @@ class KafkaProducer:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), CLOSE_SECONDS)
         self._is_closed = True
-        for opening in self._openings:
-            opening.cancel()
+        self._openings.cancel()
         for deliveries in self._unopened.values():
             for delivery in deliveries:
                 delivery.fail(LogUnavailable("the log is closed"), delivery.pack.count)
@@ -204,9 +205,7 @@ class KafkaProducer:
         return None
 
     def _start_opening(self, topic: str) -> None:
-        opening = self._loop.create_task(self._open(topic))
-        self._openings.add(opening)
-        opening.add_done_callback(self._openings.discard)
+        self._openings.spawn(self._open(topic))
 
     async def _open(self, topic: str) -> None:
         deadline = time.monotonic() + self._settings.delivery_timeout_ms / 1000
@@ -238,7 +237,7 @@ class KafkaProducer:
             self.forget_topic(delivery.topic)
             delivery.fail(TopicNotFound(f"{delivery.topic} has no partition {delivery.partition}"), count)
             return
-        now = time.time_ns() // 1_000_000
+        now = now_ms()
         tolerance = self._settings.timestamp_tolerance_ms
         limit = self._settings.max_request_size
         room = RECORD_OVERHEAD + (COPY_ROOM if delivery.topic == self.copied_topic else 0)

@@ -69,7 +69,7 @@ class Reasons:
                 self._last = Reason(f"{self.at}: {text}", advice or AUTHORITY)
         elif sent := _LENGTH.search(text):
             beginning = int(sent[1]).to_bytes(4, "big", signed=True)
-            self._last = Reason(f"{self.at} is no Kafka: it sent {beginning!r}", STRANGER)
+            self._last = Reason(f"{self.at} is not Kafka: it sent {beginning!r}", STRANGER)
         elif advice:
             self._last = Reason(f"{self.at} cannot be reached: {text}", advice)
         elif code == KafkaError._ALL_BROKERS_DOWN:

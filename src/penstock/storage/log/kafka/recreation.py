@@ -12,7 +12,7 @@ from typing import Protocol
 
 from penstock.core.logging import get_logger
 from penstock.storage.log.base import EARLIEST, LogError, TopicPartition
-from penstock.storage.log.kafka.shelf import Known, Place
+from penstock.storage.log.kafka.shelf import Known, ShelfPartition
 
 log = get_logger("penstock.logs.kafka")
 
@@ -32,9 +32,9 @@ class Reader(Protocol):
     @property
     def is_subscribed(self) -> bool: ...
 
-    def places(self) -> list[Place]: ...
+    def places(self) -> list[ShelfPartition]: ...
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: ShelfPartition) -> bool:
         """Whether it is still read."""
         ...
 
@@ -96,7 +96,7 @@ class Recreations:
         self._last = chosen[-1]
         return chosen
 
-    def _compare_groups(self, found: list[tuple[Reader, Place]], ids: dict[str, str]) -> Iterator[str]:
+    def _compare_groups(self, found: list[tuple[Reader, ShelfPartition]], ids: dict[str, str]) -> Iterator[str]:
         for topic in {place.partition.topic for reader, place in found if reader.is_subscribed} & ids.keys():
             if self._of_groups.get(topic, ids[topic]) != ids[topic]:
                 yield topic
@@ -104,7 +104,7 @@ class Recreations:
                 self._of_groups[topic] = ids[topic]
 
     @staticmethod
-    async def _compare(reader: Reader, place: Place, topic_id: str) -> bool:
+    async def _compare(reader: Reader, place: ShelfPartition, topic_id: str) -> bool:
         """Whether it is another topic than the last time; then it is read from its beginning."""
         known = place.known
         is_new = known is not None and known.topic_id != topic_id

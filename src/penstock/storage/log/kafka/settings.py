@@ -1,4 +1,4 @@
-"""The settings of the Kafka provider, with the names and defaults of the seeds, and what librdkafka makes of them.
+"""The settings of the Kafka provider, with the names and defaults of ThingsBoard, and what librdkafka makes of them.
 
 Properties that are not here go through `producer`, `consumer` and `admin` as librdkafka spells them. Names that only
 the Java client has are translated where librdkafka can do the same; otherwise they are refused, with what to write
@@ -41,8 +41,8 @@ JAVA_ONLY = {
     "value.serializer": "records are bytes",
     "key.deserializer": "records are bytes",
     "value.deserializer": "records are bytes",
-    "partitioner.class": "Penstock chooses the partition itself (queue.partitions.hash_function_name)",
-    "partitioner": "Penstock chooses the partition itself (queue.partitions.hash_function_name)",
+    "partitioner.class": "Penstock chooses the partition itself (services.partitions.hash_function_name)",
+    "partitioner": "Penstock chooses the partition itself (services.partitions.hash_function_name)",
     "interceptor.classes": "there are no interceptors",
     "metric.reporters": "metrics are at /metrics",
     "sasl.jaas.config": "set sasl.username and sasl.password",

@@ -46,7 +46,7 @@ class Known(NamedTuple):
     position: int | None
 
 
-class Place:
+class ShelfPartition:
     """A partition. `move` is the number of the last change of position other than by reading."""
 
     __slots__ = ("bytes", "is_held", "is_paused", "is_queued", "kept", "known", "move", "partition", "position")
@@ -65,20 +65,20 @@ class Place:
 
 class Shelf:
     def __init__(self) -> None:
-        self.places: dict[TopicPartition, Place] = {}
+        self.places: dict[TopicPartition, ShelfPartition] = {}
         self._unknown: set[TopicPartition] = set()
-        self._queue: deque[Place] = deque()
+        self._queue: deque[ShelfPartition] = deque()
         self._bytes = 0
-        self._grown: list[Place] = []
-        self._shrunk: list[Place] = []
+        self._grown: list[ShelfPartition] = []
+        self._shrunk: list[ShelfPartition] = []
 
     @property
     def has_records(self) -> bool:
         """Whether a poll has something to give without reading on."""
         return any(place.kept and not place.is_paused for place in self._queue)
 
-    def add(self, partition: TopicPartition, position: int | None, move: int) -> Place:
-        place = self.places[partition] = Place(partition, position, move)
+    def add(self, partition: TopicPartition, position: int | None, move: int) -> ShelfPartition:
+        place = self.places[partition] = ShelfPartition(partition, position, move)
         if position is None:
             self._unknown.add(partition)
         return place
@@ -91,13 +91,13 @@ class Shelf:
         self._unknown.discard(partition)
         return True
 
-    def find(self, partition: TopicPartition) -> Place:
+    def find(self, partition: TopicPartition) -> ShelfPartition:
         place = self.places.get(partition)
         if place is None:
             raise LogError(f"{partition.topic}[{partition.partition}] is not assigned to this consumer")
         return place
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: ShelfPartition) -> None:
         """What waits is not wanted any more."""
         self._bytes -= place.bytes
         place.bytes = 0
@@ -110,7 +110,7 @@ class Shelf:
             place.position = position
             self._unknown.discard(partition)
 
-    def unknown(self) -> list[Place]:
+    def unknown(self) -> list[ShelfPartition]:
         """Those whose position nobody knows yet."""
         found = [self.places[partition] for partition in self._unknown if self.places[partition].position is None]
         self._unknown = {place.partition for place in found}
@@ -128,7 +128,7 @@ class Shelf:
         if not place.is_held and (place.bytes >= HOLD_ABOVE or self._bytes >= MOST_KEPT):
             self._grown.append(place)
 
-    def _enqueue(self, place: Place) -> None:
+    def _enqueue(self, place: ShelfPartition) -> None:
         if not place.is_queued:
             place.is_queued = True
             self._queue.append(place)
@@ -151,7 +151,7 @@ class Shelf:
                 self._shrunk.append(place)
         return given
 
-    def _take_from(self, place: Place, most: int, given: list[Fetched]) -> int:
+    def _take_from(self, place: ShelfPartition, most: int, given: list[Fetched]) -> int:
         count = size = 0
         while place.kept and count < most:
             kept = place.kept[0]
@@ -170,10 +170,10 @@ class Shelf:
                 self._bytes -= kept.pack.size
         return count
 
-    def pause(self, place: Place) -> None:
+    def pause(self, place: ShelfPartition) -> None:
         place.is_paused = True
 
-    def resume(self, place: Place) -> bool:
+    def resume(self, place: ShelfPartition) -> bool:
         """Whether it has something to give."""
         place.is_paused = False
         if place.kept:
@@ -195,8 +195,8 @@ class Shelf:
             place.is_held = False
         return self._names(to_hold), self._names(to_let_go)
 
-    def _is_full(self, place: Place) -> bool:
+    def _is_full(self, place: ShelfPartition) -> bool:
         return place.bytes >= HOLD_ABOVE or (self._bytes >= MOST_KEPT and place.bytes > 0)
 
-    def _names(self, places: list[Place]) -> list[TopicPartition]:
+    def _names(self, places: list[ShelfPartition]) -> list[TopicPartition]:
         return [place.partition for place in places if self.places.get(place.partition) is place]

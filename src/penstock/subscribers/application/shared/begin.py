@@ -6,7 +6,7 @@ import asyncio
 import weakref
 from functools import partial
 
-from penstock._ext.hub.connection import read_context
+from penstock._ext.application.context import read_context
 from penstock.core.logging import get_logger
 from penstock.storage.log.base import Committed, Log, LogError, TopicPartition
 from penstock.subscribers.application.contexts import SHARED, Contexts, make_key
@@ -63,7 +63,7 @@ class ShareBegins:
         _, _, context = (self._contexts.get(key) or b"").partition(b"\0")
         furthest = max(start, read_context(context)["committed"] if context else 0)
         if furthest > end and partition not in share.lanes:
-            what = "the topic of a shared subscription was made anew, the group begins with it"
+            what = "the topic of a shared subscription was recreated, the group begins with it"
             log.warning(what, topic=share.topic, partition=partition, committed=furthest, end=end)
             self._contexts.clear([key, returned_key(share.group, share.topic, partition)])
         return start if start <= end else 0

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from penstock._ext.hub.connection import Lane, Session, read_context
+from penstock._ext.application.context import read_context
+from penstock._ext.application.lane import Lane
+from penstock._ext.hub.connection import Session
 from penstock.storage.log.base import Log, TopicPartition
 from penstock.storage.log.pack_reader import PackReader, ReaderPool
 from penstock.subscribers.application.contexts import CLAIMED, OFFERED, Contexts, split_key

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Container, Iterable
 from typing import Any
 
-from penstock._ext.hub.connection import read_context, write_context
+from penstock._ext.application.context import read_context, write_context
 from penstock.subscribers.application.contexts import (
     CLAIMED,
     OFFERED,

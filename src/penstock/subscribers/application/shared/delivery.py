@@ -7,19 +7,22 @@ with takes along what was not acknowledged; only QoS 2 messages under way stay w
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
-from penstock._ext.hub.connection import Feed, Hub, Lane, Session, read_context, split_context
-from penstock._ext.wire.packets import split_share
-from penstock.core.logging import RateLimited, get_logger
-from penstock.services.housekeeper import Use
+from penstock._ext.application.context import read_context, split_context
+from penstock._ext.application.feed import Feed, feed_group
+from penstock._ext.application.lane import Lane
+from penstock._ext.hub.connection import Hub, Session
+from penstock.core.assign import assign
+from penstock.core.logging import Throttled, get_logger
+from penstock.core.tasks import TaskSet
+from penstock.services.housekeeper import Note, Use
 from penstock.settings.application import ApplicationSettings
 from penstock.storage.log.base import Log, LogError, TopicNotFound, TopicPartition, parse_properties
 from penstock.storage.log.pack_reader import PackReader
 from penstock.subscribers.application.contexts import CLAIMED, OFFERED, SHARED, Contexts, make_key, split_key
+from penstock.subscribers.application.elsewhere import Elsewhere
 from penstock.subscribers.application.lane_book import LaneBook, Place
 from penstock.subscribers.application.names import ApplicationNames
 from penstock.subscribers.application.shared.begin import ShareBegins
@@ -41,7 +44,8 @@ from penstock.subscribers.application.shared.contexts import (
 from penstock.subscribers.application.shared.denials import ShareDenials
 from penstock.subscribers.application.shared.removal import ShareRemovals
 from penstock.subscribers.application.shared.returns import RETURNED, ShareReturns, returned_key
-from penstock.subscribers.application.shared.shares import Member, Share, share_out
+from penstock.subscribers.application.shared.shares import Member, Share
+from penstock_schema.topic_filter import split_share
 
 log = get_logger("penstock.application")
 
@@ -64,6 +68,8 @@ class SharedDelivery:
         book: LaneBook,
         find_session: Callable[[str], Session | None],
         has_session: Callable[[str], bool],
+        elsewhere: Elsewhere,
+        note: Note,
     ) -> None:
         """`has_session` asks for sessions at other brokers too."""
         self._find_session = find_session
@@ -78,47 +84,45 @@ class SharedDelivery:
         self._shares: dict[bytes, Share] = {}  # by $share/<name>/<filter>
         self._feeds: dict[str, Feed] = {}  # by topic
         self._partitions: dict[str, int] = {}  # of the topics that are there
+        self._tasks = TaskSet()
         self.claims = ShareClaims(
             log_provider,
             contexts,
             book,
             max_records=settings.shared_max_poll_records,
             new_lane=self._lane_for_claims,
-            spawn=self._spawn,
+            spawn=self._tasks.spawn,
         )
         self.returns = ShareReturns(
             contexts,
             find_share=self._share_of,
             committed_of=self.committed_of,
             put_back=self._put_back,
-            spawn=self._spawn,
+            spawn=self._tasks.spawn,
         )
         self._leaving: Session | None = None
         self._online: dict[str, int] = {}  # clients that were attached, and the generation of their session then
         self._closed: dict[bytes, set[int]] = {}  # partitions that change hands now: packet ids not sent on it
         self._reserved: dict[bytes, int] = {}  # filters that are being prepared, and for how many clients
-        self.is_elsewhere: Callable[[bytes], bool] | None = None  # whether other brokers have members of a group
-        self.before_joining: Callable[[Sequence[str]], Awaitable[None]] | None = None  # tells other brokers of topics
-        self._denials = ShareDenials(
+        self._elsewhere = elsewhere
+        self.denials = ShareDenials(
             contexts,
             self.claims,
             self.shares,
             is_online=lambda session: self._is_online(session) and session is not self._leaving,
             restart=self._restart,
         )
-        book.on_denied = self._denials.handle
-        self.removals = ShareRemovals(log_provider, names, settings, self.use_of, self._forget_contexts)
+        use_of, forget = self.use_of, self._forget_contexts
+        self.removals = ShareRemovals(log_provider, names, settings, use_of, forget, elsewhere=elsewhere, note=note)
         self._begins = ShareBegins(log_provider, contexts)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
 
     async def stop(self) -> None:
         for share in list(self._shares.values()):
             await share.reader.stop()
         await self.claims.stop()
         self.removals.stop()
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
 
     def shares(self) -> list[Share]:
         return list(self._shares.values())
@@ -147,14 +151,11 @@ class SharedDelivery:
         """Before `prepare`: False when there are as many shares as the settings allow. `release` comes after it."""
         most = self._settings.max_shares
         if most and share_filter not in self._reserved and len(self._shares.keys() | self._reserved.keys()) >= most:
-            suppressed = self._warnings.try_pass("max_shares")
-            if suppressed is not None:
-                log.warning(
-                    "a shared subscription is refused: there are as many as application.max_shares allows",
-                    filter=share_filter.decode(errors="replace"),
-                    max_shares=most,
-                    suppressed=suppressed,
-                )
+            self._warnings.warning(
+                "a shared subscription is refused: there are as many as application.max_shares allows",
+                filter=share_filter.decode(errors="replace"),
+                max_shares=most,
+            )
             return False
         self._reserved[share_filter] = self._reserved.get(share_filter, 0) + 1
         return True
@@ -168,7 +169,7 @@ class SharedDelivery:
         topic = self._topic_of(share_filter)
         if share_filter not in self._shares and topic in self._partitions:
             self._forget_unused(topic)
-            if self._is_elsewhere(share_filter):
+            if self._elsewhere.has_members(share_filter):
                 self.removals.leave(share_filter, topic)
             else:
                 self.removals.begin(share_filter, topic, None)
@@ -193,9 +194,8 @@ class SharedDelivery:
         topics = sorted({self._topic_of(name) for name in filters} - {""})
         for topic in topics:
             await self.removals.done(topic)
-        if self.before_joining is not None:
-            for first in range(0, len(topics), TOPICS_AT_ONCE):
-                await self.before_joining(topics[first : first + TOPICS_AT_ONCE])
+        for first in range(0, len(topics), TOPICS_AT_ONCE):
+            await self._elsewhere.before_joining(topics[first : first + TOPICS_AT_ONCE])
 
     def _topic_of(self, share_filter: bytes) -> str:
         return self._names.shared_topic(split_share(share_filter)[1]) or ""
@@ -235,7 +235,7 @@ class SharedDelivery:
             return  # it is there by now
         log.warning("the topic of a shared subscription was removed by somebody, it is made again", topic=topic)
         await self.make_topic(topic)
-        # Its offsets begin anew: what the contexts say is of the old one.
+        # Its offsets start at 0 again: what the contexts say is of the old one.
         self.claims.forget_topic(topic)
         self._contexts.remove(self._contexts.keys_of_topic(topic, IN_GROUP))
         for share in [one for one in self._shares.values() if one.topic == topic]:
@@ -299,7 +299,7 @@ class SharedDelivery:
         feed = self._feeds.get(topic)
         if feed is None:
             feed = self._feeds[topic] = Feed(topic, self._partitions.get(topic, self._settings.shared_partitions))
-        self._hub.feed_group(share_filter, feed)
+        feed_group(self._hub, share_filter, feed)
         share = self._shares.get(share_filter)
         if share is None:
             share = self._shares[share_filter] = self._open(share_filter, self._names.shared_group(name, plain), topic)
@@ -316,7 +316,7 @@ class SharedDelivery:
         share = Share(share_filter, group, topic, reader)
 
         def assigned(partitions: Sequence[TopicPartition]) -> None:
-            self._spawn(self._assigned(share, [partition.partition for partition in partitions]))
+            self._tasks.spawn(self._assigned(share, [partition.partition for partition in partitions]))
 
         def revoked(partitions: Sequence[TopicPartition]) -> None:
             share.partitions.difference_update(partition.partition for partition in partitions)
@@ -439,28 +439,25 @@ class SharedDelivery:
     def _close(self, share: Share) -> None:
         """Nobody is left here, but elsewhere. What is stored is theirs: it changes, and ends, without this broker."""
         del self._shares[share.share_filter]
-        self._hub.feed_group(share.share_filter, None)
+        feed_group(self._hub, share.share_filter, None)
         self._contexts.give_away(self._contexts.keys(SHARED, share.group))
-        self._spawn(share.reader.stop())
+        self._tasks.spawn(share.reader.stop())
         self._forget_unused(share.topic)
 
     def _end(self, share: Share) -> None:
         """Nobody is left: the contexts go, and the topic with the last group that reads it."""
-        if self._is_elsewhere(share.share_filter):
+        if self._elsewhere.has_members(share.share_filter):
             self._close(share)
             # Those may be DEVICE clients, or leave just now as well: who is the last one is found out later.
             self.removals.leave(share.share_filter, share.topic)
             return
         del self._shares[share.share_filter]
-        self._hub.feed_group(share.share_filter, None)
+        feed_group(self._hub, share.share_filter, None)
         self._contexts.remove(self._contexts.keys(SHARED, share.group))
         self.returns.forget(share.group)
         self._closed.clear()
         self._forget_unused(share.topic)
         self.removals.begin(share.share_filter, share.topic, share.reader.stop())
-
-    def _is_elsewhere(self, share_filter: bytes) -> bool:
-        return self.is_elsewhere is not None and self.is_elsewhere(share_filter)
 
     def _forget_unused(self, topic: str) -> None:
         """Other brokers may remove it from here on: who shares it next looks whether it is there. Who is about to share
@@ -493,8 +490,11 @@ class SharedDelivery:
             for name, member in share.members.items()
             if self._is_online(member.session) and member.session is not leaving
         ]
-        owners = {partition: lane.session.client_id for partition, lane in share.lanes.items()}
-        wanted = share_out(share.partitions, online, owners)
+        held: dict[str, list[int]] = {}
+        for partition, lane in share.lanes.items():
+            held.setdefault(lane.session.client_id, []).append(partition)
+        shares = assign(share.partitions, online, held)
+        wanted = {partition: name for name, own in shares.items() for partition in own}
         for partition, lane in list(share.lanes.items()):
             if wanted.get(partition) != lane.session.client_id:
                 self._stop(share, partition)
@@ -580,9 +580,3 @@ class SharedDelivery:
         for partition, lane in list(share.lanes.items()):
             if lane.session.client_id == client_id:
                 self._stop(share, partition)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task

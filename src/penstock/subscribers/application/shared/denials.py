@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from penstock._ext.hub.connection import Lane, Session
+from penstock._ext.application.lane import Lane
+from penstock._ext.hub.connection import Session
 from penstock.subscribers.application.contexts import SHARED, Contexts, make_key
 from penstock.subscribers.application.shared.claims import ShareClaims
 from penstock.subscribers.application.shared.shares import Member, Share, may_receive

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from penstock._ext.wire.packets import split_share
 from penstock.core.errors import PenstockError
 from penstock.core.logging import get_logger
+from penstock.core.tasks import TaskSet
 from penstock.services.housekeeper import SHARE, Note, Task, Undecided, Use
 from penstock.settings.application import ApplicationSettings
 from penstock.storage.log.base import Log, TopicNotFound
+from penstock.subscribers.application.elsewhere import Elsewhere
 from penstock.subscribers.application.names import ApplicationNames
+from penstock_schema.topic_filter import split_share
 
 log = get_logger("penstock.application")
 
@@ -33,6 +35,9 @@ class ShareRemovals:
         settings: ApplicationSettings,
         use_here: UseHere,
         on_deleted: Callable[[str, str], None],
+        *,
+        elsewhere: Elsewhere,
+        note: Note,
     ) -> None:
         self._log = log_provider
         self._names = names
@@ -43,13 +48,12 @@ class ShareRemovals:
         self._asking: dict[str, bool] = {}  # topics, while other brokers are asked: whether it may still go on
         self._deleting: set[str] = set()
         self._moved: dict[bytes, float] = {}  # filters, until when; those that went first are in front
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.note: Note | None = None
-        self.use_elsewhere: Callable[[Task], Awaitable[Use]] | None = None
+        self._tasks = TaskSet()
+        self._elsewhere = elsewhere
+        self._note = note
 
     def stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
 
     async def done(self, topic: str) -> None:
         """Nothing that is being removed there is left."""
@@ -97,14 +101,14 @@ class ShareRemovals:
 
     def leave(self, share_filter: bytes, topic: str) -> None:
         """To the housekeeper, who finds out whether anybody else shares it."""
-        if self._settings.remove_topics == "session-end" and self.note is not None:
-            self.note(SHARE, share_filter.decode(), topic)
+        if self._settings.remove_topics == "session-end":
+            self._note(SHARE, share_filter.decode(), topic)
 
     def _begin(self, share_filter: bytes, topic: str, stop_reader: Coroutine[Any, Any, None] | None) -> None:
         # As it is now: who shares the filter again meanwhile waits, and gets a new group.
         use = min(self._use_here(share_filter, topic), Use.TOPIC)
         before = self._removals.get(topic)
-        self._removals[topic] = self._spawn(self._remove(share_filter, topic, stop_reader, before, use))
+        self._removals[topic] = self._tasks.spawn(self._remove(share_filter, topic, stop_reader, before, use))
 
     def _begin_again(self, share_filter: bytes, topic: str) -> None:
         if self._use_here(share_filter, topic) < Use.ALL:
@@ -126,7 +130,7 @@ class ShareRemovals:
             if self._settings.remove_topics == "session-end":
                 await self._delete_unused(share_filter, topic, use)
         except (PenstockError, TimeoutError) as error:
-            if self.note is not None and self.use_elsewhere is not None:
+            if not self._elsewhere.is_alone:
                 log.debug("the topic of a share is left to the housekeeper", topic=topic, error=str(error))
                 return
             log.warning(
@@ -167,7 +171,7 @@ class ShareRemovals:
         await self.done(topic)
         if self._use_here(share_filter, topic) is Use.ALL:
             return
-        removal = self._removals[topic] = self._spawn(self._tidy(share_filter, topic))
+        removal = self._removals[topic] = self._tasks.spawn(self._tidy(share_filter, topic), is_awaited=True)
         await asyncio.shield(removal)
 
     async def _tidy(self, share_filter: bytes, topic: str) -> None:
@@ -178,11 +182,11 @@ class ShareRemovals:
 
     async def _ask_others(self, share_filter: bytes, topic: str) -> Use:
         """Who comes here meanwhile waits. Raises PenstockError: not known, or another broker is about to share it."""
-        if self.use_elsewhere is None:
+        if self._elsewhere.is_alone:
             return Use.NONE
         self._asking[topic] = True
         try:
-            use = await self.use_elsewhere(Task(SHARE, share_filter.decode(), topic))
+            use = await self._elsewhere.use_of(Task(SHARE, share_filter.decode(), topic))
         finally:
             may_go_on = self._asking.pop(topic)
         if not may_go_on:
@@ -192,14 +196,3 @@ class ShareRemovals:
     def _forget(self, topic: str) -> None:
         if self._removals.get(topic) is asyncio.current_task():
             del self._removals[topic]
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
-        return task
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # told to who waits for it, if anybody still does

@@ -137,6 +137,16 @@ class DeviceStore(Protocol):
     """Called on the loop, never blocks it."""
 
     @property
+    def is_shared(self) -> bool:
+        """Whether all nodes use the same store, so that a queue need not move with its client."""
+        ...
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the store is a service that can be unreachable while the broker runs."""
+        ...
+
+    @property
     def statistics(self) -> DeviceStatistics: ...
 
     @property

@@ -21,7 +21,7 @@ from typing import Any
 import lmdb
 
 from penstock._ext.device.rows import BadSource
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.settings.redis import DeviceSettings
 from penstock.storage.state.base import StoreError
 from penstock.storage.state.lmdb_kv import SMALLEST_MAP, LmdbStore
@@ -75,6 +75,9 @@ class _Call:
 class LmdbDeviceStore:
     """See DeviceStore. Made on the loop it is used on. A process opens a path once."""
 
+    is_shared = False
+    is_remote = False
+
     def __init__(
         self,
         path: Path | str,
@@ -90,7 +93,7 @@ class LmdbDeviceStore:
         self._pending_bytes = 0
         self._problem = ""
         self._is_closed = True
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
         self._probe: asyncio.TimerHandle | None = None
         self._order = AdditionOrder()
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
@@ -287,11 +290,9 @@ class LmdbDeviceStore:
                 log.exception("a callback of the store failed")
 
     def _note(self, problem: str) -> None:
-        """Trouble is told, and looked at again until it is over, also when nobody stores anything."""
+        """Report trouble, and check again until it is over, also when nothing is stored."""
         if problem:
-            suppressed = self._warnings.try_pass("device")
-            if suppressed is not None:
-                log.error("messages of DEVICE clients cannot be stored", error=problem, suppressed=suppressed)
+            self._warnings.error("messages of DEVICE clients cannot be stored", error=problem)
             if self._probe is None and not self._is_closed:
                 self._probe = self._loop.call_later(PROBE_SECONDS, self._look_again)
         elif self._problem:

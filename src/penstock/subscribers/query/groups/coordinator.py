@@ -7,14 +7,15 @@ that, it is tried again, and the members keep what they have.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.core.ports import Scheduler, Timer
+from penstock.core.signal import Signal
+from penstock.core.tasks import TaskSet
 from penstock.subscribers.query.catalogue import QueryTopic
 from penstock.subscribers.query.groups import views
 from penstock.subscribers.query.groups.assignment import build_assignment
@@ -94,10 +95,10 @@ class GroupCoordinator:
         self._started = wall_clock(), clock()
         self._watcher: Timer | None = None
         self._sweeper: Timer | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._warnings = RateLimited(interval=10.0)
+        self._tasks = TaskSet()
+        self._warnings = Throttled(log, interval=10.0)
         self.rebalances = self.removed = self.commits = self.fenced = 0
-        self.on_changed: Callable[[str, str], None] = lambda *_: None
+        self.on_changed = Signal[[str, str]]()
 
     # ---- life ----
 
@@ -110,8 +111,7 @@ class GroupCoordinator:
         for timer in (self._watcher, self._sweeper, *(timer for _, timer in self._timers.values())):
             if timer is not None:
                 timer.cancel()
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
 
     # ---- requests ----
 
@@ -307,7 +307,7 @@ class GroupCoordinator:
             self._refuse(group, group.members_of(name), name, f"topic {name} was dropped")
 
     def topic_reloaded(self, name: str) -> None:
-        """Every partition is subscribed to anew: with another query rows are other rows."""
+        """Every partition is subscribed to again: with another query rows are other rows."""
         for group in self.groups.values():
             group.renew(name)
             for member in group.members_of(name):
@@ -457,7 +457,7 @@ class GroupCoordinator:
             if group.name in self._rebalancing:
                 group.due_at = now + RETRY_SECONDS  # one at a time
             else:
-                self._run(self._rebalance(group))
+                self._tasks.spawn(self._rebalance(group))
                 return
         self._arm(group)
 
@@ -477,8 +477,7 @@ class GroupCoordinator:
                 self.on_changed(group.name, member.id)
             log.info("rebalanced", group=group.name, members=len(group.members), before=before, changed=len(changed))
         except Unavailable as error:
-            if (suppressed := self._warnings.try_pass("partitions")) is not None:
-                log.warning("a group cannot be rebalanced now", error=str(error), suppressed=suppressed)
+            self._warnings.warning("a group cannot be rebalanced now", error=str(error))
             group.need_rebalance(self._clock() + RETRY_SECONDS)
         finally:
             self._rebalancing.discard(group.name)
@@ -502,7 +501,7 @@ class GroupCoordinator:
     def _watch(self) -> None:
         self._watcher = self._scheduler.call_later(WATCH_SECONDS, self._watch)
         if self.groups:
-            self._run(self._look_for_partitions())
+            self._tasks.spawn(self._look_for_partitions())
 
     async def _look_for_partitions(self) -> None:
         try:
@@ -516,7 +515,7 @@ class GroupCoordinator:
 
     def _sweep(self) -> None:
         self._sweeper = self._scheduler.call_later(min(SWEEP_SECONDS, self._longest_untold()), self._sweep)
-        self._run(self._tidy())
+        self._tasks.spawn(self._tidy())
 
     def _longest_untold(self) -> float:
         return min(TOLD_SECONDS, self._settings.offsets_retention / 4)
@@ -548,11 +547,6 @@ class GroupCoordinator:
         for group in {key[0] for key in mine if self._book.of(*key).starts}:
             if group not in self.groups:
                 await self._book.rest(group)
-
-    def _run(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _terms_of(request: wire.Subscribe) -> Terms:

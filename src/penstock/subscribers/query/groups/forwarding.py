@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.logging import get_logger
+from penstock.core.signal import Signal
 from penstock.subscribers.query.execution import LocalExecutor, parse
 from penstock.subscribers.query.groups.coordinator import GroupCoordinator, new_consumer_id
 from penstock.subscribers.query.groups.peers import NotTheOwner, PeerError, Peers
@@ -70,8 +71,8 @@ class ClusterCoordinator:
         self._clock = clock
         self._known: dict[tuple[str, str], _Known] = {}
         self._taken: dict[str, asyncio.Task[None]] = {}
-        self.on_changed: Callable[[str, str], None] = lambda *_: None
-        local.on_changed = self._on_changed
+        self.on_changed = Signal[[str, str]]()
+        local.on_changed.listen(self._on_changed)
         self.access_changed = local.access_changed
         serve = peers.serve
         serve("subscribe", self._owned(local.subscribe), wire.Subscribe)

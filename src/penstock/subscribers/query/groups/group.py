@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from penstock.subscribers.query.groups.assign import assign
+from penstock.core.assign import assign
 from penstock.subscribers.query.ports import Identity
 from penstock_client.errors import NotAMember, StaleEpoch
 
@@ -149,20 +149,20 @@ class Group:
         for member in [member for member in self.members.values() if not member.topics and not member.refused]:
             del self.members[member.id]
         partitions = list(partitions)
-        shares: dict[str, dict[str, tuple[int, ...]]] = {}
+        shares: dict[str, dict[str, list[int]]] = {}
         for topic in sorted(self.topics()):
             if is_known(topic):
                 current = {member.id: member.owned.get(topic, {}) for member in self.members.values()}
-                shares[topic] = assign(partitions, [member.id for member in self.members_of(topic)], current)
+                shares[topic] = assign(partitions, (member.id for member in self.members_of(topic)), current)
         changed = []
         for member in self.members.values():
             mine = {topic: share[member.id] for topic, share in shares.items() if member.id in share}
-            if member.state == REBALANCING or mine != {topic: tuple(got) for topic, got in member.owned.items()}:
+            if member.state == REBALANCING or mine != {topic: list(got) for topic, got in member.owned.items()}:
                 self._give(member, mine, now_ms)
                 changed.append(member)
         return changed
 
-    def _give(self, member: Member, mine: Mapping[str, tuple[int, ...]], now_ms: int) -> None:
+    def _give(self, member: Member, mine: Mapping[str, list[int]], now_ms: int) -> None:
         self._touch(member)
         before = member.owned
         member.owned = {

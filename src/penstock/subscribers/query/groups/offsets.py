@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from penstock.core.logging import get_logger
+from penstock.core.tasks import TaskSet
 from penstock.storage.state.base import Change
 from penstock.subscribers.query.stored import OFFSETS, Stored
 from penstock_client.errors import DataError
@@ -67,6 +68,9 @@ class _Wanted:
     done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
+OnNeedingMore = Callable[[], Awaitable[None]]
+
+
 class OffsetBook:
     """Of all groups; those of others as they were heard last. `is_mine`: groups whose coordinator is this node."""
 
@@ -77,7 +81,10 @@ class OffsetBook:
         node: str = "",
         is_mine: Callable[[str], bool] | None = None,
         wall_clock: Callable[[], float] = time.time,
+        on_needing_more: OnNeedingMore | None = None,
     ) -> None:
+        """`on_needing_more` is awaited before a group learns that a place is its own: what it needs must not go between
+        two looks at it."""
         self._stored = stored
         self._wall_clock = wall_clock
         self._node = node
@@ -86,9 +93,8 @@ class OffsetBook:
         self._terms: dict[str, int] = {}
         self._waiting: dict[str, list[_Wanted]] = {}
         self._under_way: set[Key] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.on_needing_more: Callable[[], Awaitable[None]] = _nothing
-        """Before a group is told that a place is its own: what it needs must not go between two looks at it."""
+        self._tasks = TaskSet()
+        self._on_needing_more = on_needing_more or _nothing
         stored.listen(OFFSETS, self._on_change)
 
     def of(self, group: str, topic: str) -> Offsets:
@@ -184,9 +190,7 @@ class OffsetBook:
         waiting = self._waiting.get(group)
         if waiting is None:
             self._waiting[group] = [wanted]
-            task = asyncio.get_running_loop().create_task(self._write(group))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.spawn(self._write(group))
         else:
             waiting.append(wanted)
         await wanted.done
@@ -230,7 +234,7 @@ class OffsetBook:
                 self._write_later([(OFFSETS, key_of(group, topic), None)])
         self._under_way -= keys
         if needs_more:
-            await self.on_needing_more()
+            await self._on_needing_more()
         for wanted in allowed:
             if not wanted.done.done():
                 wanted.done.set_result(None)
@@ -277,9 +281,7 @@ class OffsetBook:
             except DataError as error:
                 log.error("offsets could not be stored", error=str(error))
 
-        task = asyncio.get_running_loop().create_task(write())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(write())
 
     def close(self, group: str) -> None:
         """Another node is the coordinator from now on."""

@@ -1,4 +1,4 @@
-"""SHOW CONSUMERS and SHOW SUBSCRIPTIONS, from memory. The columns are those of the original, and lag."""
+"""SHOW CONSUMERS and SHOW SUBSCRIPTIONS, from memory. The columns are those of TDengine, and lag."""
 
 from __future__ import annotations
 

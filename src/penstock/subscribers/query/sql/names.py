@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MAX_NAME = 192  # bytes, as the group ids of the original
+MAX_NAME = 192  # bytes, as group ids of TDengine
 MAX_FILTER = 65_535
 
 
@@ -56,7 +56,7 @@ def check_filter(topic_filter: str) -> None:
     if not topic_filter:
         raise BadName("the MQTT filter is empty: write # for everything")
     if len(topic_filter.encode()) > MAX_FILTER or "\0" in topic_filter:
-        raise BadName("that is no MQTT filter: it is too long or has a NUL in it")
+        raise BadName("that is not MQTT filter: it is too long or has a NUL in it")
     if topic_filter.startswith("$"):
         raise BadName("topics that begin with $ are not kept in the log: name an ordinary MQTT filter")
     levels = topic_filter.split("/")

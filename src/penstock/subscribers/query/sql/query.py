@@ -52,7 +52,7 @@ _MANY_ROWS = {
     "sample": "SAMPLE",
     "exclude": "EXCLUDE",
 }
-# Clauses of the original that sqlglot does not know: it reads some of them as another name of the source.
+# Clauses of TDengine that sqlglot does not know: it reads some of them as another name of the source.
 _WINDOWS = (
     *("INTERVAL", "SLIDING", "SESSION", "STATE_WINDOW", "EVENT_WINDOW", "COUNT_WINDOW", "ANOMALY_WINDOW", "FILL"),
     *("PARTITION", "PARTITION BY", "SLIMIT", "SOFFSET"),

@@ -18,16 +18,16 @@ from typing import Any
 
 import hiredis
 
-from penstock.core.logging import RateLimited, get_logger
+from penstock.core.logging import Throttled, get_logger
 from penstock.settings.redis import RedisSettings
 from penstock.storage.state.base import StoreError
 from penstock.subscribers.device.store.base import DeviceStatistics, StoreFull, StoreUnavailable
 from penstock.subscribers.device.store.redis import errors, safety, topology
 from penstock.subscribers.device.store.redis.connection import (
     Command,
-    Connection,
     Endpoint,
     OnReply,
+    RedisConnection,
     pack_command,
 )
 from penstock.subscribers.device.store.redis.node import Node
@@ -56,7 +56,7 @@ class RedisClient:
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
         self._problem = ""
-        self._warnings = RateLimited(interval=10.0)
+        self._warnings = Throttled(log, interval=10.0)
         self._told: set[tuple[Endpoint, str]] = set()
         self._number = 0
         self._nodes: dict[Endpoint | None, Node] = {}
@@ -179,13 +179,13 @@ class RedisClient:
             self.pending_bytes -= len(command.payload) + COMMAND_OVERHEAD
             command.on_reply(reply)
 
-    def on_error_reply(self, connection: Connection, command: Command, error: hiredis.ReplyError) -> None:
+    def on_error_reply(self, connection: RedisConnection, command: Command, error: hiredis.ReplyError) -> None:
         if command.number < 0:
             command.on_reply(error)
         elif not command.is_done:
             self._process_error(connection, command, error)
 
-    def _process_error(self, connection: Connection, command: Command, error: hiredis.ReplyError) -> None:
+    def _process_error(self, connection: RedisConnection, command: Command, error: hiredis.ReplyError) -> None:
         word = errors.word_of(error)
         if word == "NOSCRIPT":
             self._unscripted.append(command)
@@ -201,7 +201,7 @@ class RedisClient:
         else:
             self.on_answer(command, errors.to_store_error(error))
 
-    def _redirect(self, connection: Connection, command: Command, word: str, error: str) -> None:
+    def _redirect(self, connection: RedisConnection, command: Command, word: str, error: str) -> None:
         endpoint = topology.parse_redirect(error, connection.endpoint)
         if word == "MOVED":
             self._slots[command.slot] = self._node(endpoint)
@@ -265,9 +265,7 @@ class RedisClient:
 
     def _complain(self, problem: str) -> None:
         self._problem = problem
-        suppressed = self._warnings.try_pass(problem)
-        if suppressed is not None:
-            log.warning("Redis cannot be used", why=problem, suppressed=suppressed)
+        self._warnings.warning("Redis cannot be used", per=problem, why=problem)
 
     def on_progress(self) -> None:
         self._progress.set()

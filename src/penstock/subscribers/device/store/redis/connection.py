@@ -22,7 +22,7 @@ class NotRedis(OSError):
 
     def __init__(self, sent: object) -> None:
         shown = sent[:SHOWN_BYTES] if isinstance(sent, bytes) else sent
-        super().__init__(f"what answers there is no Redis: it sent {shown!r}")
+        super().__init__(f"what answers there is not Redis: it sent {shown!r}")
 
 
 class Endpoint(NamedTuple):
@@ -65,16 +65,16 @@ class ConnectionOwner(Protocol):
 
     def on_answer(self, command: Command, reply: Any) -> None: ...
 
-    def on_error_reply(self, connection: Connection, command: Command, error: hiredis.ReplyError) -> None: ...
+    def on_error_reply(self, connection: RedisConnection, command: Command, error: hiredis.ReplyError) -> None: ...
 
-    def on_connection_lost(self, connection: Connection) -> None: ...
+    def on_connection_lost(self, connection: RedisConnection) -> None: ...
 
-    def on_idle(self, connection: Connection) -> None:
+    def on_idle(self, connection: RedisConnection) -> None:
         """Everything that was sent is answered."""
         ...
 
 
-class Connection(asyncio.Protocol):
+class RedisConnection(asyncio.Protocol):
     """`outstanding` is in the order of the answers. What is on its way is bounded by the client's backlog, so nothing
     is done when the transport says that its buffer is full."""
 
@@ -159,11 +159,13 @@ class Connection(asyncio.Protocol):
         return reply
 
 
-async def connect(endpoint: Endpoint, owner: ConnectionOwner, tls: ssl.SSLContext | None, timeout: float) -> Connection:
+async def connect(
+    endpoint: Endpoint, owner: ConnectionOwner, tls: ssl.SSLContext | None, timeout: float
+) -> RedisConnection:
     """Raises OSError (a failed TLS handshake is one) or TimeoutError."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout):
         _, connection = await loop.create_connection(
-            lambda: Connection(endpoint, owner, loop), endpoint.host, endpoint.port, ssl=tls
+            lambda: RedisConnection(endpoint, owner, loop), endpoint.host, endpoint.port, ssl=tls
         )
     return connection

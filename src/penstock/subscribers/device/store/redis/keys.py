@@ -1,4 +1,4 @@
-"""The keys of a queue, as the seed has them: `{client}_messages`, `{client}_messages_<packet id>`, and so on.
+"""The keys of a queue, as TBMQ has them: `{client}_messages`, `{client}_messages_<packet id>`, and so on.
 
 The name of the queue stands in braces, so that all keys of a queue are in one slot of a cluster.
 """

@@ -16,9 +16,9 @@ from penstock.subscribers.device.store.base import DeviceStatistics
 from penstock.subscribers.device.store.redis import safety, topology
 from penstock.subscribers.device.store.redis.connection import (
     Command,
-    Connection,
     Endpoint,
     NotRedis,
+    RedisConnection,
     connect,
 )
 
@@ -35,7 +35,7 @@ class NodeOwner(Protocol):
     statistics: DeviceStatistics
 
     def on_answer(self, command: Command, reply: Any) -> None: ...
-    def on_error_reply(self, connection: Connection, command: Command, error: hiredis.ReplyError) -> None: ...
+    def on_error_reply(self, connection: RedisConnection, command: Command, error: hiredis.ReplyError) -> None: ...
     def on_information(self, endpoint: Endpoint, information: safety.Information) -> None: ...
     def on_ready(self, node: Node) -> None: ...
     def on_trouble(self, endpoint: Endpoint | None, error: Exception) -> None: ...
@@ -43,12 +43,12 @@ class NodeOwner(Protocol):
 
 
 class Node:
-    """`endpoint` is None when the settings or Sentinel say anew each time which server it is."""
+    """`endpoint` is None when the settings or Sentinel decide each time which server it is."""
 
     def __init__(self, owner: NodeOwner, endpoint: Endpoint | None) -> None:
         self.endpoint = endpoint
         self.waiting: deque[Command] = deque()
-        self.connection: Connection | None = None  # one that is logged in
+        self.connection: RedisConnection | None = None  # one that is logged in
         self.task: asyncio.Task[None] | None = None
         self._owner = owner
         self.on_answer = owner.on_answer  # each answer passes here: without a call in between
@@ -84,13 +84,13 @@ class Node:
 
     # What the connection tells.
 
-    def on_error_reply(self, connection: Connection, command: Command, error: hiredis.ReplyError) -> None:
+    def on_error_reply(self, connection: RedisConnection, command: Command, error: hiredis.ReplyError) -> None:
         self._owner.on_error_reply(connection, command, error)
 
-    def on_idle(self, connection: Connection) -> None:
+    def on_idle(self, connection: RedisConnection) -> None:
         self._owner.on_progress()
 
-    def on_connection_lost(self, connection: Connection) -> None:
+    def on_connection_lost(self, connection: RedisConnection) -> None:
         returned = []
         for command in connection.outstanding:
             if command.number < 0:
@@ -151,7 +151,7 @@ class Node:
         self._attempts += 1
         return self._owner.seeds[(self._attempts - 1) % len(self._owner.seeds)]
 
-    async def _log_in(self, connection: Connection) -> None:
+    async def _log_in(self, connection: RedisConnection) -> None:
         settings = self._owner.settings
         timeout = settings.connect_timeout
         await topology.authenticate(connection, settings.username, settings.password, timeout)
@@ -166,7 +166,7 @@ class Node:
         await self._look_at(connection, timeout)
         await self._load_scripts(connection)
 
-    async def _look_at(self, connection: Connection, timeout: float) -> None:
+    async def _look_at(self, connection: RedisConnection, timeout: float) -> None:
         try:
             information = safety.parse_information(await connection.call("INFO", timeout=timeout))
         except hiredis.ReplyError as error:
@@ -177,6 +177,6 @@ class Node:
             raise OSError(f"{connection.endpoint} is Redis {information['redis_version']}; 6.2 or later is needed")
         self._owner.on_information(connection.endpoint, information)
 
-    async def _load_scripts(self, connection: Connection) -> None:
+    async def _load_scripts(self, connection: RedisConnection) -> None:
         for script in self._owner.scripts:
             await connection.call("SCRIPT", "LOAD", script, timeout=self._owner.settings.connect_timeout)

@@ -146,6 +146,9 @@ def tell(on_done: Callable[[Any], None], result: Any) -> None:
 class RedisDeviceStore:
     """See DeviceStore. Made on the loop it is used on."""
 
+    is_shared = True
+    is_remote = True
+
     def __init__(self, settings: RedisSettings, device: DeviceSettings, clock: Callable[[], float] = time.time) -> None:
         self.statistics = DeviceStatistics()
         self._device = device

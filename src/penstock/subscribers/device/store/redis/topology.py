@@ -13,9 +13,9 @@ from penstock.settings.address import parse_address
 from penstock.settings.redis import RedisSettings
 from penstock.subscribers.device.store.redis.connection import (
     Command,
-    Connection,
     Endpoint,
     NotRedis,
+    RedisConnection,
     connect,
 )
 
@@ -30,14 +30,14 @@ class Asker:
     def on_answer(self, command: Command, reply: Any) -> None:
         command.on_reply(reply)
 
-    def on_error_reply(self, connection: Connection, command: Command, error: hiredis.ReplyError) -> None:
+    def on_error_reply(self, connection: RedisConnection, command: Command, error: hiredis.ReplyError) -> None:
         command.on_reply(error)
 
-    def on_connection_lost(self, connection: Connection) -> None:
+    def on_connection_lost(self, connection: RedisConnection) -> None:
         for command in connection.outstanding:
             command.on_reply(connection.failure)
 
-    def on_idle(self, connection: Connection) -> None:
+    def on_idle(self, connection: RedisConnection) -> None:
         pass
 
 
@@ -73,7 +73,7 @@ def make_tls(settings: RedisSettings) -> ssl.SSLContext | None:
     return context
 
 
-async def authenticate(connection: Connection, username: str, password: str, timeout: float) -> None:
+async def authenticate(connection: RedisConnection, username: str, password: str, timeout: float) -> None:
     if username:
         await connection.call("AUTH", username, password, timeout=timeout)
     elif password:

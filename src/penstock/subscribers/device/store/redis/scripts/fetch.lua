@@ -5,7 +5,7 @@ local messages, after, limit = KEYS[1], ARGV[2], tonumber(ARGV[3])
 local prefix = #messages + 2
 local answer = { 0, after, 0 }
 local found = 0
--- A score that no message had yet: everything was flushed since the last page, and scores begin anew. The state is not
+-- A score that no message had yet: everything was flushed since the last page, and scores start at 0 again. The state is not
 -- among the keys, because a cluster that moves the slot refuses scripts that name keys it cannot find.
 local counters = redis.call('HGET', string.sub(messages, 1, -9) .. 'state', 'n')
 if counters and tonumber(after) > struct.unpack('<i8', counters) then

@@ -1,1 +1,0 @@
-"""The MQTT client of the command line."""
