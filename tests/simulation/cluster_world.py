@@ -1,6 +1,6 @@
 """A cluster in one process: simulated nodes, clock, log, stores and clients, and every choice from one random generator.
 
-The nodes run the real rules of penstock.cluster (ledger.py, lease.py); around them everything can happen at any moment:
+The nodes follow the rules in ledger.py and lease.py; around them everything can happen at any moment:
 a request is on its way for as long as the schedule likes, also while its sender is stopped, cut off or dead.
 
 Clients:  `x` subscribes with a persistent session and a will; `p` publishes QoS 2 with two packet ids and sends again
@@ -16,8 +16,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.cluster.lease import Lease, Watch
-from penstock.cluster.ledger import Beat, Claim, Fence, Ledger, LedgerRecord, Life, Marks, Release, Settled
+from tests.simulation.lease import Lease, Watch
+from tests.simulation.ledger import Beat, Claim, Fence, Ledger, LedgerRecord, Life, Marks, Release, Settled
 
 LEASE = 60.0
 KEYS = ("x", "p", "g")
@@ -314,10 +314,9 @@ class World:
             held = node.held.get(request[2])
             if held is not None and held.epoch == request[3]:
                 held.writes -= 1
-            if not answer:
-                if self.planted != "zombie-goes-on":
-                    self.give_up_life(node)  # the key has a later holder: this life has been fenced
-                    return
+            if not answer and self.planted != "zombie-goes-on":
+                self.give_up_life(node)  # the key has a later holder: this life has been fenced
+                return
             node.undurable.discard(request[4])
         elif kind == "message":
             message: Message = request[2]
@@ -334,7 +333,9 @@ class World:
         elif kind == "state":
             self.on_saved(node, request)
 
-    def save_state(self, node: Node, key: str, held: Held, *, will: int = -1, publishing: bool = False, then: str = "") -> None:
+    def save_state(
+        self, node: Node, key: str, held: Held, *, will: int = -1, publishing: bool = False, then: str = ""
+    ) -> None:
         received = frozenset(held.received)
         state = State(held.epoch, held.seq, received, held.will if will < 0 else will, publishing)
         held.writes += 1
@@ -495,13 +496,22 @@ class World:
             held.seq, held.will = state.seq, state.will
             held.received = dict.fromkeys(state.received, True)
             for offset, message in enumerate(self.messages):
-                if message.kind == "publish" and key == "p" and message.seq > state.seq and not self.is_void(node, offset):
+                if (
+                    message.kind == "publish"
+                    and key == "p"
+                    and message.seq > state.seq
+                    and not self.is_void(node, offset)
+                ):
                     if self.planted != "no-received-scan":
                         held.received[message.packet_id] = True
                     held.seq = max(held.seq, message.seq)
-                elif message.kind == "will" and key == "x" and message.number == held.will and not self.is_void(node, offset):
-                    if self.planted != "no-will-scan":
-                        held.will = 0
+                elif (
+                    message.kind == "will"
+                    and key == "x"
+                    and message.number == held.will
+                    and not self.is_void(node, offset)
+                ) and self.planted != "no-will-scan":
+                    held.will = 0
         if key not in FED:
             held.stage = "settle" if entry.owed is not None else "open"
             return
@@ -547,9 +557,8 @@ class World:
             elif client.asked == node.index:
                 held.will = held.answering = client.connection
                 self.save_state(node, key, held, then="connack")
-        elif client.asked == node.index:
-            if held.writes == 0:
-                self.save_state(node, key, held, then="connack")
+        elif client.asked == node.index and held.writes == 0:
+            self.save_state(node, key, held, then="connack")
 
     # ---- clients ----
 
@@ -661,7 +670,12 @@ class World:
         client = self.clients["p"]
         if client.next_message <= self.most_messages or client.in_flight or self.clients["x"].node < 0:
             return False
-        if any(any(wire for kind, wire in node.wires.items() if kind != "ledger") or node.inbox or node.position < len(self.messages) for node in self.nodes):
+        if any(
+            any(wire for kind, wire in node.wires.items() if kind != "ledger")
+            or node.inbox
+            or node.position < len(self.messages)
+            for node in self.nodes
+        ):
             return False
         holders = self._holders()
         return len(holders) == len(KEYS) and all(held.stage == "open" and not held.writes for held in holders.values())
@@ -703,6 +717,19 @@ class World:
                 raise Finding(f"{key}: lost {missing_here} of {sorted(valid)}")
 
     def describe(self) -> str:
-        return repr(
-            [(n.index, n.is_up, n.lease.until - self.now, n.position, {k: (h.stage, h.writes, h.is_leaving) for k, h in n.held.items()}) for n in self.nodes]
-        ) + repr(self.clients) + repr({k: (e.holder, e.claimant, e.owed) for k, e in self.nodes[0].ledger.entries.items()})
+        return (
+            repr(
+                [
+                    (
+                        n.index,
+                        n.is_up,
+                        n.lease.until - self.now,
+                        n.position,
+                        {k: (h.stage, h.writes, h.is_leaving) for k, h in n.held.items()},
+                    )
+                    for n in self.nodes
+                ]
+            )
+            + repr(self.clients)
+            + repr({k: (e.holder, e.claimant, e.owed) for k, e in self.nodes[0].ledger.entries.items()})
+        )

@@ -1,13 +1,13 @@
 """Time in the cluster: a node acts only while its lease runs, and fences another only after that one's lease has ended.
 
 Both sides measure on their own monotonic clock. The node's lease begins when it *wrote* the beat that it has read back,
-the others' wait begins when they *read* that beat, which is later. So the lease has ended for the node before it has for
-anybody else, whatever the network and the scheduler do in between.
+the wait of the others begins when they *read* that beat, which is later. So the lease ends for the node first,
+whatever the network and the scheduler do in between.
 """
 
 from __future__ import annotations
 
-from penstock.cluster.ledger import Life
+from tests.simulation.ledger import Life
 
 MARGIN = 1.1  # clocks may differ in speed by less than this
 
