@@ -1,4 +1,4 @@
-"""A cluster in one process: simulated nodes, clock, log, stores and clients, and every choice from one random generator.
+"""A cluster in one process: simulated nodes, clock, log, stores and clients, driven by one random generator.
 
 The nodes follow the rules in ledger.py and lease.py; around them everything can happen at any moment:
 a request is on its way for as long as the schedule likes, also while its sender is stopped, cut off or dead.
@@ -263,19 +263,7 @@ class World:
             if isinstance(record, Fence) and self.planted == "blind-fence":
                 record = Fence(record.life, 1 << 30)
             changed = ledger.apply(at, record)
-            if isinstance(record, Beat):
-                if record.life == node.life:
-                    if ledger.is_member(node.life):
-                        node.lease.read_back()
-                        node.beats -= 1
-                    else:
-                        node.lease.read_back()
-                        node.lease.until = float("-inf")
-                        node.beats -= 1
-                else:
-                    node.watch.read(record.life, self.now)
-            elif isinstance(record, Fence):
-                node.fencing.discard(record.life)
+            self._note_lease(node, record)
             if node.life in ledger.fenced:
                 self.give_up_life(node)
                 return
@@ -285,6 +273,17 @@ class World:
                 if record.life == node.life:
                     node.claimed.discard(record.key)
                 self.heed(node, record.key)
+
+    def _note_lease(self, node: Node, record: LedgerRecord) -> None:
+        if isinstance(record, Fence):
+            node.fencing.discard(record.life)
+        elif isinstance(record, Beat) and record.life != node.life:
+            node.watch.read(record.life, self.now)
+        elif isinstance(record, Beat):
+            node.beats -= 1
+            node.lease.read_back()
+            if not node.ledger.is_member(node.life):
+                node.lease.until = float("-inf")
 
     def follow(self, node: Node, key: str) -> None:
         """The holder of a key has changed."""
