@@ -44,6 +44,7 @@ MODULES = (
     "application.lane",
     "device.outlet",
     "dispatch.desk",
+    "local.outlet",
     "load.generator",
 )
 COVERAGE = bool(os.environ.get("PENSTOCK_COVERAGE"))

@@ -36,8 +36,8 @@ BASELINE = HERE / "baseline.json"
 UNIT = "instructions per operation"
 LIMIT = 0.02
 LIMIT_UNLIKE = 0.15  # if the baseline was made with another compiler, or another release of Python
-# Figures that depend on where the nodes of the trie lie in memory: by how much repeated counts differ.
-NOISE = {"trie: match afresh with wildcards": 0.07}
+# By how much some figures differ: nodes of the trie lie elsewhere in memory, or a pack cannot grow where it lies.
+NOISE = {"trie: match afresh with wildcards": 0.07, "delivery: to the log of an APPLICATION client": 0.1}
 VALGRIND_SECONDS = 600
 NAME = re.compile(r"^desc: Trigger: Client Request: (.+)$", re.MULTILINE)
 TOTAL = re.compile(r"^totals: (\d+)$", re.MULTILINE)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
+import signal
 import socket
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -134,3 +137,29 @@ def test_handshakes_and_consumers_leave_descriptors(*, start_file_broker, connec
     assert ask(port) == 200
     first.publish("still/logged", b"x", qos=1)
     broker.assert_healthy()
+
+
+@pytest.mark.parametrize("kind", ["tcp", "tls", "proxy"])
+def test_a_burst_leaves_descriptors(*, start_file_broker, connect, held, monkeypatch, authority, kind):
+    """Connections that wait together to be accepted do not take the descriptors of requests that wait with them."""
+    port = free_port()
+    identity = authority.issue("localhost")
+    options = {
+        "tcp": {},
+        "tls": {"certificate": str(identity.certificate), "key": str(identity.key)},
+        "proxy": {"proxy_protocol": True},
+    }
+    listener = Listener("tls" if kind == "tls" else "tcp", options[kind])
+    with few_descriptors(monkeypatch):
+        broker = start_file_broker({"admin": {"address": f"127.0.0.1:{port}"}}, [listener])
+    first = connect(V5, broker=broker)
+    with ThreadPoolExecutor(4) as askers:
+        os.kill(broker.process.pid, signal.SIGSTOP)
+        try:
+            hold(held, listener.host_and_port[1], 400, b"")
+            answers = [askers.submit(ask, port) for _ in range(4)]
+            time.sleep(0.5)  # until their requests wait, too
+        finally:
+            os.kill(broker.process.pid, signal.SIGCONT)
+        assert [answer.result() for answer in answers] == [200] * 4
+    first.publish("still/logged", b"x", qos=1)

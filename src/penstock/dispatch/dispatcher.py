@@ -73,7 +73,6 @@ class Dispatcher:
         group: str = DISPATCH_GROUP,
     ) -> None:
         self._group = group
-        self._hub = hub
         self._desk = DispatchDesk(hub)
         self._devices = devices
         self._open: deque[tuple[Round, dict[TopicPartition, int]]] = deque()
@@ -255,9 +254,9 @@ class Dispatcher:
         except Exception as error:  # whatever it is, these records must not be passed over
             log.exception("a round of dispatch failed, it is done again", error=repr(error))
             self._is_busy = False
-            take_filled(self._hub)
+            take_filled(self._desk.hub)
             if self._devices is not None:
-                self._devices.discard()
+                self._devices.give(None)
             await asyncio.sleep(COMMIT_SECONDS)
             for item in fetched:
                 place = TopicPartition(item.topic, item.partition)
@@ -297,7 +296,7 @@ class Dispatcher:
         for the store, or for a log, would take it for his own."""
         if self._devices is not None:
             self._devices.give(dispatched)
-        await self._append(take_filled(self._hub))
+        await self._append(take_filled(self._desk.hub))
 
     # ---- sessions that move between brokers ----
 
@@ -393,7 +392,7 @@ class Dispatcher:
                     if place in left:
                         repeated += item.pack.count
                         if feeds:
-                            await self._append(refill(self._hub, item.pack, item.partition, feeds, left[place]))
+                            await self._append(refill(self._desk.hub, item.pack, item.partition, feeds, left[place]))
                         else:
                             self._desk.dispatch(
                                 item.pack,

@@ -24,7 +24,11 @@ _log = logging.getLogger(__name__)
 
 
 class AcceptLoop:
-    """Accepts from one listening socket and runs `serve` on each connection; at most `limit` of them at once."""
+    """Accepts from one listening socket and runs `serve` on each connection; at most `limit` of them at once.
+
+    `has_room` says whether there is a descriptor for one more. It is asked before the next is accepted: `serve` runs
+    later, and those that are accepted until then would take the descriptors of everything else.
+    """
 
     def __init__(
         self,
@@ -32,11 +36,14 @@ class AcceptLoop:
         serve: Callable[[socket.socket], Coroutine[Any, Any, None]],
         limit: int,
         on_refused: Callable[[str], None],
+        *,
+        has_room: Callable[[socket.socket], bool],
     ) -> None:
         self._listening = listening
         self._serve = serve
         self._limit = limit
         self._on_refused = on_refused
+        self._has_room = has_room
         self._tasks = TaskSet("a new connection failed")
         self._resume: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -74,6 +81,9 @@ class AcceptLoop:
                 return
             if len(self._tasks) >= self._limit:
                 self._on_refused("handshake_limit")
+                connection.close()
+                continue
+            if not self._has_room(connection):
                 connection.close()
                 continue
             connection.setblocking(False)

@@ -94,7 +94,9 @@ class Listener:
         needs_accept_loop = self.settings.proxy_protocol or self._tls is not None
         for listening in sockets:
             if needs_accept_loop:
-                accept_loop = AcceptLoop(listening, self._serve, self._max_handshakes, self._on_refused)
+                accept_loop = AcceptLoop(
+                    listening, self._serve, self._max_handshakes, self._on_refused, has_room=self._has_room
+                )
                 accept_loop.start()
                 self._accept_loops.append(accept_loop)
             else:
@@ -149,9 +151,6 @@ class Listener:
     async def _serve(self, connection: socket.socket) -> None:
         """From an accepted socket to a connection that speaks MQTT or WebSocket."""
         peer = None
-        if not self._has_room(connection):
-            connection.close()
-            return
         try:
             if self.settings.proxy_protocol:
                 async with asyncio.timeout(self._handshake_seconds):

@@ -63,8 +63,8 @@ class QueueWorld:
             assert await subscribe(self.manager, session, address, qos=1, properties=pairs) == 1
         return queue.group(group, filter)
 
-    def open_session(self, client_id: str) -> Session:
-        return self._registry.open(Opening(client_id, None, False, 3600, None, 5))[0]
+    def open_session(self, client_id: str, *, lasts: bool = True) -> Session:
+        return self._registry.open(Opening(client_id, None, False, 3600 if lasts else 0, None, 5))[0]
 
     def claim(self, group: Group, count: int) -> None:
         """The first consumer has the next so many messages."""

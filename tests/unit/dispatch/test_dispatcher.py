@@ -297,7 +297,7 @@ def test_a_round_that_was_not_finished_stays() -> None:
         dispatch = stage.dispatcher._desk.dispatch
 
         class Recorder:
-            position = -1
+            hub, position = stage.hub, -1
 
             def dispatch(self, pack: RecordPack, partition: int, dispatched: Round, *rest: Any) -> int:
                 seen.append(dispatched)

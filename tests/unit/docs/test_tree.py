@@ -75,7 +75,8 @@ def check(line: str, tree: TreeCopy, said: str, new: set[str]) -> None:
     if "report.py" in line:
         assert tree.run(f"{line} --check", SECONDS).returncode == 0
     if "--renew" in line:
-        assert "bench/baseline.json" in said
+        named = re.search(r"--baseline (\S+)", line)
+        assert f"written: {named[1]}" in said if named else "bench/baseline.json" in said
     if "setup.py" in line:
         assert [*tree.root.glob(COMPILED[0])]
     if line.startswith("make build"):

@@ -60,7 +60,7 @@ def read_context(bytes context not None):
     cdef const uint8_t* p = context
     cdef const uint8_t* end = p + len(context)
     cdef uint64_t committed = 0, value = 0, count = 0, offset = 0
-    cdef uint64_t i
+    cdef uint64_t _i
     cdef uint64_t fields[4]
     cdef uint64_t total = 0
     cdef list runs = []
@@ -78,7 +78,7 @@ def read_context(bytes context not None):
     if value >= MOST_IDS_GIVEN:
         raise ValueError("the context of the client is damaged")
     p = take_number(p, end, &count)
-    for i in range(count):
+    for _i in range(count):
         p = take_number(p, end, &value)
         p = take_number(p, end, &offset)
         if value >= MOST_PARTITIONS or offset > MOST_OFFSETS:
@@ -86,7 +86,7 @@ def read_context(bytes context not None):
         seen[value] = offset
     offset = committed
     p = take_number(p, end, &count)
-    for i in range(count):
+    for _i in range(count):
         for field in range(4):
             p = take_number(p, end, &fields[<int> field])
         if (fields[0] > MOST_OFFSETS or fields[1] > 65_535 or not 0 < fields[2] <= 65_535

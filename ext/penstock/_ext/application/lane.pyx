@@ -10,14 +10,14 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove, memset
 
-from penstock._ext.application.context cimport (CONTEXT_VERSION, MOST_PARTITIONS, RUN_READY, RUN_READY_2, RUN_SENT_2, Run, put_number,
-                                                run_add, run_end)
+from penstock._ext.application.context cimport (CONTEXT_VERSION, MOST_PARTITIONS, RUN_READY, RUN_READY_2, RUN_SENT_2,
+                                                Run, put_number, run_add, run_end)
 from penstock._ext.application.pack cimport (ENTRY_DONE, ENTRY_DUP, ENTRY_NEW, ENTRY_PLANNED, ENTRY_RECEIVED,
                                              ENTRY_RELEASED, ENTRY_SENT, ENTRY_UNSURE, Entry, PackTracker)
 from penstock._ext.hub.connection cimport (CONNECTED, DROP_DENIED, DROP_EXPIRED, DROP_TOO_LARGE, MOST_PLANNED,
-                                           PLANNED_AHEAD, Connection, Copy, Desk, Hub, Outlet, Session, add_outlet, count_drop, count_sent, drop_unused,
-                                           find_part, free_place, has_place, remove_outlet, send_ack, send_copy,
-                                           take_place)
+                                           PLANNED_AHEAD, Connection, Copy, Desk, Hub, Outlet, Session, add_outlet,
+                                           count_drop, count_sent, drop_unused, find_part, free_place, has_place,
+                                           remove_outlet, send_ack, send_copy, take_place)
 from penstock._ext.hub.inflight cimport (AWAIT_PUBCOMP, SLOT_BORROWED, SLOT_COUNTED, SLOT_RELEASING, SLOT_RESERVED,
                                          Extras, Slot, WindowPart, window_add, window_find, window_put, window_release)
 from penstock._ext.hub.message cimport Message
@@ -466,8 +466,8 @@ cdef class Lane(Outlet):
         self.kept_at += 1
         return NULL if kept.state == ENTRY_DONE else kept
 
-    # Saved entries before the offset are of records that are gone (retention): their packet ids are free, of QoS 2 after
-    # PUBCOMP.
+    # Saved entries before the offset are of records that are gone (retention): their packet ids are free, of QoS 2
+    # after PUBCOMP.
     cdef int drop_kept(self, int64_t offset) except -1:
         cdef Saved* kept
         cdef Slot* slot

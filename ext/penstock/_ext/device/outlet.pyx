@@ -1,6 +1,6 @@
-"""Persistent DEVICE clients: messages with QoS > 0 come from the log. A connected client gets them at once, and they are
-stored only if it does not acknowledge them soon; everything else is stored first and sent from the store. The log is
-committed after a round of dispatch when everything of the round is acknowledged or stored."""
+"""Persistent DEVICE clients: messages with QoS > 0 come from the log. A connected client gets them at once, and they
+are stored only if it does not acknowledge them soon; everything else is stored first and sent from the store. The
+log is committed after a round of dispatch when everything of the round is acknowledged or stored."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cython cimport final
@@ -332,7 +332,7 @@ cdef int send_live(DeviceOutlet outlet, Session s, Connection c, Delivery* d) ex
     cdef uint64_t hash = 0
     if d.kept == NULL:
         d.kept = message_new(view.topic, view.topic_size, view.props, view.props_size, view.payload,
-                              view.payload_size, view.qos, view.retain, view.received_at, view.expires_at)
+                             view.payload_size, view.qos, view.retain, view.received_at, view.expires_at)
         d.kept.source_partition = d.partition
         d.kept.source_offset = d.record.offset
     fill_from_envelope(&copy, c, view, d)

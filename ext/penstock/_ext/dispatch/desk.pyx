@@ -1,5 +1,6 @@
-"""From the log of all messages to the outlets of persistent clients: each record is matched again, when it is durable, and
-handed to every session that takes its messages from there. What another broker took is routed to all others, too."""
+"""From the log of all messages to the outlets of persistent clients: each record is matched again, when it is durable,
+and handed to every session that takes its messages from there. What another broker took is routed to all others,
+too."""
 
 from cython cimport final
 from libc.stdint cimport UINT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -17,6 +18,7 @@ from penstock._ext.record.envelope cimport EnvelopeView, get_envelope
 from penstock._ext.record.segment cimport NO_VALUE, RecordPack, RecordView
 from penstock._ext.wire.codec cimport PublishView
 from penstock._ext.wire.numbers cimport hash_bytes
+
 
 @final
 cdef class Round:

@@ -14,7 +14,7 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cython cimport final
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport INT64_MAX, UINT64_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, UINT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset, strcmp, strlen
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, clockid_t, timespec
@@ -27,20 +27,17 @@ from penstock._ext.wire.codec cimport (AUTH, CONNECT, DISCONNECT, MALFORMED_PACK
                                        RETAIN_NOT_SUPPORTED, SUBSCRIBE, SUCCESS, TOPIC_ALIAS_INVALID,
                                        TOPIC_NAME_INVALID, UNSUBSCRIBE, AckView, PublishView, check_topic_name,
                                        parse_ack, parse_publish, publish_body_size)
-from penstock._ext.record.envelope cimport (NO_DELIVERY_QOS, EnvelopeView, delivery_size, envelope_size, get_envelope,
-                                            origin_size, put_delivery, put_envelope, put_origin, put_received,
-                                            received_size)
+from penstock._ext.record.envelope cimport (EnvelopeView, envelope_size, get_envelope, origin_size, put_envelope,
+                                            put_origin, put_received, received_size)
 from penstock._ext.hub.gathering cimport WAIT_ANSWER, WAIT_NONE_LONGER, WAIT_NOTHING
 from penstock._ext.hub.inflight cimport (AWAIT_PUBACK, AWAIT_PUBCOMP, AWAIT_PUBREC, DELIVERY_BACKLOG, DELIVERY_RETAIN,
-                                         DELIVERY_NUMBERED, DELIVERY_SHARED, SLOT_BORROWED, SLOT_COUNTED, SLOT_RELEASING,
-                                         SLOT_RESERVED, Extras, Hold, Queue, Queued, Slot,
-                                         WindowPart, extras_group_name, extras_new, ids_add, ids_clear, ids_discard,
+                                         DELIVERY_NUMBERED, DELIVERY_SHARED, SLOT_BORROWED, SLOT_COUNTED,
+                                         SLOT_RELEASING, SLOT_RESERVED, Extras, Queue, Queued, Slot, WindowPart,
+                                         extras_group_name, extras_new, ids_add, ids_clear, ids_discard,
                                          ids_has, queue_clear, queue_pop, queue_push, queued_release, window_add,
                                          window_clear, window_find, window_order, window_put, window_release)
 from penstock._ext.hub.message cimport (Message, message_new, message_payload, message_props, message_ref,
                                         message_topic, message_unref, message_weight)
-from penstock._ext.application.pack cimport (ENTRY_DONE, ENTRY_DUP, ENTRY_NEW, ENTRY_PLANNED, ENTRY_RECEIVED,
-                                             ENTRY_RELEASED, ENTRY_SENT, ENTRY_UNSURE, Entry, PackTracker)
 from penstock._ext.match.partition cimport HashFunction, partition_of
 from penstock._ext.queue.pending cimport (ENTRY_CLAIMED, ENTRY_DEAD, ENTRY_READY, NACKS, NOT_PENDING, SETTLED,
                                           PendingEntry, PendingList, Settlement)

@@ -193,7 +193,8 @@ cdef class Hub:
         self.ingest.hash = <HashFunction> <int> HASH_FUNCTIONS.index(hash_function)
         self.ingest.limit, self.ingest.largest_record = max_pending, largest_record
         self.ingest.keeps_state = keeps_state
-        self.ingest.gathering.is_on, self.ingest.gathering.linger, self.ingest.gathering.ack_linger = gathers, linger_ms, ack_linger_ms
+        self.ingest.gathering.is_on = gathers
+        self.ingest.gathering.linger, self.ingest.gathering.ack_linger = linger_ms, ack_linger_ms
         self._collect = collect if gathers else None
         self.ingest.gathering.linger_bytes = min(<uint64_t> LINGER_BYTES, max_pending // 2)
         self._submit_soon = self._submit_late

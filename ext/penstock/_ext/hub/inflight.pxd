@@ -20,7 +20,7 @@ cdef enum:
     SLOT_BORROWED = 16      # `message` and `extras` are whatever the outlet says, and not freed here
     SLOT_OUTLET_1 = 32      # these two mean what the outlet says
     SLOT_OUTLET_2 = 64
-    SLOT_RELEASING = 128    # PUBREL waits: the outlet sends it when it is durable that PUBREC came, or that it was given up
+    SLOT_RELEASING = 128    # PUBREL waits: the outlet sends it when that is durable
     DELIVERY_NUMBERED = 256     # the source of `message` is the number of an outlet, which has rights of its own
 
 

@@ -29,7 +29,8 @@ cdef int log_publish(Hub hub, const PublishView* view, Session origin, int64_t e
     size = envelope_size(&envelope)
     if hub.node:
         size += origin_size(shares_wait)
-    if view.qos == 2 and is_alone and view.packet_id and origin is not None and hub.ingest.keeps_state and origin._keeps:
+    if (view.qos == 2 and is_alone and view.packet_id and origin is not None and hub.ingest.keeps_state
+            and origin._keeps):
         origin.received_sequence += 1
         mark = <uint64_t> origin.received_sequence << 16 | view.packet_id
         size += received_size(mark)
@@ -256,8 +257,8 @@ cdef int submit_packs(Hub hub) except -1:
         batch.append((partition, pack))
     hub.ingest.open_count = 0
     hub.ingest.open_bytes = 0
-    hub.ingest.gathering.is_quiet = (hub._collect is not None and hub.ingest.gathering.awaited == WAIT_NOTHING and beside is None
-                              and not hub._log_waiters)
+    hub.ingest.gathering.is_quiet = (hub._collect is not None and hub.ingest.gathering.awaited == WAIT_NOTHING
+                                     and beside is None and not hub._log_waiters)
     hub.ingest.gathering.awaited = WAIT_NOTHING
     hub.ingest.gathering.submitted_at = hub.now
     stop_timer(hub)
@@ -322,9 +323,9 @@ cdef int grow_acks(Connection c) except -1:
     return 0
 
 
-# Sends the answers that waited for tickets up to hub.ingest.committed. A publish the log did not take is refused: MQTT 5 has a
-# reason code for it, a 3.x client loses its connection without an acknowledgement and will send again. Its QoS 2 packet
-# id is forgotten, also when the connection is gone, or the message would count as received when it comes again.
+# Sends the answers that waited for tickets up to ingest.committed. A publish the log did not take is refused: MQTT 5
+# has a reason code for it, a 3.x client loses its connection without an acknowledgement and will send again. Its QoS 2
+# packet id is forgotten, also when the connection is gone, or the message would count as received when it comes again.
 cdef int release_acks(Connection c, bint failed) except -1:
     cdef PendingAck ack
     cdef bint refused, is_shut = False
@@ -370,7 +371,8 @@ cdef int refuse_blocked(Connection c) except -1:
     cdef uint32_t i
     for i in range(c.acks_count):
         ack = &c.acks[(c.acks_head + i) & (c.acks_capacity - 1)]
-        if ack.ticket != c.hub.ingest.committed or ack.reason >= 0x80 or ack.reason == DUPLICATE or ack.packet_type == PUBCOMP:
+        if (ack.ticket != c.hub.ingest.committed or ack.reason >= 0x80 or ack.reason == DUPLICATE
+                or ack.packet_type == PUBCOMP):
             continue
         ack.reason = QUOTA_EXCEEDED
         ack.text = TEXT_LOG_AWAY
@@ -394,8 +396,8 @@ cdef list received_of(Hub hub, RecordPack pack):
     cdef EnvelopeView view
     cdef list found = []
     while pack.next(&position, &record):
-        if (record.value_size != NO_VALUE and not get_envelope(record.value, record.value_size, &view, &hub.record_props)
-                and view.received_mark):
+        if (record.value_size != NO_VALUE
+                and not get_envelope(record.value, record.value_size, &view, &hub.record_props) and view.received_mark):
             found.append(((<const char*> view.client_id)[:view.client_id_size].decode("utf-8"),
                           <uint32_t> (view.received_mark >> 16), <uint16_t> (view.received_mark & 0xFFFF),
                           view.received_at))

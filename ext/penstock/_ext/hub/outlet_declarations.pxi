@@ -38,7 +38,7 @@ cdef class Outlet:
     cdef readonly uint32_t number       # among all of the process that have one, see DELIVERY_NUMBERED; 0 = none
     cdef uint32_t turn                  # round in which it took the last free place, see window_parts.pxi
     cdef bint from_log                  # it takes turns at the last free place together with all that read the log
-    cdef bint is_apart                  # sessions that are fed by it are a group of their own in share groups with a feed
+    cdef bint is_apart                  # its sessions are a group of their own in share groups with a feed
     cdef public bint live               # nothing waits before it: messages are sent as they come
 
     # A record of the log for the session whose intake it is, or for one member of a share group.

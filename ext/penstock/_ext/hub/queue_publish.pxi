@@ -89,9 +89,9 @@ cdef QueueSlot* look_up_queue_topic(QueueDesk desk, Connection c, const PublishV
     slot.refusal = TEXT_NONE
     match = desk.bindings.match(view.topic, view.topic_size, hash)
     if desk._find_queue is not None and (VERB_ACK <= slot.verb <= VERB_EXTEND
-                                        or (slot.verb == VERB_NONE and is_unmatched(match) and slot.allowed)):
+                                         or (slot.verb == VERB_NONE and is_unmatched(match) and slot.allowed)):
         found = desk._find_queue(PyBytes_FromStringAndSize(<const char*> view.topic, view.topic_size),
-                                slot.verb != VERB_NONE)
+                                 slot.verb != VERB_NONE)
         if isinstance(found, int):
             slot.refusal = found
         elif slot.verb and found is not None:
@@ -343,7 +343,7 @@ cdef int capture(QueueDesk desk, const PublishView* view, Session origin, int64_
     cdef EnvelopeView message
     cdef Hub hub = desk.hub
     cdef Match* match = desk.bindings.match(view.topic, view.topic_size,
-                                           hash_bytes(view.topic, view.topic_size, desk.bindings.seed))
+                                            hash_bytes(view.topic, view.topic_size, desk.bindings.seed))
     try:
         if match.target_count == 0:
             return 0

@@ -252,7 +252,7 @@ cdef object review_rights(QueueGroup group):
     for item in group.consumers:
         consumer = <QueueConsumer> item
         if consumer.is_online() and may_have_topic(consumer, <const uint8_t*> PyBytes_AS_STRING(topic),
-                                                  <uint32_t> PyBytes_GET_SIZE(topic)):
+                                                   <uint32_t> PyBytes_GET_SIZE(topic)):
             return group.barrier
     return None
 

@@ -145,7 +145,8 @@ cdef int handle_publish(Connection c, uint8_t first, const uint8_t* body, uint32
     cdef uint8_t verdict = SUCCESS, text = 0
     cdef bint logged = False, keeps_old = False
     cdef uint64_t ticket = 0
-    cdef int reason = parse_publish(first & 15, body, size, c.version, hub.limits.max_user_properties, &view, &hub._props)
+    cdef int reason = parse_publish(first & 15, body, size, c.version, hub.limits.max_user_properties, &view,
+                                    &hub._props)
     if reason == 0 and view.alias:
         reason = resolve_alias(c, &view)
     if reason == 0 and view.qos > hub.limits.maximum_qos:
@@ -237,7 +238,8 @@ cdef int handle_ack(Connection c, uint8_t packet_type, uint8_t flags, const uint
         if not ids_discard(&s.received, ack.packet_id):
             # Released a moment ago, perhaps, over a connection that is gone: not free before that is stored.
             return answer(c, PUBCOMP, ack.packet_id, PACKET_IDENTIFIER_NOT_FOUND,
-                          c.hub.ingest.ticket + (1 if s.received_changed else 0) if c.hub.ingest.keeps_state and s._keeps else 0)
+                          c.hub.ingest.ticket + (1 if s.received_changed else 0)
+                          if c.hub.ingest.keeps_state and s._keeps else 0)
         if not (c.hub.ingest.keeps_state and s._keeps):
             return send_ack(c, PUBCOMP, ack.packet_id, SUCCESS)
         # The client may use the id again as soon as it is told: after a crash it must not count as held.

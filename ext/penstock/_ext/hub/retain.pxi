@@ -35,7 +35,8 @@ cdef RetainedRoom retained_room(Hub hub, const uint8_t* topic, uint32_t topic_si
             count -= 1
     # at least one message, however small the store is
     if count and (bytes + weight > hub.limits.max_retained_bytes * hub.limits.retained_share // 100
-                  or count >= max(<uint64_t> hub.limits.max_retained_messages * hub.limits.retained_share // 100, <uint64_t> 1)):
+                  or count >= max(<uint64_t> hub.limits.max_retained_messages * hub.limits.retained_share // 100,
+                                  <uint64_t> 1)):
         return SHARE_USED
     return HAS_ROOM
 

@@ -22,7 +22,7 @@ cdef struct Alias:
     uint32_t size
 
 
-# How many times each topic is under way, by the hash of the topic: see cluster.pxi.
+# How many times each topic is under way, by the hash of the topic: see topic_counts.pxi.
 cdef struct TopicCount:
     uint64_t hash           # 0 = free
     uint32_t count

@@ -1,5 +1,5 @@
-# Part of evaluator.pyx: which queries a message is shown to. Queries hang at their topic filter; among those of one filter
-# that demand `x = constant` (or x IN constants) for the same x, the message's x finds the few by hash.
+# Part of evaluator.pyx: which queries a message is shown to. Queries hang at their topic filter; among those of one
+# filter that demand `x = constant` (or x IN constants) for the same x, the message's x finds the few by hash.
 
 cdef enum Policy:
     SKIP, GIVE_NULL, DEAD_LETTER

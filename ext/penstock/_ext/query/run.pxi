@@ -1,5 +1,5 @@
-# Part of evaluator.pyx: expressions over one message. An expression is a tree of nodes in one array; a value is computed by
-# walking down, so that what AND, OR, CASE and COALESCE do not need is not computed.
+# Part of evaluator.pyx: expressions over one message. An expression is a tree of nodes in one array; a value is
+# computed by walking down, so that what AND, OR, CASE and COALESCE do not need is not computed.
 
 cdef enum Operation:
     OP_LITERAL, OP_TOPIC, OP_CLIENT_ID, OP_USERNAME, OP_CONTENT_TYPE, OP_RESPONSE_TOPIC, OP_PAYLOAD,

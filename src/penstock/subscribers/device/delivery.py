@@ -76,7 +76,6 @@ class DeviceDelivery:
     """All persistent DEVICE clients of this node. On the loop."""
 
     def __init__(self, hub: Hub, store: DeviceStore, settings: DeviceSettings) -> None:
-        self._hub = hub
         self._store = store
         self._settings = settings
         self._backlogs: dict[Session, Backlog] = {}
@@ -145,9 +144,12 @@ class DeviceDelivery:
             # [MQTT-3.1.2-4] [MQTT3-3.1.2-6].
             self._clear(client_queue(session.client_id), session)
 
-    def becomes_application(self, session: Session) -> None:
+    @staticmethod
+    def becomes_application(session: Session) -> None:
         """Messages go to its own topic from now on; what is stored for it, it gets from here."""
-        self._desk.of(session).close()
+        for outlet in session.outlets_now:
+            if isinstance(outlet, DeviceOutlet):
+                outlet.close()
 
     def attached(self, session: Session, on_drained: Callable[[], None] | None = None) -> bool:
         """CONNACK was sent: what is stored comes first. Whether anything may be; `on_drained` is called when that is
@@ -195,7 +197,7 @@ class DeviceDelivery:
         # QoS 0 members keep nothing: members with a higher QoS get the stored messages [MQTT-3.8.4-8].
         return [
             (name, encode_delivery(options & QOS, bool(options & RETAIN_AS_PUBLISHED), identifier))
-            for name, options, identifier in self._hub.trie.subscriptions(session)
+            for name, options, identifier in self._desk.hub.trie.subscriptions(session)
             if options & QOS and split_share(name)[0] is not None
         ]
 
@@ -240,9 +242,11 @@ class DeviceDelivery:
 
     # ---- into the store ----
 
-    def give(self, dispatched: Round) -> None:
-        """What a round of dispatch has for the store."""
+    def give(self, dispatched: Round | None) -> None:
+        """What a round of dispatch has for the store; None: the round failed, and all of it comes again."""
         stashed, groups = self._desk.take_stashed()
+        if dispatched is None:
+            return
         given = []
         for session, pack, in_flight, sent in stashed:
             addition = Addition(client_queue(session.client_id), pack, in_flight + self._read_ids(session))
@@ -250,10 +254,6 @@ class DeviceDelivery:
         for share_filter, pack in groups.items():
             given.append(Given(Addition(group_of(share_filter), pack), None, dispatched))
         self._add(given)
-
-    def discard(self) -> None:
-        """What a round of dispatch had for the store comes again."""
-        self._desk.take_stashed()
 
     def _read_ids(self, session: Session) -> bytes:
         """Ids of messages that were read and wait to be sent: the store may have them no more, because they gave way
@@ -383,7 +383,7 @@ class DeviceDelivery:
         def on_removed(results: Sequence[int | StoreError]) -> None:
             if not isinstance(results[0], StoreError):
                 self._store.statistics.trimmed += results[0]
-                count_trimmed(self._hub, item.session, results[0])
+                count_trimmed(self._desk.hub, item.session, results[0])
             held.is_busy = False
             self._go_on(queue)
 
@@ -392,7 +392,7 @@ class DeviceDelivery:
     def _added(self, item: Given, added: Added) -> None:
         self._waiting -= 1
         session = item.session
-        count_trimmed(self._hub, session, added.trimmed)
+        count_trimmed(self._desk.hub, session, added.trimmed)
         if item.dispatched is not None:
             item.dispatched.settle(item.addition.pack.count - item.sent)
         if session is not None and item.sent:

@@ -368,9 +368,9 @@ class QueueManager:
         outlet: Outlet,
         relayed_life: Life | None = None,
     ) -> None:
-        """Make the client a consumer; raises Refused. `name` tells the consumers of a client apart: a second one with
-        the same name replaces the first. `relayed_life`: the client is another node, for a client of its own, and
-        consumes only queues that are served here."""
+        """Make the client a consumer; returns when its groups are durable, raises Refused. `name` tells the consumers
+        of a client apart: a second one with the same name replaces the first. `relayed_life`: the client is another
+        node, for a client of its own, and consumes only queues that are served here."""
         try:
             if terms.position:
                 parse_position(terms.position)
@@ -382,6 +382,7 @@ class QueueManager:
             made = self.first_use.make(address.queue, self._configured.get(address.queue))
             if isinstance(made, int):
                 self._await_dead_letters(membership, made)
+                await self._store_now(membership)
                 return
             if not await self.first_use.is_ready(made):
                 raise Refused(Refusal.UNAVAILABLE, "the queue cannot be created now")
@@ -400,7 +401,7 @@ class QueueManager:
             log.info("a queue of another node cannot be consumed", client_id=client.client_id, error=str(refused))
             self.unsubscribe(client, name)
             raise
-        self._store_member(membership)
+        await self._store_now(membership)
 
     async def _check(self, membership: Membership) -> list[Queue]:
         """Return the queues of a new membership that are served here; raises Refused."""
@@ -424,13 +425,23 @@ class QueueManager:
         if not membership.terms.settles:
             raise Refused(Refusal.NOT_SUPPORTED, QOS_0)
         self._memberships.add(membership)
-        self._store_member(membership)
 
-    def _store_member(self, membership: Membership) -> None:
-        client = membership.client
-        if client.expiry_interval:
+    async def _store_now(self, membership: Membership) -> None:
+        """Return when the membership and its groups are durable: messages that are acknowledged from then on reach the
+        groups even after a crash. Raises Refused if they cannot be stored, and removes the consumer."""
+        client, is_lasting = membership.client, membership.client.expiry_interval > 0
+        if is_lasting:
             key = member_key(client.client_id, membership.name)
             self.state.store([(names.MEMBERS, key, msgspec.json.encode(membership.record))])
+        if not is_lasting and not any(group.is_kept for group, _ in membership.members):
+            return
+        try:
+            await self.state.flush()
+        except StoreError as error:
+            log.warning("a consumer of a queue cannot be stored", client_id=client.client_id, error=str(error))
+            if self._memberships.has(membership):
+                self.unsubscribe(client, membership.name)
+            raise Refused(Refusal.UNAVAILABLE, "the consumer cannot be stored now") from None
 
     def queues_for(self, membership: Membership) -> list[Queue]:
         """Return the existing queues that the client's rules can allow, wherever they are served. Ephemeral queues

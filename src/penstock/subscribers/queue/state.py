@@ -87,6 +87,7 @@ class QueueState:
     def __init__(self, store: StateStore, scheduler: Scheduler) -> None:
         self._store = store
         self._scheduler = scheduler
+        self._failed = 0  # writes that wait to be written again
         self._warnings = Throttled(log, interval=10.0)
 
     def save(self, groups: Iterable[QueueGroup], on_done: OnSaved | None = None) -> None:
@@ -136,7 +137,12 @@ class QueueState:
                 group.stored(mark)
             return
         self._warnings.error("the state of queues cannot be stored now", error=str(error))
-        self._scheduler.call_later(RETRY_SECONDS, self._write, changes, marks)
+        self._failed += 1
+        self._scheduler.call_later(RETRY_SECONDS, self._write_again, changes, marks)
+
+    def _write_again(self, changes: list[Change], marks: Sequence[tuple[QueueGroup, int]]) -> None:
+        self._failed -= 1
+        self._write(changes, marks)
 
     def store(self, changes: Iterable[Change]) -> None:
         """Records of definitions, groups and members."""
@@ -151,7 +157,11 @@ class QueueState:
             raise error
 
     async def flush(self) -> None:
+        """Everything is durable that was given before; raises StoreError, also if some of it is yet to be written
+        again."""
         await self._store.flush()
+        if self._failed:
+            raise StoreError("earlier changes are not stored yet")
 
     def add_group(self, queue: str, identity: str, record: GroupRecord) -> None:
         self.store([(STATE, state_key(queue, identity, GROUP), msgspec.json.encode(record))])

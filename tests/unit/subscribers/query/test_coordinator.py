@@ -324,7 +324,7 @@ def test_a_fetch_that_was_parked_while_its_partition_went_away() -> None:
         ({"session_timeout_ms": 5_999}, "session.timeout.ms"),
         ({"max_poll_interval_ms": 999}, "max.poll.interval.ms"),
         ({"auto_offset_reset": "last"}, "auto.offset.reset"),
-        ({"consumer": "mqtt:c"}, "an answer has brought"),
+        ({"consumer": "mqtt:c"}, "use the one returned by subscribe"),
     ],
 )
 def test_what_cannot_be_subscribed_with(options: dict[str, object], message: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from types import SimpleNamespace
 
 from penstock._ext.record.segment import RecordPack
@@ -57,8 +57,13 @@ class World:
 
     async def write(self, name: str, value: bytes | None) -> None:
         """Another node does."""
+        await self.write_together({name: value})
+
+    async def write_together(self, values: Mapping[str, bytes | None]) -> None:
+        """They are read, and followed, together."""
         pack = RecordPack()
-        pack.append(value, name.encode())
+        for name, value in values.items():
+            pack.append(value, name.encode())
         await self.log.producer.send(DEFINITIONS, 0, pack)
 
     def count(self, what: str) -> int:
@@ -99,9 +104,9 @@ def test_a_queue_is_followed_though_the_log_fails() -> None:
 def test_what_cannot_be_read_or_followed_stops_no_other() -> None:
     async def work(world: World) -> None:
         world.manager.failures = {"never": 100}
-        await world.write("strange", b"\x00 of a newer broker")
-        await world.write("never", encode(QueueDefinition(name="never")))
-        await world.write("orders", encode(QueueDefinition(name="orders")))
+        strange = b"\x00 of a newer broker"
+        never, orders = (encode(QueueDefinition(name=name)) for name in ("never", "orders"))
+        await world.write_together({"strange": strange, "never": never, "orders": orders})
         await until(lambda: world.count("failed") == 1)
         assert "orders" in world.manager.queues
         assert world.count("undecodable") == 1

@@ -15,6 +15,7 @@ from penstock.storage.log.base import Appended, LogError, LogUnavailable
 from penstock.subscribers.queue.definitions import Limits, QueueDefinition, QueueError, Replication, Retention
 from penstock.subscribers.queue.retention import enforce_retention
 from penstock.subscribers.queue.sizes import Sizes
+from penstock.subscribers.queue.state import GROUP, STATE, state_key
 from tests.support.worlds.queue_world import QueueWorld, in_world, record_of
 
 
@@ -257,5 +258,32 @@ def test_records_of_which_the_log_does_not_say_where_they_are_count_all_the_same
             while queue.end < 3:  # noqa: ASYNC110 - nobody tells when it changes
                 await asyncio.sleep(0.01)
         assert queue.depth == 3
+
+    in_world(work)
+
+
+def test_a_consumer_is_one_when_its_group_is_stored(monkeypatch: pytest.MonkeyPatch):
+    """What was given to the store before and failed has to be stored first, too."""
+    monkeypatch.setattr("penstock.subscribers.queue.state.RETRY_SECONDS", 0.05)
+
+    async def work(world: QueueWorld) -> None:
+        await world.fill("orders")
+        await world.fill("passing", durable=False)
+        session = world.open_session("c")
+        reasons = []
+        for failure in ("the disk is full", ""):
+            world.store.failure = failure
+            with pytest.raises(Refused) as refused:
+                await subscribe(world.manager, session, "$queue/orders", qos=1, properties=[("consumer-group", "all")])
+            reasons.append(refused.value.refusal)
+        assert reasons == [Refusal.UNAVAILABLE] * 2
+        assert not world.manager.memberships_of(session)
+        await asyncio.sleep(0.1)
+        await subscribe(world.manager, session, "$queue/orders", qos=1, properties=[("consumer-group", "all")])
+        assert state_key("orders", "all", GROUP) in world.store.tables[STATE]
+        world.store.failure = "the disk is full"
+        passing = world.open_session("p", lasts=False)
+        await subscribe(world.manager, passing, "$queue/passing", qos=1)
+        world.store.failure = ""
 
     in_world(work)
