@@ -9,11 +9,10 @@ import pytest
 
 from tests.support.clients.data_client import DataClient, DataFailure
 from tests.support.clients.packets import V5, PacketType, Reason, pack_auth
-from tests.support.toys.access import BADGES, FILE, REMOTE, ROOMS
+from tests.support.toys.access import BADGES, FILE, KNOCK, REMOTE, ROOMS
 from tests.support.worlds.datasub import wait_for
 
 DENIED = Reason.NOT_AUTHORIZED
-KNOCK = "tests.support.toys.access:Knock"
 LAB = {"username": "ada", "password": b"badge:lab"}
 
 

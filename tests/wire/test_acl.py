@@ -235,3 +235,13 @@ def test_unproven_user_name_opens_nothing(start_file_broker, connect, tmp_path):
     broker = start_file_broker({"access": {"acl_file": str(tmp_path / "acl.toml")}})
     client = connect(V311, broker=broker, username="alice", password=b"alice-secret")
     assert client.subscribe("alice/x", "users/alice/x", "guests", "shared/x") == [0x80, 0x80, 0, 0]
+
+
+def test_filters_of_queues_without_a_log(start_broker, connect, tmp_path):
+    """As with one: `$queue/jobs` asks for all keys of the queue, and no group shares one by `$share/`."""
+    rules = tmp_path / "acl.toml"
+    rules.write_text('[[rules]]\neffect = "allow"\ntopics = ["$queue/jobs/eu/#"]\n')
+    broker = start_broker({"ingest.log": "none", "access.acl_file": str(rules)})
+    client = connect(V5, broker=broker)
+    assert client.subscribe("$queue/jobs", "$queue/other") == [0, Reason.NOT_AUTHORIZED]
+    assert client.subscribe("$share/g/$queue/jobs/eu") == [Reason.TOPIC_FILTER_INVALID]

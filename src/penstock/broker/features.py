@@ -11,6 +11,7 @@ from penstock.broker.foundation import Foundation
 from penstock.broker.parts import Closing, Part
 from penstock.broker.restoring import Restoring, Steps
 from penstock.cluster.cluster import Alone, Cluster
+from penstock.mqtt.queue_subscriber import QueueNames
 from penstock.mqtt.refusals import disconnect
 from penstock.operate.http.server import Check, Commands, Readings
 from penstock.operate.retained import RetainedControl
@@ -72,7 +73,7 @@ def build_without_log(base: Foundation) -> Features:
     state = providers.make_local_state(settings, base.loop)
     keeper = SessionKeeper(state, base.hub.trie, base.loop)
     events = NoEvents()
-    kinds = Kinds(base.more_kinds)
+    kinds = Kinds([QueueNames(), *base.more_kinds])
     registry = SessionRegistry(
         base.hub, base.loop, keeper, disconnect=disconnect, followers=[kinds, events], sessions=base.sessions
     )
@@ -90,7 +91,7 @@ def build_without_log(base: Foundation) -> Features:
         kinds=kinds,
         events=events,
         refusals=Refusals(events.denied, events.refused),
-        parts=[sessions_part(restoring), *map(kind_part, kinds)],
+        parts=[sessions_part(restoring), *map(kind_part, base.more_kinds)],
         commands=Commands(sessions=SessionControl(registry, None), retained=RetainedControl(base.hub)),
         readings=Readings(),
         read_hub=base.hub.counters_now,

@@ -127,17 +127,18 @@ def _answer(front: MqttFrontend, connection: Connection, exchange: Exchange, ste
         assert step.identity is not None
         if front.access.chain.is_remote:
             exchange.is_deciding = True
-            front.spawn(_enrich_again(front, connection, exchange, step.identity, step.data))
+            # The subject as it is now: the connection may have lost its session when the task runs.
+            subject = Subject(step.identity, connection.session.client_id, connection.peer or "")
+            front.spawn(_enrich_again(front, connection, exchange, subject, step.data))
         else:
             _succeed_again(front, connection, exchange, step.identity, step.data)
 
 
 async def _enrich_again(
-    front: MqttFrontend, connection: Connection, exchange: Exchange, found: Identity, data: bytes | None
+    front: MqttFrontend, connection: Connection, exchange: Exchange, subject: Subject, data: bytes | None
 ) -> None:
     """Ask remote authorisers what the identity may do from now on."""
     try:
-        subject = Subject(found, connection.session.client_id, connection.peer or "")
         found = await front.access.chain.enrich(subject)
     except Refused:
         connection.disconnect(Reason.NOT_AUTHORIZED, "re-authentication failed")

@@ -464,7 +464,7 @@ def _join(front: MqttFrontend, connection: Connection, joining: Joining) -> None
         front.kinds.returned(session)
     handle_auth.remember(connection, candidate)
     connection.accept(session, _build_connack(front, candidate, present, expiry, keep_alive))
-    if candidate.subject.identity.expires_at is not None:
+    if candidate.subject.identity.expires_at is not None and connection.is_connected:
         front.expiries.watch(connection, candidate.subject.identity)
     front.kinds.attached(session)
     front.events.connected(session, connection)

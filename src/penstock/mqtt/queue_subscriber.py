@@ -15,18 +15,10 @@ QUEUE = b"$queue/"
 SHARE = b"$share/"
 
 
-class QueueSubscriber(Subscriber):
-    name = "queues"
+class QueueNames(Subscriber):
+    """Filters under `$queue/`, also in a broker without a log: there they are granted, and bring nothing."""
 
-    def __init__(self, manager: QueueManager) -> None:
-        self._manager = manager
-
-    # ---- a client arrives ----
-
-    def returned(self, session: Session) -> None:
-        self._manager.attached(session, session.quota)
-
-    # ---- it subscribes ----
+    name = "queue names"
 
     def claims(self, topic_filter: bytes) -> bool:
         return topic_filter.startswith(QUEUE)
@@ -38,6 +30,20 @@ class QueueSubscriber(Subscriber):
         if topic_filter.startswith(SHARE) and topic_filter.split(b"/", 2)[2].startswith(QUEUE):
             # It would never get anything: the consumers of a group share a queue.
             raise Refused(Refusal.INVALID_NAME)
+
+
+class QueueSubscriber(QueueNames):
+    name = "queues"
+
+    def __init__(self, manager: QueueManager) -> None:
+        self._manager = manager
+
+    # ---- a client arrives ----
+
+    def returned(self, session: Session) -> None:
+        self._manager.attached(session, session.quota)
+
+    # ---- it subscribes ----
 
     async def subscribe(self, session: Session, request: Request) -> int:
         return await subscribe(

@@ -120,6 +120,15 @@ class SessionEvents:
                     self.report(session)
                 if number % SESSIONS_AT_ONCE == 0:
                     await asyncio.sleep(0)
+            await self._forget_moved()
+
+    async def _forget_moved(self) -> None:
+        """Other brokers have these sessions now: they have not ended, and are not here any more."""
+        for number, session in enumerate(list(self._told)):
+            if self._sessions.get(session.client_id) is not session:
+                self._told.pop(session, None)
+            if number % SESSIONS_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     def counters(self) -> dict[str, int]:
         return {"events_recorded": self._events.recorded, "events_lost": self._events.lost}

@@ -33,6 +33,7 @@ from penstock.settings.model import ClientType
 BADGES = "tests.support.toys.access:Badges"
 ROOMS = "tests.support.toys.access:Rooms"
 REMOTE = "tests.support.toys.access:RemoteRooms"
+KNOCK = "tests.support.toys.access:Knock"
 FILE = "TOY_ROOMS"
 BOTH = PUBLISH | SUBSCRIBE
 VISIT_SECONDS = 0.5

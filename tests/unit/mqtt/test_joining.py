@@ -16,7 +16,7 @@ from penstock.broker.life import Broker
 from penstock.mqtt import handle_auth
 from penstock.settings.loader import load_settings
 from tests.support.machine.waiting import until
-from tests.support.toys.access import BADGES
+from tests.support.toys.access import BADGES, KNOCK, REMOTE
 
 NOT_AUTHORIZED = 0x87
 CONNECT = packets.build_connect("c", username="alice", password=b"secret", session_expiry=60)
@@ -147,3 +147,36 @@ def test_a_mistake_in_a_provider_keeps_the_client_out(tmp_path: Path) -> None:
         assert (await reader.readexactly(5))[3] == 0
 
     run(tmp_path, scenario, **{"access.authenticators": f"{BADGES},password_file"})
+
+
+def test_no_timer_is_kept_for_a_connection_that_ends_before_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its identity would expire later."""
+
+    async def scenario(broker: Broker) -> None:
+        monkeypatch.setattr(handle_auth, "remember", lambda connection, _: connection.shutdown("gone"))
+        reader, writer = await asyncio.open_connection(*broker.listeners[0].address.rsplit(":", 1))
+        writer.write(packets.build_connect("c", username="vic", password=b"badge:visitors", session_expiry=60))
+        assert await reader.read() == b""
+        assert not broker.frontend.expiries._timers
+
+    run(tmp_path, scenario, **{"access.authenticators": f"{BADGES},password_file"})
+
+
+def test_a_client_that_leaves_while_it_authenticates_again(tmp_path: Path) -> None:
+    """Remote authorisers are asked in a task, which runs when the session is gone."""
+
+    async def scenario(broker: Broker) -> None:
+        errors: list[BaseException] = []
+        broker.frontend.on_error = lambda _, error: errors.append(error)  # type: ignore[method-assign]
+        reader, writer = await asyncio.open_connection(*broker.listeners[0].address.rsplit(":", 1))
+        method = {"authentication_method": "knock", "authentication_data": b"lab"}
+        writer.write(packets.build_connect("c", **method))
+        assert (await reader.readexactly(5))[3] == 0
+        writer.write(packets.build_auth(packets.Reason.RE_AUTHENTICATE, **method) + b"\xe0\x00")
+        await reader.read()
+        await broker.frontend._tasks.wait()
+        assert errors == []
+
+    run(tmp_path, scenario, **{"access.authorisers": REMOTE, "access.enhanced.knock": KNOCK})

@@ -51,6 +51,32 @@ def test_what_the_store_tells_after_the_client_has_gone(monkeypatch: pytest.Monk
     asyncio.run(scenario())
 
 
+def test_nothing_is_kept_of_a_session_that_another_broker_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REPORT_SECONDS", 0.01)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        hub = Hub(loop)
+        sessions: dict[str, Session] = {}
+        registry = SessionRegistry(hub, loop, disconnect=disconnect, sessions=sessions)
+        memory = MemoryLog()
+        await memory.start()
+        events = SessionEvents(EventLog(memory, node="n"), sessions)
+        moved, _ = registry.open(Opening("moved", None, True, 3_600, None))
+        kept, _ = registry.open(Opening("kept", None, True, 3_600, None))
+        for session in (moved, kept):
+            session.count_expired(2)
+            events.report(session)
+        registry.give_away(moved)
+        events.start()
+        await until(lambda: moved not in events._told)
+        assert kept in events._told
+        await events.stop()
+        await memory.close()
+
+    asyncio.run(scenario())
+
+
 def test_what_was_recorded_last_is_in_the_log_when_it_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.sessions.event_log.TOGETHER_SECONDS", 3_600)
 
