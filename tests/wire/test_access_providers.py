@@ -1,15 +1,19 @@
 """Providers of access control from outside the broker (tests/support/toys/access.py): is their word law everywhere?"""
 
 import json
+import re
 import time
+import urllib.request
 
 import pytest
 
 from tests.support.clients.data_client import DataClient, DataFailure
 from tests.support.clients.packets import V5, PacketType, Reason, pack_auth
 from tests.support.toys.access import BADGES, FILE, REMOTE, ROOMS
+from tests.support.worlds.datasub import wait_for
 
 DENIED = Reason.NOT_AUTHORIZED
+KNOCK = "tests.support.toys.access:Knock"
 LAB = {"username": "ada", "password": b"badge:lab"}
 
 
@@ -124,7 +128,7 @@ def test_a_remote_authoriser_is_asked_once(start_broker, open_client, connect):
 @pytest.mark.parametrize("authoriser", [ROOMS, REMOTE])
 def test_groups_change_with_another_authentication(start_broker, rooms, connect, authoriser):
     """An exchange of AUTH packets, at CONNECT and later: the rules of the identity apply at once."""
-    settings = {"access.authorisers": authoriser, "access.enhanced.knock": "tests.support.toys.access:Knock"}
+    settings = {"access.authorisers": authoriser, "access.enhanced.knock": KNOCK}
     broker = start_broker(settings)
     knock = {"authentication_method": "knock", "authentication_data": b"lab"}
     ada = connect(V5, broker=broker, properties=knock)
@@ -134,6 +138,67 @@ def test_groups_change_with_another_authentication(start_broker, rooms, connect,
     ada.expect(PacketType.AUTH, reason=0)
     assert ada.publish("room/lab/1", b"x", qos=1).reason == DENIED
     assert ada.publish("room/office/1", b"x", qos=1).reason != DENIED
+
+
+@pytest.fixture
+def knock(start_log_broker, rooms, connect):
+    """knock("lab") is a client of these groups, with a session that lasts; `again` and `back` make them others."""
+    settings = {"access.authenticators": f"enhanced,{BADGES}", "access.authorisers": ROOMS}
+    broker = start_log_broker({**settings, "access.enhanced.knock": KNOCK})
+
+    def properties(groups):
+        return {"authentication_method": "knock", "authentication_data": groups.encode()}
+
+    def come(groups):
+        lasting = {**properties(groups), "session_expiry_interval": 600}
+        return connect(V5, "ada", broker=broker, clean_start=False, properties=lasting)
+
+    def again(client, groups):
+        client.send_raw(pack_auth(Reason.REAUTHENTICATE, properties(groups)))
+        client.expect(PacketType.AUTH, reason=0)
+        return client
+
+    def back(client, groups):
+        client.disconnect()
+        return come(groups)
+
+    come.broker, come.again, come.back = broker, again, back
+    return come
+
+
+@pytest.mark.parametrize("how", ["again", "back"])
+def test_queues_with_other_groups(knock, connect, how):
+    """A client that has fewer rights from now on neither publishes to the queue nor consumes it."""
+    ada = knock("lab")
+    assert ada.subscribe("$queue/lab", qos=1) == [1]
+    assert ada.publish("$queue/lab/1", b"x", qos=1).reason == 0
+    ada.ack(ada.expect_publish("$queue/lab/1", b"x"))
+    ada = getattr(knock, how)(ada, "office")
+    assert ada.publish("$queue/lab/1", b"y", qos=1).reason == DENIED
+    eve = connect(V5, broker=knock.broker, properties={"authentication_method": "knock", "authentication_data": b"lab"})
+    assert eve.publish("$queue/lab/1", b"z", qos=1).reason == 0
+    ada.expect_nothing(0.5)
+    with urllib.request.urlopen(f"http://127.0.0.1:{knock.broker.admin_port}/metrics", timeout=30) as answer:
+        assert re.search(r"^penstock_queue_consumers (\d+)", answer.read().decode(), re.MULTILINE)[1] == "0"
+
+
+@pytest.mark.parametrize("how", ["again", "back"])
+def test_query_topics_with_other_groups(knock, how):
+    listening = re.compile(r'"listener": "data", "address": "127.0.0.1:(\d+)"')
+    wait_for(lambda: listening.search(knock.broker.log()))
+    (port,) = listening.findall(knock.broker.log())
+    owner = DataClient(int(port), hello=False)
+    owner.ask("hello", {"protocol": 1, "user": "owner", "password": "badge:lab,readings"})
+    owner.execute('CREATE TOPIC readings AS SELECT payload.n AS n FROM "room/lab/#"')
+    ada = knock("lab,readings")
+    assert ada.subscribe("$share/g/readings", qos=1) == [1]
+    ada.publish("room/lab/1", b'{"n": 1}', qos=1)
+    ada.ack(ada.expect(PacketType.PUBLISH, 30.0))
+    ada = getattr(knock, how)(ada, "lab")
+    ada.publish("room/lab/1", b'{"n": 2}', qos=1)
+    ada.expect_nothing(1.5)
+    assert "a subscription to a query topic ends" in knock.broker.log()
+    assert ada.subscribe("$share/g/readings", qos=1) == [DENIED]
 
 
 def test_a_restored_session_keeps_its_groups(start_log_broker, rooms, connect):

@@ -104,22 +104,30 @@ def _build_in_cluster(ground: Ground) -> Features:
         receive_maximum=settings.limits.receive_maximum,
         program_for=base.access.program_for,
     )
+    parts = [
+        Part(name="cluster", closing=Closing.CLUSTER, stop=cluster.stop, counters=cluster.counters),
+        node_listener_part(listener),
+    ]
+    return _features(made, Clustered(cluster, [cluster.start], [cluster.open], parts, listener.counters))
 
+
+def node_listener_part(listener: NodeListener) -> Part:
     def reload(change: Reload) -> None:
         listener.reload(change.settings.limits.receive_maximum)
 
-    parts = [
-        Part(name="cluster", closing=Closing.CLUSTER, stop=cluster.stop, counters=cluster.counters),
-        Part(
-            name="node listener",
-            closing=Closing.NODE_LISTENER,
-            start=listener.start,
-            drain=listener.stop_accepting,
-            stop=listener.close,
-            reload=reload,
-        ),
-    ]
-    return _features(made, Clustered(cluster, [cluster.start], [cluster.open], parts, listener.counters))
+    def rules_changed(_: Settings) -> None:
+        # Queues apply the rules in a task, so after every part has been called.
+        listener.rules_changed()
+
+    return Part(
+        name="node listener",
+        closing=Closing.NODE_LISTENER,
+        start=listener.start,
+        drain=listener.stop_accepting,
+        stop=listener.close,
+        reload=reload,
+        rules_changed=rules_changed,
+    )
 
 
 def _make(ground: Ground, persistence: Persistence, node: ClusterNode | None, remote: MakeRemote) -> Logged:

@@ -214,7 +214,9 @@ class MqttFrontend:
         if rights_of(before) != rights_of(identity):
             session.acl = self.access.program_for(subject_of(session))
             self.hub.trie.bump()
+            self.hub.queues.bindings.bump()
             self.registry.identity_changed(session)
+            self.kinds.rules_changed(session)
 
     # ---- limits ----
 

@@ -45,8 +45,11 @@ class QuerySubscriber(Subscriber):
     async def restored(self, find_session: FindSession) -> None:
         self._topics.restore_when(self._queries.until_started(), find_session)
 
-    def rules_changed(self) -> None:
-        self._queries.service.access_changed()
+    def rules_changed(self, session: Session | None = None) -> None:
+        if session is None:
+            self._queries.service.access_changed()
+        else:
+            self._topics.rights_changed(session)
 
     async def stop(self) -> None:
         await self._topics.close()

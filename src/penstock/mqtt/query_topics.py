@@ -124,13 +124,14 @@ class QueryTopics:
             raise
         self._members.setdefault(session.client_id, {})[topic_filter] = member
         member.consumer.start()
+        member.consumer.identify(_identity_of(session))  # it may have authenticated again since
 
     def _make_member(self, session: Session, group: str, topic: str, terms: Terms) -> Member:
         digest = hashlib.sha256(f"{session.client_id}\0{topic}".encode()).hexdigest()[:32]
         parameters = {OFFSET: terms.offset, "qos": str(terms.qos)}
         consumer = QueryConsumer(
             self._service,
-            Identity.of(Subject(identity_of(session), session.client_id), "mqtt"),
+            _identity_of(session),
             f"mqtt:{digest}",
             terms=QueryTerms(group, topic, terms.offset, parameters),
             outlet=partial(MqttRows, session, qos=terms.qos, identifier=terms.identifier),
@@ -158,8 +159,14 @@ class QueryTopics:
                 self.unsubscribe(session, topic_filter)
 
     def attached(self, session: Session) -> None:
+        """The client is back, perhaps with other rights."""
+        self.rights_changed(session)
         for member in self._members.get(session.client_id, {}).values():
             member.consumer.wake()
+
+    def rights_changed(self, session: Session) -> None:
+        for member in self._members.get(session.client_id, {}).values():
+            member.consumer.identify(_identity_of(session))
 
     def _on_refused(self, session: Session, consumer: QueryConsumer) -> None:
         """End the subscription: the topic was dropped, or the right to read it."""
@@ -205,6 +212,10 @@ class QueryTopics:
         for member in members:
             await member.consumer.end(leaves=False)
         await self._tasks.wait()
+
+
+def _identity_of(session: Session) -> Identity:
+    return Identity.of(Subject(identity_of(session), session.client_id), "mqtt")
 
 
 def _key(client_id: str, topic_filter: bytes) -> bytes:

@@ -73,8 +73,14 @@ class QueueSubscriber(Subscriber):
     async def restored(self, find_session: FindSession) -> None:
         await self._manager.restore_members(find_session)
 
-    def rules_changed(self) -> None:
-        self._manager.spawn(self._manager.apply_rights())
+    def rules_changed(self, session: Session | None = None) -> None:
+        if session is None:
+            self._manager.spawn(self._manager.apply_rights())
+            return
+        memberships = self._manager.memberships_of(session)
+        for membership in memberships:
+            self._manager.remote.close(membership)  # opened again with the new identity
+        self._manager.spawn(self._manager.apply_rights(memberships))
 
     async def stop(self) -> None:
         await self._manager.close()

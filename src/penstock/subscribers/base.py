@@ -200,8 +200,8 @@ class Life:
     async def restored(self, find_session: FindSession) -> None:
         """Everything about the sessions is restored."""
 
-    def rules_changed(self) -> None:
-        """Every session has its new access rules."""
+    def rules_changed(self, session: Session | None = None) -> None:
+        """Every session has its new access rules, or only this one: its client has authenticated again."""
 
     async def stop(self) -> None:
         """Store what has to be stored, and stop."""

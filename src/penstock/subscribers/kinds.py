@@ -197,6 +197,6 @@ class Kinds:
         for kind in self._kinds:
             await kind.restore(sessions)
 
-    def rules_changed(self) -> None:
+    def rules_changed(self, session: Session | None = None) -> None:
         for kind in self._kinds:
-            kind.rules_changed()
+            kind.rules_changed(session)

@@ -93,7 +93,7 @@ class Knock:
 
 
 class Rooms(Authoriser):
-    """Groups may use the topics of their rooms. A file says which, and is looked at again and again."""
+    """Groups may use the topics and the queues of their rooms. A file says which, and is looked at again and again."""
 
     name = "rooms"
 
@@ -124,7 +124,7 @@ class Rooms(Authoriser):
 
     def program_for(self, subject: Subject) -> AclProgram | None:
         rooms = [room for group in subject.identity.groups for room in self._rooms.get(group, [])]
-        return AclProgram([(True, BOTH, (b"room", room.encode(), "#")) for room in rooms])
+        return AclProgram([(True, BOTH, (root, room.encode(), "#")) for root in (b"room", b"$queue") for room in rooms])
 
     def explain(self, subject: Subject, action: str, topic: bytes) -> str | None:
         return f"none of the groups {list(subject.identity.groups)} has that room"

@@ -100,7 +100,7 @@ def test_settings_in_a_directory_that_may_not_be_entered(nobody, hidden, monkeyp
 def test_other_commands(nobody, hidden):
     code, said = nobody("log", "topics", "--data-dir", hidden / "data")
     assert code == 1, said
-    assert said.startswith(f"penstock: {hidden}/data: Permission denied\nRun the command as the user whose it is")
+    assert said.startswith(f"penstock: {hidden}/data: Permission denied\nRun the command as the file's owner")
 
 
 def test_files_of_a_broker_that_root_had_started(nobody, tmp_path):
@@ -120,4 +120,4 @@ def test_files_of_a_broker_that_root_had_started(nobody, tmp_path):
     (data / "state").chmod(0o700)
     code, said = nobody("serve", "--data-dir", data, "--port", "1")
     assert code == 1, said
-    assert f"penstock: {data}/state/data.mdb: Permission denied\nRun the command as the user whose it is" in said
+    assert f"penstock: {data}/state/data.mdb: Permission denied\nRun the command as the file's owner" in said

@@ -134,7 +134,7 @@ def test_queues_of_the_settings_are_shown_and_made(run, tmp_path):
     assert sum(row["there"] for row in unmade) == 0
     assert not (tmp_path / "nowhere").exists(), "a look must not leave anything behind"
     assert "write KIND=ID" in run("queues", "--service", "x=1", where=where, fails=2)
-    assert "is no UUID" in run("queues", "--tenant", "x", where=where, fails=2)
+    assert "is not a UUID" in run("queues", "--tenant", "x", where=where, fails=2)
 
 
 @pytest.mark.parametrize(

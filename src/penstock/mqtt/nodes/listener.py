@@ -140,8 +140,11 @@ class NodeListener:
             await self._listener.close()
 
     def reload(self, receive_maximum: int) -> None:
-        """Apply changed settings and access rules."""
+        """Apply changed settings."""
         self.receive_maximum = receive_maximum
+
+    def rules_changed(self) -> None:
+        """Give every client of another node its new access rules."""
         for session, subject in self._clients.items():
             session.acl = self._program_for(subject)
 

@@ -176,9 +176,10 @@ class DeviceDelivery:
             for share_filter, delivery in groups:
                 self._drains.begin(backlog, share_filter, delivery)
 
-    def rules_changed(self) -> None:
+    def rules_changed(self, session: Session | None = None) -> None:
         """Members that are connected may read messages by now that wait for another member of their group."""
-        found = {backlog: self._groups_of(backlog.session) for backlog in self._backlogs.values()}
+        backlogs = [each for each in self._backlogs.values() if session is None or each.session is session]
+        found = {backlog: self._groups_of(backlog.session) for backlog in backlogs}
         found = {backlog: groups for backlog, groups in found.items() if groups and backlog.session.feed is None}
         if not found:
             return

@@ -58,8 +58,8 @@ class DeviceSubscriber(Subscriber):
     async def restore(self, sessions: Sequence[Session]) -> None:
         self._delivery.restore(sessions, self._connected_until)
 
-    def rules_changed(self) -> None:
-        self._delivery.rules_changed()
+    def rules_changed(self, session: Session | None = None) -> None:
+        self._delivery.rules_changed(session)
 
     async def stop(self) -> None:
         await self._delivery.stop()

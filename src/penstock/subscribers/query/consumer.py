@@ -8,6 +8,7 @@ consumer asks for nothing; after the session timeout the group gives its partiti
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -96,6 +97,19 @@ class Part:
         return self._reached
 
 
+class Caller:
+    """The identity of a consumer; `is_unknown` is set while its group knows another one."""
+
+    def __init__(self, who: Identity) -> None:
+        self.who = who
+        self.is_unknown = asyncio.Event()
+
+    def change(self, who: Identity) -> None:
+        if who != self.who:
+            self.who = who
+            self.is_unknown.set()
+
+
 class QueryConsumer:
     def __init__(
         self,
@@ -112,7 +126,7 @@ class QueryConsumer:
         self.consumer = consumer
         self.terms = terms
         self._on_refused = on_refused
-        self._who = who
+        self._caller = Caller(who)
         self._outlet = outlet(self._on_news)
         self._ends: dict[int, int] = {}
         self._parts: dict[int, Part] = {}
@@ -148,13 +162,18 @@ class QueryConsumer:
         if leaves:
             try:
                 await self._commit()
-                await self._service.handle(self._who, "leave", wire.Leave(self.consumer, self.terms.group))
+                await self._service.handle(self._caller.who, "leave", wire.Leave(self.consumer, self.terms.group))
             except DataError as error:
-                log.info("a query consumer left without a word", client_id=self._who.client_id, error=str(error))
+                log.info("a query consumer left without a word", client_id=self._caller.who.client_id, error=str(error))
 
     def wake(self) -> None:
         """The client is back."""
         self._on_news()
+
+    def identify(self, who: Identity) -> None:
+        """Use this identity from now on. If it is another one, the consumer subscribes again before it sends any more
+        rows, and the subscription ends if it is refused."""
+        self._caller.change(who)
 
     def _on_news(self) -> None:
         for token in self._outlet.take_acked():
@@ -172,11 +191,11 @@ class QueryConsumer:
             group=self.terms.group,
             topics=[self.terms.topic],
             consumer=self.consumer,
-            client_id=self._who.client_id[:LONGEST_CLIENT],
+            client_id=self._caller.who.client_id[:LONGEST_CLIENT],
             auto_offset_reset=reset,
             parameters=dict(self.terms.parameters),
         )
-        self._apply(await self._service.handle(self._who, "subscribe", request))
+        self._apply(await self._service.handle(self._caller.who, "subscribe", request))
 
     async def _run(self) -> None:
         committing = asyncio.get_running_loop().create_task(self._commit_acked())
@@ -189,7 +208,7 @@ class QueryConsumer:
                     await self._until_connected()
                     await self._try_subscribe()
                 except DataError as error:
-                    log.info("a query consumer waits", client_id=self._who.client_id, error=str(error))
+                    log.info("a query consumer waits", client_id=self._caller.who.client_id, error=str(error))
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
             committing.cancel()
@@ -197,9 +216,13 @@ class QueryConsumer:
     async def _keep_up(self) -> None:
         while True:
             is_ready = bool(self._parts)
-            await asyncio.sleep(HEARTBEAT_SECONDS if is_ready else ASK_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_SECONDS if is_ready else ASK_SECONDS):
+                    await self._caller.is_unknown.wait()
             if not self._outlet.is_connected:
                 await self._until_connected()
+            if self._caller.is_unknown.is_set():
+                await self._try_subscribe()
             polled = self._has_moved or self._outlet.has_room
             self._has_moved = False
             request = wire.Heartbeat(
@@ -209,21 +232,28 @@ class QueryConsumer:
                 polled=polled,
                 positions=[(self.terms.topic, part.number, part.position) for part in self._parts.values()],
             )
-            assignment = await self._service.handle(self._who, "heartbeat", request)
+            assignment = await self._service.handle(self._caller.who, "heartbeat", request)
             if assignment is not None:
                 self._apply(assignment)
 
     async def _try_subscribe(self) -> None:
+        who = self._caller.who
         try:
             await self._subscribe()
         except DataError as error:
             if not error.is_retryable:
                 self._refused(str(error))
             raise
+        if who is self._caller.who:
+            self._caller.is_unknown.clear()
+            self._news.set()
 
     def _refused(self, reason: str) -> None:
         log.warning(
-            "a subscription to a query topic ends", client_id=self._who.client_id, topic=self.terms.topic, reason=reason
+            "a subscription to a query topic ends",
+            client_id=self._caller.who.client_id,
+            topic=self.terms.topic,
+            reason=reason,
         )
         self._on_refused(self)
 
@@ -280,7 +310,7 @@ class QueryConsumer:
             except (StaleEpoch, NotAMember):
                 await asyncio.sleep(ASK_SECONDS)  # the next heartbeat tells
             except DataError as error:
-                log.info("rows cannot be fetched", client_id=self._who.client_id, error=str(error))
+                log.info("rows cannot be fetched", client_id=self._caller.who.client_id, error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _fetch(self, part: Part) -> None:
@@ -294,7 +324,7 @@ class QueryConsumer:
             min_rows=FETCH_ROWS,
             max_bytes=FETCH_BYTES,
         )
-        fetched: wire.Fetched = await self._service.handle(self._who, "fetch", request)
+        fetched: wire.Fetched = await self._service.handle(self._caller.who, "fetch", request)
         for number, data in enumerate(fetched.blocks):
             block = Block.decode(data)
             is_last = number == len(fetched.blocks) - 1
@@ -330,18 +360,18 @@ class QueryConsumer:
         return "" if topic is None else topic.plan.filter
 
     async def _until_room(self) -> None:
-        while not self._outlet.has_room:
+        while not self._outlet.has_room or self._caller.is_unknown.is_set():
             self._news.clear()
             await self._news.wait()
 
     async def _reset(self, part: Part) -> None:
         """The log does not have the position any more."""
         places = wire.Positions(self.terms.group, [(self.terms.topic, part.number)])
-        [[begin, end]] = await self._service.handle(self._who, "watermarks", places)
+        [[begin, end]] = await self._service.handle(self._caller.who, "watermarks", places)
         goes_to = end if self.terms.offset == "latest" else begin
         log.warning(
             "a query consumer has fallen off the log",
-            client_id=self._who.client_id,
+            client_id=self._caller.who.client_id,
             topic=self.terms.topic,
             partition=part.number,
             position=part.position,
@@ -360,7 +390,7 @@ class QueryConsumer:
             except (StaleEpoch, NotAMember):
                 continue  # the partition is another's now, who gets the rows again
             except DataError as error:
-                log.info("progress cannot be stored", client_id=self._who.client_id, error=str(error))
+                log.info("progress cannot be stored", client_id=self._caller.who.client_id, error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
                 self._commit_soon.set()
 
@@ -369,6 +399,6 @@ class QueryConsumer:
         offsets = [(self.terms.topic, part.number, end) for part, end in reached.items() if end > part.committed]
         if offsets:
             request = wire.Commit(self.consumer, self.terms.group, self._epoch, offsets)
-            await self._service.handle(self._who, "commit", request)
+            await self._service.handle(self._caller.who, "commit", request)
             for part, end in reached.items():
                 part.committed = max(part.committed, end)
