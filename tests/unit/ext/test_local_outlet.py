@@ -113,13 +113,55 @@ def test_its_end_holds_nothing_back() -> None:
     assert tap.hub.counters_now()["congested_subscribers"] == 0
 
 
+def test_a_session_that_ends_holds_nothing_back() -> None:
+    """Nobody has closed the outlet: the log is committed all the same, and publishers do not wait for it."""
+    tap = Tap()
+    dispatched = tap.dispatch(300)
+    tap.loop.turn()
+    assert (dispatched.pending, tap.hub.counters_now()["congested_subscribers"]) == (300, 1)
+    tap.session.end()
+    assert (dispatched.pending, tap.session.outlets_now, tap.outlet.is_open) == (0, [], False)
+    assert tap.hub.counters_now()["congested_subscribers"] == 0
+    tap.outlet.close()
+    tap.loop.turn()
+    assert tap.loop.failures == []
+
+
 def test_a_failure_is_reported_and_the_next_batch_comes() -> None:
     tap = Tap(credit=10)
-    tap.dispatch(1)
+    first = tap.dispatch(2)
+    tap.loop.turn()
+    second = tap.dispatch(3)
     tap.batches = None  # type: ignore[assignment]  # it breaks
     tap.loop.turn()
     assert [type(context["exception"]) for context in tap.loop.failures] == [AttributeError]
+    assert "3 messages" in tap.loop.failures[0]["message"]
+    assert (first.pending, second.pending, tap.outlet.unsettled) == (2, 0, 2), "only what failed is done"
     tap.batches = []
-    tap.dispatch(1)
+    third = tap.dispatch(1)
     tap.loop.turn()
-    assert tap.received == [1]
+    assert tap.received == [5]
+    assert (first.pending, third.pending, tap.outlet.unsettled) == (2, 1, 3)
+    tap.outlet.settle(2)
+    assert (first.pending, third.pending) == (0, 1)
+    tap.outlet.settle()
+    assert (third.pending, tap.outlet.waiting) == (0, 0)
+
+
+def test_batches_after_one_that_fails_come_at_once() -> None:
+    tap = Tap(credit=1_000)
+    broken = []
+
+    def receive(pack: RecordPack) -> None:
+        broken.append(pack.count)
+        raise ValueError
+
+    other = Session(tap.hub, "$local/other")
+    other.since = 0
+    outlet = LocalOutlet(LocalDesk(tap.hub), other, receive)
+    tap.hub.trie.subscribe(other, b"t/#", 1)
+    dispatched = tap.dispatch(450)
+    tap.loop.turn()
+    assert (broken, outlet.unsettled, outlet.waiting, dispatched.pending) == ([200, 200, 50], 0, 0, 450)
+    tap.outlet.settle(450)
+    assert dispatched.pending == 0

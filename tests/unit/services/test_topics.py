@@ -142,7 +142,7 @@ def test_partitions_without_effect_are_refused(base: str) -> None:
     ("base", "text", "words"),
     [
         ("tb_core", "retention.ms", "'retention.ms' is not name:value"),
-        ("tb_core", "retention.ms:soon", "retention.ms .soon. is no number"),
+        ("tb_core", "retention.ms:soon", "retention.ms .soon. is not a number"),
         ("tb_core", "cleanup.policy:burn", "cleanup.policy 'burn'"),
         ("tb_usage_stats", "partitions:many", "partitions:many of tb_usage_stats"),
         ("tb_usage_stats", "partitions:0", "partitions:0 of tb_usage_stats"),

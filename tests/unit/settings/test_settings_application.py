@@ -123,7 +123,7 @@ def test_kafka_knows_more_properties_and_has_the_same_rule_about_partitions():
     ("base", "text", "message"),
     [
         ("tb_core", "retention.ms", "is not name:value"),
-        ("tb_core", "retention.ms:soon", "retention.ms .soon. is no number"),
+        ("tb_core", "retention.ms:soon", "retention.ms .soon. is not a number"),
         ("tb_core", "partitions:5", "no effect"),
         ("nosuch", "retention.ms:1000", "no base topic 'nosuch'"),
     ],

@@ -69,6 +69,7 @@ def test_many_queues_are_made_in_one_write(tmp_path, connect):
 
 def test_the_reserved_queue_takes_what_no_other_queue_does(provider, tmp_path, connect):
     with running_queue_broker(tmp_path, provider, OFF) as broker:
+        assert broker.queue("orders") is None  # waits for the admin address, which opens after the listeners
         broker.command("queue", "create", "orders")
         client = QueueClient(connect(V5, broker=broker))
         client.publish("$queue/orders/1", b"for orders")
@@ -138,6 +139,7 @@ def test_what_was_refused_is_tried_again_after_a_reload(tmp_path, connect):
         client = QueueClient(connect(V5, broker=broker))
         client.publish("$queue/other/1", b"1", reason=TOPIC_NAME_INVALID)
         broker.reload([*ORDERS, {"name": "other"}])
+        until(lambda: broker.queue("other"), 60.0, "the new queue")  # made after the reload is logged
         client.publish("$queue/other/1", b"1")
         client.close()
 

@@ -76,7 +76,8 @@ cdef class DeviceDesk(Desk):
         hub.groups_from_log = True
 
     def of(self, Session session not None):
-        """The outlet of the session, which is made at the first call."""
+        """The outlet of the session, which is made at the first call. That of a session that has ended does nothing:
+        what was under way to the store may be done only now."""
         for outlet in session.outlets or ():
             if (<Outlet> outlet).desk is self:
                 return outlet
@@ -166,7 +167,8 @@ cdef class DeviceOutlet(Outlet):
 
     def open(self):
         """From now on they do."""
-        self.session.intake = self
+        if not self.session._ended:
+            self.session.intake = self
 
     def close(self):
         """From now on only what is stored comes this way."""

@@ -249,6 +249,8 @@ cdef class Hub:
         self.ingest.pending -= size
         if ticket == self.ingest.ticket:
             self.ingest.gathering.is_quiet = False
+        if failures:
+            note_failed(self.queues, ticket)
         if self.ingest.gathering.is_on:
             self.update_clock()
             submit_due(self)                # the disk is busy while acknowledgements are sent
@@ -264,7 +266,7 @@ cdef class Hub:
             except BaseException as error:
                 c.fail_hard(error)
         if PyList_GET_SIZE(self.queues._confirmations):
-            confirm(self.queues, ticket, failures > 0)
+            confirm(self.queues, ticket)
         if self._log_waiters and self.ingest.pending <= self.ingest.limit // 2:
             waiters, self._log_waiters = self._log_waiters, []
             for connection in waiters:

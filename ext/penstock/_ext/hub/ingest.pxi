@@ -268,7 +268,7 @@ cdef int submit_packs(Hub hub) except -1:
     except BaseException as error:
         # nothing of it is logged; the output of this iteration still goes out
         hub.loop.call_exception_handler({"message": "the ingest log failed", "exception": error})
-        hub.log_committed(hub.ingest.ticket, size, len(batch))
+        hub.log_committed(hub.ingest.ticket, size, max(len(batch), 1))     # or only what is beside them
     return 0
 
 

@@ -64,6 +64,9 @@ cdef class Outlet:
     cdef int on_detach(self, Session s) except -1:
         return 0
 
+    cdef int on_end(self, Session s) except -1:
+        return 0
+
 
 # Whether the session has an outlet of the desk.
 cdef bint has_outlet(Session s, Desk desk) noexcept:
@@ -91,10 +94,12 @@ cdef uint32_t next_number(Hub hub) noexcept:
 
 
 # From now on the outlet is asked whenever the session can send. Messages that an outlet with the same number has under
-# way are its own.
+# way are its own. A session that has ended takes no outlet: its place stays 0, and it is never asked.
 cdef int add_outlet(Session s, Outlet outlet) except -1:
     cdef Slot* slot
     cdef uint32_t i
+    if s._ended:
+        return 0
     if s.outlets is None:
         s.outlets = [outlet]
     elif PyList_GET_SIZE(s.outlets) < MOST_OUTLETS:
@@ -145,6 +150,8 @@ cdef int pump_outlets(Session s, Connection c) except -1:
         at = at + 1 if at + 1 < count else 0
         if outlet.pump(s, c):
             s.first_outlet = <uint32_t> at
+        if s._ended:
+            break
     return 0
 
 
@@ -157,6 +164,20 @@ cdef int detach_outlets(Session s) except -1:
             (<Desk> desk).on_detach(s)
     for outlet in list(s.outlets or ()):
         (<Outlet> outlet).on_detach(s)
+    return 0
+
+
+# The session has ended. Outlets refer to their session, and the garbage collector does not look at sessions that were
+# restored when the broker started: the session must not refer to its outlets any more.
+cdef int end_outlets(Session s) except -1:
+    cdef list outlets = s.outlets
+    s.outlets = None
+    s.log_outlets = 0
+    if outlets is not None:
+        for outlet in outlets:
+            (<Outlet> outlet).place = 0
+        for outlet in outlets:
+            (<Outlet> outlet).on_end(s)
     return 0
 
 

@@ -61,3 +61,5 @@ cdef class Outlet:
     cdef int take_back(self, const Message* m) except -1
     # The connection goes.
     cdef int on_detach(self, Session s) except -1
+    # The session has ended, and the outlet is not among its outlets any more.
+    cdef int on_end(self, Session s) except -1

@@ -20,6 +20,11 @@ QUEUE_BAD_TOPIC = <int> TEXT_BAD_TOPIC
 
 
 @final
+cdef class Confirmation:
+    """A callback of a front-end, for when everything up to a ticket is durable."""
+
+
+@final
 cdef class BatchConsumer(QueueConsumer):
     """A consumer whose deliveries are handed to Python, all of an iteration at once. It gets as many as it has credit
     for, and has at most `prefetch` of a classic queue unsettled."""
@@ -110,7 +115,7 @@ cdef uint8_t publish_entry(QueueDesk desk, Subscriber client, EnvelopeView* mess
         return TEXT_WRONG_WORD
     if client.acl is not None and not client.acl.allows(message.topic, message.topic_size, ACL_PUBLISH):
         return TEXT_DENIED
-    if hub.ingest.pending > hub.ingest.limit:
+    if hub.ingest.pending > hub.ingest.limit or (hub.rates.is_on and is_front_end_too_fast(hub, client)):
         return TEXT_BUSY
     hash = hash_bytes(message.topic, message.topic_size, desk.bindings.seed)
     match = desk.bindings.match(message.topic, message.topic_size, hash)
@@ -167,14 +172,26 @@ cdef list publish_entries(QueueDesk desk, Subscriber client, bytes client_id, by
     return answers
 
 
+# The batch of the ticket has failed. Every front-end that waits for it or for a later one may have had a part in it.
+cdef int note_failed(QueueDesk desk, uint64_t ticket) except -1:
+    cdef Confirmation waiting
+    for item in desk._confirmations:
+        waiting = <Confirmation> item
+        if waiting.ticket >= ticket:
+            waiting.has_failed = True
+    return 0
+
+
 # Everything that was handed over up to the ticket is durable, or has failed.
-cdef int confirm(QueueDesk desk, uint64_t ticket, bint has_failed) except -1:
-    cdef list waiting = desk._confirmations
-    desk._confirmations = [item for item in waiting if item[0] > ticket]
-    for awaited, on_done in waiting:
-        if awaited <= ticket:
+cdef int confirm(QueueDesk desk, uint64_t ticket) except -1:
+    cdef list all_waiting = desk._confirmations
+    cdef Confirmation waiting
+    desk._confirmations = [item for item in all_waiting if (<Confirmation> item).ticket > ticket]
+    for item in all_waiting:
+        waiting = <Confirmation> item
+        if waiting.ticket <= ticket:
             try:
-                on_done(not (has_failed and awaited == ticket))
+                waiting.on_done(not waiting.has_failed)
             except BaseException as error:
                 desk.hub.loop.call_exception_handler({"message": "a confirmation failed", "exception": error})
     return 0

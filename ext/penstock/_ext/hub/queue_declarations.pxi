@@ -15,8 +15,14 @@ cdef class QueueDesk(Desk):
     cdef object _on_detach              # takes a session with consumers whose connection goes
     cdef object _on_relay               # takes settlements of queues that another node serves; None = alone
     cdef int64_t epoch                  # what is added to `now` to make times that can be stored
-    cdef list _confirmations            # (ticket, callback) of front-ends in Python, see queue_batches.pxi
+    cdef list _confirmations            # of front-ends in Python, see queue_batches.pxi
     cdef Buffer _props, _topic
+
+
+cdef class Confirmation:
+    cdef uint64_t ticket                # the last batch that it waits for
+    cdef object on_done
+    cdef bint has_failed                # a batch that it waited for has failed
 
 
 # A durable queue where messages come in; penstock.subscribers.queue has the rest of it.

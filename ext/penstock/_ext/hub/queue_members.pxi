@@ -72,10 +72,14 @@ cdef class QueueDesk(Desk):
         or the store has refused part of it."""
         cdef Hub hub = self.hub
         cdef bint is_open = has_open(hub) or PyList_GET_SIZE(self._changed) != 0
+        cdef Confirmation waiting
         if hub.ingest.ticket == hub.ingest.committed and not is_open:
             hub.loop.call_soon(on_done, True)
         else:
-            self._confirmations.append((hub.ingest.ticket + (1 if is_open else 0), on_done))
+            waiting = Confirmation.__new__(Confirmation)
+            waiting.ticket = hub.ingest.ticket + (1 if is_open else 0)
+            waiting.on_done = on_done
+            self._confirmations.append(waiting)
 
     # Everything that was read is given out, as far as it goes.
     cdef int work(self) except -1:

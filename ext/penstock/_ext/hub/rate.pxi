@@ -44,6 +44,16 @@ cdef bint is_too_fast(Hub hub, Session s) except -1:
     return False
 
 
+# The same for a client of another front-end: without a session it has no limit of its own.
+cdef bint is_front_end_too_fast(Hub hub, Subscriber client) except -1:
+    if isinstance(client, Session):
+        return is_too_fast(hub, <Session> client)
+    if not may_pass(&hub.rates.total, hub.rates.total_turns, hub.now):
+        hub.counters.dropped[<int> DROP_TOTAL_RATE] += 1
+        return True
+    return False
+
+
 # The same for a QoS 0 message to a client; only one without a session that stays has a limit of its own.
 cdef bint gets_too_much(Hub hub, Session s) except -1:
     if hub.rates.outgoing.count and not s._keeps:

@@ -134,6 +134,7 @@ cdef class Session(Subscriber):
         window_clear(&self.window)
         queue_clear(&self.queue)
         ids_clear(&self.received)
+        end_outlets(self)
 
     def _hand_over(self):
         """QoS 1 messages of shared subscriptions that this client never acknowledged go to another member."""

@@ -42,7 +42,8 @@ cdef WindowPart find_part(Session s, str name):
 
 
 cdef int drop_unused(Session s, WindowPart part) except -1:
-    if part.lanes == 0 and not part.is_held:
+    # a lane may be closed after its session was detached, which has no parts
+    if part.lanes == 0 and not part.is_held and s.parts is not None and s.parts.get(part.name) is part:
         del s.parts[part.name]
         divide_window(s)
     return 0

@@ -25,3 +25,5 @@ cdef class LocalOutlet(Outlet):
     cdef int hand_over(self) except -1
     cdef int keep_hold(self, Hold* hold) except -1
     cdef int release(self, uint32_t count) except -1
+    cdef int give_up(self, uint32_t count) except -1
+    cdef int ease(self) except -1

@@ -33,10 +33,7 @@ cdef class LocalDesk(Desk):
         for outlet in news:
             (<LocalOutlet> outlet)._has_news = False
         for outlet in news:
-            try:
-                (<LocalOutlet> outlet).hand_over()
-            except BaseException as error:
-                self.hub.loop.call_exception_handler({"message": "a local subscriber failed", "exception": error})
+            (<LocalOutlet> outlet).hand_over()
         return 0
 
 
@@ -46,7 +43,10 @@ cdef class LocalOutlet(Outlet):
 
     def __init__(self, LocalDesk desk not None, Session session not None, receive not None, *, uint32_t credit=1_000):
         """`receive(pack)` gets the records of an iteration, while fewer than `credit` of them are not settled; each
-        value is an envelope, as in the topic of an APPLICATION client."""
+        value is an envelope, as in the topic of an APPLICATION client. If it raises, that is reported, and the
+        records are settled: they would fail again, and the log is not committed before them."""
+        if session._ended:
+            raise ValueError("the session has ended")
         self.desk = desk
         self.session = session
         self.from_log = True
@@ -109,6 +109,10 @@ cdef class LocalOutlet(Outlet):
             hub.congested_count += 1
         return self.note()
 
+    cdef int on_end(self, Session s) except -1:
+        self.close()
+        return 0
+
     cdef int note(self) except -1:
         if not self._has_news and self.is_open and self._count > self.unsettled and self.unsettled < self.credit:
             self._has_news = True
@@ -124,8 +128,27 @@ cdef class LocalOutlet(Outlet):
             else:
                 pack, self._pack = self._pack, None
             self.unsettled += pack.count
-            self._receive(pack)
+            try:
+                self._receive(pack)
+            except BaseException as error:
+                self.give_up(pack.count)
+                self.session.hub.loop.call_exception_handler(
+                    {"message": f"a local subscriber failed, and {pack.count} messages are lost to it",
+                     "exception": error})
         return 0
+
+    # The newest records that were handed over are not settled by the subscriber.
+    cdef int give_up(self, uint32_t count) except -1:
+        cdef uint32_t i, mask = self._capacity - 1
+        count = min(count, self.unsettled)      # it may have settled some before it failed
+        self.unsettled -= count
+        for i in range(self._head + self.unsettled, self._head + self.unsettled + count):
+            self._holds[i & mask].pending -= 1
+        for i in range(self._head + self.unsettled, self._head, -1):
+            self._holds[(i - 1 + count) & mask] = self._holds[(i - 1) & mask]
+        self._head = (self._head + count) & mask
+        self._count -= count
+        return self.ease()
 
     cdef int keep_hold(self, Hold* hold) except -1:
         cdef Hold** larger
@@ -150,6 +173,9 @@ cdef class LocalOutlet(Outlet):
             self._holds[self._head].pending -= 1
             self._head = (self._head + 1) & (self._capacity - 1)
         self._count -= count
+        return self.ease()
+
+    cdef int ease(self) except -1:
         if self.session.congested and self._count < self.credit:
             self.session.ease()
         return 0

@@ -417,7 +417,7 @@ class DeviceDelivery:
         self._desk.of(session).stored(asked)
         # Where a message has its id still, that was acknowledged and could not be removed, the store gives another.
         renamed = {wanted: given for given, wanted in zip(packet_ids, asked, strict=False) if given not in (0, wanted)}
-        if renamed:
+        if renamed and session in self._known:
             self._renamed.setdefault(session, {}).update(renamed)
 
     def _on_removed(self, results: Sequence[int | StoreError]) -> None:
