@@ -37,11 +37,10 @@ UNIT = "instructions per operation"
 LIMIT = 0.02
 LIMIT_UNLIKE = 0.15  # if the baseline was made with another compiler, or another release of Python
 # By how much some figures differ: nodes of the trie lie elsewhere in memory, or a pack cannot grow where it lies.
-NOISE = {
-    "trie: match afresh with wildcards": 0.07,
-    "delivery: to the log of an APPLICATION client": 0.1,
-    "delivery: pack of an APPLICATION client": 0.05,
-}
+NOISE = {"trie: match afresh with wildcards": 0.07, "delivery: to the log of an APPLICATION client": 0.1}
+# Figures that miss the limit and have to be brought back below it; until then they must not get worse. A pack of an
+# APPLICATION client needs 2.5 % more since lanes are a module of their own. The count is the same in every run.
+MISSED = {"delivery: pack of an APPLICATION client": 0.03}
 VALGRIND_SECONDS = 600
 NAME = re.compile(r"^desc: Trigger: Client Request: (.+)$", re.MULTILINE)
 TOTAL = re.compile(r"^totals: (\d+)$", re.MULTILINE)
@@ -112,7 +111,8 @@ def commit_of_tree() -> str:
 
 def worse_than(baseline: dict[str, float], figures: dict[str, float], limit: float = LIMIT) -> list[str]:
     """Names of the figures that have become too large."""
-    return [name for name, value in figures.items() if value > baseline[name] * (1 + max(limit, NOISE.get(name, 0)))]
+    allowed = {name: max(limit, NOISE.get(name, 0), MISSED.get(name, 0)) for name in figures}
+    return [name for name, value in figures.items() if value > baseline[name] * (1 + allowed[name])]
 
 
 def compare(baseline: dict[str, float], figures: dict[str, float], limit: float = LIMIT) -> list[str]:
