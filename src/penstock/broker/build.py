@@ -23,16 +23,16 @@ from penstock.broker.surfaces import (
 )
 from penstock.core.data_dir import prepare_data_dir
 from penstock.settings.loader import Loaded
-from penstock.subscribers.base import Subscriber
+from penstock.subscribers.surroundings import MakeKind
 
 MakeFrontend = Callable[[Foundation, Features], Part]
 """Makes a front-end beside MQTT and the data protocol; it starts with the listeners."""
 
 
 def build_broker(
-    loaded: Loaded, *, more_kinds: Iterable[Subscriber] = (), more_frontends: Iterable[MakeFrontend] = ()
+    loaded: Loaded, *, more_kinds: Iterable[MakeKind] = (), more_frontends: Iterable[MakeFrontend] = ()
 ) -> Broker:
-    """`more_kinds` are kinds of subscriber beside those that the broker makes itself, `more_frontends` make further
+    """`more_kinds` make kinds of subscriber beside those that the broker makes itself, `more_frontends` make further
     front-ends. Raises PenstockError where the settings, or the data directory, do not allow it."""
     settings = loaded.settings
     check(settings)

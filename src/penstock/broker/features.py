@@ -11,6 +11,7 @@ from penstock.broker.foundation import Foundation
 from penstock.broker.parts import Closing, Part
 from penstock.broker.restoring import Restoring, Steps
 from penstock.cluster.cluster import Alone, Cluster
+from penstock.core.refusal import Refusal, Refused
 from penstock.mqtt.queue_subscriber import QueueNames
 from penstock.mqtt.refusals import disconnect
 from penstock.operate.http.server import Check, Commands, Readings
@@ -67,13 +68,18 @@ def kind_part(kind: Subscriber) -> Part:
     )
 
 
+async def _refuse_to_read() -> None:
+    raise Refused(Refusal.NOT_SUPPORTED, "this broker logs no messages")
+
+
 def build_without_log(base: Foundation) -> Features:
     """Nothing is logged: APPLICATION clients are served as DEVICE clients, and publishes to `$queue/` are refused."""
     settings = base.settings
     state = providers.make_local_state(settings, base.loop)
     keeper = SessionKeeper(state, base.hub.trie, base.loop)
     events = NoEvents()
-    kinds = Kinds([QueueNames(), *base.more_kinds])
+    more_kinds = base.make_kinds(state, None, _refuse_to_read)
+    kinds = Kinds([QueueNames(), *more_kinds])
     registry = SessionRegistry(
         base.hub, base.loop, keeper, disconnect=disconnect, followers=[kinds, events], sessions=base.sessions
     )
@@ -91,7 +97,7 @@ def build_without_log(base: Foundation) -> Features:
         kinds=kinds,
         events=events,
         refusals=Refusals(events.denied, events.refused),
-        parts=[sessions_part(restoring), *map(kind_part, base.more_kinds)],
+        parts=[sessions_part(restoring), *map(kind_part, more_kinds)],
         commands=Commands(sessions=SessionControl(registry, None), retained=RetainedControl(base.hub)),
         readings=Readings(),
         read_hub=base.hub.counters_now,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from penstock._ext.hub.connection import Hub, Session
@@ -15,7 +15,10 @@ from penstock.services.log_names import LogNames
 from penstock.sessions.ownership import Ownership
 from penstock.settings import Settings
 from penstock.settings.hub_limits import hub_limits
+from penstock.storage.log.base import Log
+from penstock.storage.state.base import StateStore
 from penstock.subscribers.base import Subscriber
+from penstock.subscribers.surroundings import MakeKind, Surroundings
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +31,10 @@ class Foundation:
     names: LogNames
     ownership: Ownership
     sessions: dict[str, Session]  # of the registry, by client id
-    more_kinds: tuple[Subscriber, ...]  # beside those that the broker makes itself
+    more_kinds: tuple[MakeKind, ...]  # beside those that the broker makes itself
 
     @classmethod
-    def of(cls, settings: Settings, more_kinds: Iterable[Subscriber]) -> Foundation:
+    def of(cls, settings: Settings, more_kinds: Iterable[MakeKind]) -> Foundation:
         loop = asyncio.get_running_loop()
         hub = Hub(loop, match_cache=settings.limits.match_cache, **hub_limits(settings))
 
@@ -53,6 +56,13 @@ class Foundation:
             {},
             tuple(more_kinds),
         )
+
+    def make_kinds(
+        self, state: StateStore, log: Log | None, read_log: Callable[[], Awaitable[None]]
+    ) -> tuple[Subscriber, ...]:
+        """Kinds beside those that the broker makes itself."""
+        around = Surroundings(self.settings, self.loop, self.hub, self.sessions.get, state, log, read_log)
+        return tuple(make(around) for make in self.more_kinds)
 
     def part(self) -> Part:
         return Part(

@@ -149,7 +149,8 @@ def _make(ground: Ground, persistence: Persistence, node: ClusterNode | None, re
     )
     queries = _make_queries(ground, node) if settings.data_subscription.enabled else ()
     query_kinds = tuple(QuerySubscriber(each, QueryTopics(each.service, ground.state)) for each in queries)
-    kinds = Kinds([QueueSubscriber(queues), *persistence.kinds, *query_kinds, *base.more_kinds])
+    more_kinds = base.make_kinds(ground.state, ground.log, persistence.dispatch.join)
+    kinds = Kinds([QueueSubscriber(queues), *persistence.kinds, *query_kinds, *more_kinds])
     registry = SessionRegistry(
         base.hub,
         base.loop,

@@ -80,7 +80,7 @@ def run(tmp_path: Path, log: str, scenario: Scenario) -> None:
             "logging.level": "error",
         }
         kind = CountingSubscriber()
-        broker = build_broker(load_settings(None, {}, overrides), more_kinds=[kind])
+        broker = build_broker(load_settings(None, {}, overrides), more_kinds=[lambda _: kind])
         await broker.start_only("log", "node", "ingest", "sessions")
         await broker.listeners[0].start()
         try:
