@@ -107,9 +107,9 @@ $(STAMPS)/services: | $(STAMPS)/venv  # behind it: both may need apt, which runs
 	@mkdir -p $(STAMPS)
 	@{ command -v mvn && command -v java; } >/dev/null || { $(call apt,$(APT_JAVA)); }
 	@command -v mosquitto_sub >/dev/null && command -v openssl >/dev/null && command -v redis-server >/dev/null && command -v redis-sentinel >/dev/null && { command -v mosquitto >/dev/null || test -x /usr/sbin/mosquitto; } && { command -v haproxy >/dev/null || test -x /usr/sbin/haproxy; } && command -v valgrind >/dev/null || { $(call apt,$(APT_TEST)); }
-	@{ docker compose version || docker-compose version; } >/dev/null 2>&1 || [ "$$(id -u)" != 0 ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install $(WAIT) -y -qq --no-install-recommends docker-compose; } >/dev/null 2>&1 || echo "Penstock: docker compose is not to be had, the tests of its files are skipped"
-	@$(BIN)/python -m tests.support.machine.compose_plugin debian >/dev/null 2>&1 || echo "Penstock: Compose v2 is not to be had, the tests with it are skipped (make tools-compose makes it)"
-	@command -v promtool >/dev/null || test -x $(BIN)/promtool || { $(promtool); } >/dev/null 2>&1 || echo "Penstock: promtool is not to be had, the tests of the alerts with it are skipped"
+	@{ docker compose version || docker-compose version; } >/dev/null 2>&1 || [ "$$(id -u)" != 0 ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install $(WAIT) -y -qq --no-install-recommends docker-compose; } >/dev/null 2>&1 || echo "Penstock: docker compose is not available, the tests of its files are skipped"
+	@$(BIN)/python -m tests.support.machine.compose_plugin debian >/dev/null 2>&1 || echo "Penstock: Compose v2 is not available, the tests with it are skipped (make tools-compose makes it)"
+	@command -v promtool >/dev/null || test -x $(BIN)/promtool || { $(promtool); } >/dev/null 2>&1 || echo "Penstock: promtool is not available, the tests of the alerts with it are skipped"
 	@touch $@
 
 # The one file of Debian's package: installed as a whole it would start a server.
