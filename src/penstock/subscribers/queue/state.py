@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal
 
 import msgspec
 
 from penstock._ext.hub.connection import QueueGroup
-from penstock.core.logging import Throttled, get_logger
 from penstock.core.ports import Scheduler
 from penstock.storage.state.base import Change, StateStore, StoreError
+from penstock.subscribers.queue.ordered_writes import OnSaved, OrderedWrites
 from penstock.subscribers.queue.removed import RemovedOffsets
-
-log = get_logger("penstock.queues")
 
 DEFINITIONS = "tbmq.queue.definitions"
 STATE = "tbmq.queue.state"
 MEMBERS = "tbmq.queue.members"
-RETRY_SECONDS = 0.5
 
 # Kinds of records in STATE, behind the queue's and the group's name.
 GROUP, HEAD, COMMITTED, WINDOW, REMOVED, REASON, DEAD = b"g", b"h", b"c", b"w", b"r", b"x", b"d"
 SEPARATOR = b"\0"
-
-OnSaved = Callable[[StoreError | None], None]
 
 
 class GroupRecord(msgspec.Struct, frozen=True):
@@ -86,9 +80,7 @@ class QueueState:
 
     def __init__(self, store: StateStore, scheduler: Scheduler) -> None:
         self._store = store
-        self._scheduler = scheduler
-        self._failed = 0  # writes that wait to be written again
-        self._warnings = Throttled(log, interval=10.0)
+        self._writes = OrderedWrites(store, scheduler, comes_last=_is_head)
 
     def save(self, groups: Iterable[QueueGroup], on_done: OnSaved | None = None) -> None:
         """One commit for all of them; `on_done` hears whether it worked at once, the groups when it has worked."""
@@ -118,31 +110,13 @@ class QueueState:
     def _write(
         self, changes: list[Change], marks: Sequence[tuple[QueueGroup, int]], on_done: OnSaved | None = None
     ) -> None:
-        if not changes:
-            self._on_written(changes, marks, on_done, None)
+        if changes or any(group.owner.is_kept for group, _ in marks):
+            self._writes.write(changes, marks, on_done)
             return
-        self._store.store(changes, partial(self._on_written, changes, marks, on_done))
-
-    def _on_written(
-        self,
-        changes: list[Change],
-        marks: Sequence[tuple[QueueGroup, int]],
-        on_done: OnSaved | None,
-        error: StoreError | None,
-    ) -> None:
+        for group, mark in marks:  # of ephemeral queues: there is nothing to store
+            group.stored(mark)
         if on_done is not None:
-            on_done(error)
-        if error is None:
-            for group, mark in marks:
-                group.stored(mark)
-            return
-        self._warnings.error("the state of queues cannot be stored now", error=str(error))
-        self._failed += 1
-        self._scheduler.call_later(RETRY_SECONDS, self._write_again, changes, marks)
-
-    def _write_again(self, changes: list[Change], marks: Sequence[tuple[QueueGroup, int]]) -> None:
-        self._failed -= 1
-        self._write(changes, marks)
+            on_done(None)
 
     def store(self, changes: Iterable[Change]) -> None:
         """Records of definitions, groups and members."""
@@ -152,7 +126,7 @@ class QueueState:
         """They are durable when this returns. Raises StoreError, and then nothing of it is written later: it might come
         behind what was written since."""
         done: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
-        self._store.store(changes, lambda error: None if done.done() else done.set_result(error))
+        self._writes.write_once(changes, lambda error: None if done.done() else done.set_result(error))
         if (error := await done) is not None:
             raise error
 
@@ -160,7 +134,7 @@ class QueueState:
         """Everything is durable that was given before; raises StoreError, also if some of it is yet to be written
         again."""
         await self._store.flush()
-        if self._failed:
+        if self._writes.has_backlog:
             raise StoreError("earlier changes are not stored yet")
 
     def add_group(self, queue: str, identity: str, record: GroupRecord) -> None:
@@ -200,6 +174,11 @@ class QueueState:
         await self._store.load(STATE, on_state)
         await self._store.load(MEMBERS, on_member)
         return definitions, queues, members
+
+
+def _is_head(change: Change) -> bool:
+    """A cursor without the messages pending before it would lose them."""
+    return change[0] == STATE and change[1].split(SEPARATOR, 2)[2] == HEAD
 
 
 def removal_of_stored(queue: str, stored: StoredQueue) -> list[Change]:

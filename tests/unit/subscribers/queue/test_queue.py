@@ -264,7 +264,7 @@ def test_records_of_which_the_log_does_not_say_where_they_are_count_all_the_same
 
 def test_a_consumer_is_one_when_its_group_is_stored(monkeypatch: pytest.MonkeyPatch):
     """What was given to the store before and failed has to be stored first, too."""
-    monkeypatch.setattr("penstock.subscribers.queue.state.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("penstock.subscribers.queue.ordered_writes.RETRY_SECONDS", 0.05)
 
     async def work(world: QueueWorld) -> None:
         await world.fill("orders")
