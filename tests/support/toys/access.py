@@ -64,7 +64,7 @@ class Badges(Authenticator):
             return UNKNOWN_USER
         if badge != "badge" or not colon:
             return No(Refusal.BAD_CREDENTIALS, "that is not a badge")
-        grants = (Grant(True, BOTH, "own/%u/#"),) if "granted" in groups else None
+        grants = (Grant(True, BOTH, "own/%u/#"), Grant(True, BOTH, "$queue/%u/#")) if "granted" in groups else None
         identity = Identity(
             user,
             self.name,

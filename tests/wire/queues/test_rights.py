@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from tests.support.clients.packets import V5, V311, PacketType
+from tests.support.toys.access import BADGES
 from tests.support.worlds.application import persistent, until
 from tests.support.worlds.queues import QueueClient, running_queue_broker
 
@@ -380,3 +381,22 @@ def test_a_wider_rule_brings_a_stream_what_was_passed_over(broker, client, right
         bob.nothing()
     else:
         bob.take(b"us", b"eu")
+
+
+def test_a_client_that_returns_without_rules_joins_what_was_refused(tmp_path, connect):
+    """Its authenticator gave it rules at first, and gives it none now: it may consume every queue."""
+    settings = {"access.authenticators": BADGES, "access.authorisers": "", "access.acl_file": ""}
+    with running_queue_broker(tmp_path, settings=settings, queues=QUEUES) as broker:
+
+        def spy(groups, **options):
+            credentials = {"username": "spy", "password": b"badge:" + groups}
+            return QueueClient(connect(V5, "spy", broker=broker, **credentials, **options))
+
+        consumer = spy(b"granted", **persistent(V5))
+        consumer.consume("$queue/#")
+        assert (groups(broker, "spy"), groups(broker, "secret")) == ({"spy"}, set())
+        consumer.close()
+        consumer = spy(b"", **{**persistent(V5), "clean_start": False})
+        until(lambda: groups(broker, "secret") == {"spy"})
+        consumer.publish("$queue/secret/a", b"secret")
+        consumer.ack(consumer.next(b"secret"))

@@ -522,9 +522,10 @@ class QueueManager:
 
     def attached(self, client: Client, credit: int) -> None:
         """A client is back, perhaps with other rights; it takes `credit` messages at a time now."""
-        if client.acl is not None:
-            self.spawn(self.apply_rights(self._memberships.of(client.client_id)))
-        for membership in self._memberships.of(client.client_id):
+        memberships = self._memberships.of(client.client_id)
+        if memberships:
+            self.spawn(self.apply_rights(memberships))
+        for membership in memberships:
             if membership.has_lost:
                 membership.has_lost = False
                 self.spawn(self.ownership.follow(membership, self.queues_for(membership)))
